@@ -1,0 +1,235 @@
+"""The command line: one table of flags, which is the frozen dataclass `Config` itself.
+
+The published flags keep their names, types, defaults and meaning; the others are this project's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from utils import SetupError
+
+MODES = ("esync", "sync", "async", "local")
+NETWORKS = (
+    "alexnet",
+    "resnet18-v1",
+    "resnet50-v1",
+    "resnet50-v2",
+    "mobilenet-v1",
+    "mobilenet-v2",
+    "inception-v3",
+    "lenet",
+)
+DATASETS = ("fashion-mnist", "mnist", "cifar10")
+POLICIES = ("journal", "preprint")
+ROLES = ("scheduler", "server", "worker")
+
+
+def _at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
+    """A parser for a finite number that is not below `minimum`."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not math.isfinite(value) or value < minimum:
+            raise argparse.ArgumentTypeError(f"{text} is out of range; give {minimum} or more")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it in "invalid int value"
+    return parse
+
+
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0")
+    return value
+
+
+_above_zero.__name__ = "float"
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number from 0 to 1")
+    return value
+
+
+_fraction.__name__ = "float"
+
+
+def _switch(text: str) -> int:
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or 1")
+    return int(text)
+
+
+def _port(text: str) -> str:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
+    return text
+
+
+def _device_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot name a folder; use letters, digits, '.', '_' and '-'")
+    return text
+
+
+def _flag(
+    *names: str, default: Any, help: str, type: Callable[[str], Any] = str, choices: Sequence[str] | None = None
+) -> Any:
+    arguments = {"default": default, "help": help, "type": type, "choices": choices}
+    return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every flag of main.py, parsed and checked. Step sizes act on the gradient of the SUMMED batch loss."""
+
+    # Published flags.
+    learning_rate: float = _flag(
+        "-l", "--learning-rate", default=0.001, type=_above_zero, help="step size of SSGD, ASGD, DC-ASGD and local SGD"
+    )
+    local_lr: float = _flag(
+        "-ll", "--local-lr", default=0.001, type=_above_zero, help="step size of the local steps of ESync"
+    )
+    global_lr: float = _flag(
+        "-gl", "--global-lr", default=1.0, type=_above_zero, help="factor on the averaged model update of ESync"
+    )
+    batch_size: int = _flag(
+        "-b", "--batch-size", default=64, type=_at_least(1), help="samples per step on each device"
+    )
+    data_dir: str = _flag("-dd", "--data-dir", default="data", help="folder that holds the dataset's folder")
+    gpu: int = _flag("-g", "--gpu", default=0, type=_at_least(0), help="id of the one GPU that this process uses")
+    cpu: int = _flag("-c", "--cpu", default=0, type=_switch, help="1 trains on the CPU")
+    network: str = _flag("-n", "--network", default="resnet18-v1", choices=NETWORKS, help="the network to train")
+    log_dir: str = _flag("-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it")
+    eval_duration: int = _flag(
+        "-e", "--eval-duration", default=1, type=_at_least(1), help="rounds between two evaluations (on rank 0)"
+    )
+    mode: str = _flag("-m", "--mode", default="esync", choices=MODES, help="the synchronisation algorithm")
+    use_dcasgd: int = _flag(
+        "-dcasgd", "--use-dcasgd", default=0, type=_switch, help="1 selects DC-ASGD in async mode"
+    )
+    split_by_class: int = _flag(
+        "-s", "--split-by-class", default=0, type=_switch, help="1 gives each worker a range of classes (non-i.i.d.)"
+    )
+    state_server_ip: str = _flag("-ip", "--state-server-ip", default="127.0.0.1", help="host of the state server")
+    state_server_port: str = _flag(
+        "-port", "--state-server-port", default="10010", type=_port, help="port of the state server"
+    )
+
+    # This project's own.
+    dataset: str = _flag("--dataset", default="fashion-mnist", choices=DATASETS, help="the data to train on")
+    device_name: str = _flag(
+        "--device-name",
+        default="",
+        type=_device_name,
+        help="name of this worker's log folder (default: cpu, or gpu with its id)",
+    )
+    max_rounds: int = _flag(
+        "--max-rounds", default=0, type=_at_least(0), help="stop after so many rounds (0: no limit)"
+    )
+    max_seconds: float = _flag(
+        "--max-seconds", default=0.0, type=_at_least(0, float), help="stop after so many seconds (0: no limit)"
+    )
+    target_accuracy: float = _flag(
+        "--target-accuracy", default=0.0, type=_fraction, help="stop at this test accuracy (0: no target)"
+    )
+    seed: int = _flag("--seed", default=0, type=_at_least(0), help="seed of initial weights, shuffling and dropout")
+    min_step_time: float = _flag(
+        "--min-step-time",
+        default=0.0,
+        type=_at_least(0, float),
+        help="pad every local step to so many seconds: emulates a slower device",
+    )
+    dcasgd_lambda: float = _flag(
+        "--dcasgd-lambda", default=0.04, type=_at_least(0, float), help="strength of DC-ASGD's delay compensation"
+    )
+    policy: str = _flag(
+        "--policy",
+        default="journal",
+        choices=POLICIES,
+        help="ESync's rule: reach-server time (journal), or computing time and --epsilon (preprint)",
+    )
+    epsilon: float = _flag(
+        "--epsilon", default=0.5, type=_at_least(0, float), help="tolerance in seconds of the preprint's rule"
+    )
+    start_timeout: float = _flag(
+        "--start-timeout",
+        default=600.0,
+        type=_at_least(0, float),
+        help="seconds to wait for the other processes of the job at the start (0: for ever)",
+    )
+
+    @property
+    def device(self) -> str:
+        """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
+        return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
+
+
+def parse(arguments: Sequence[str] | None = None) -> Config:
+    """Parses the command line; an unknown flag or a bad value ends the process with exit code 2."""
+    parser = argparse.ArgumentParser(
+        prog="main.py",
+        description="Train one model on machines of different speed. The role comes from DMLC_ROLE "
+        "(scheduler, server, worker); without it only local mode runs.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    for field in dataclasses.fields(Config):
+        parser.add_argument(*field.metadata["names"], dest=field.name, **field.metadata["arguments"])
+    config = Config(**vars(parser.parse_args(arguments)))
+    if config.use_dcasgd and config.mode != "async":
+        parser.error(f"--use-dcasgd 1 belongs to mode async, not to {config.mode}: add -m async")
+    return config
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The job's processes, from the environment variables of MXNet's parameter server."""
+
+    role: str  # one of ROLES
+    root_uri: str
+    root_port: int
+    num_servers: int
+    num_workers: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster | None:
+        """None where DMLC_ROLE is not set: a process on its own.
+
+        Raises:
+            SetupError: a variable is missing or has a value that no cluster can have.
+        """
+        role = environment.get("DMLC_ROLE")
+        if not role:
+            return None
+        if role not in ROLES:
+            raise SetupError(f"DMLC_ROLE={role!r} is unknown; choose from {', '.join(ROLES)}")
+        missing = [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]
+        if missing:
+            raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the scheduler's address")
+        return cls(
+            role=role,
+            root_uri=environment["DMLC_PS_ROOT_URI"],
+            root_port=_count(environment, "DMLC_PS_ROOT_PORT", 65535),
+            num_servers=_count(environment, "DMLC_NUM_SERVER"),
+            num_workers=_count(environment, "DMLC_NUM_WORKER"),
+        )
+
+
+def _count(environment: Mapping[str, str], name: str, maximum: int = sys.maxsize) -> int:
+    text = environment.get(name, "")
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= maximum:
+        raise SetupError(f"{name}={text!r} is not a whole number from 1 on: set it to the same value in every process")
+    return int(text)

@@ -1,0 +1,209 @@
+"""What every room needs and no package brings: errors with exit codes, logging, atomic files, round logs.
+
+Standard library only, so that a figure machine needs no MXNet and a trainer machine no Django.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# ---------------------------------------------------------------------------------------------- exit codes
+
+EXIT_OK = 0  # the job ended as asked: a limit, a target or a first signal; the logs are complete
+EXIT_BUG = 1  # an error that nobody foresaw; the traceback is in the log
+EXIT_SETUP = 2  # a flag, a file, a device, a port or an address is wrong; nothing was trained or overwritten
+EXIT_PEER_LOST = 3  # another process of the job died or fell silent
+EXIT_FORCED = 130  # a second signal: stopped at once
+
+
+class JobError(Exception):
+    """Ends this process with one line on stderr and `exit_code`; never with a traceback."""
+
+    exit_code = EXIT_BUG
+
+
+class SetupError(JobError):
+    """Something that the user can put right before the job starts. The message says how."""
+
+    exit_code = EXIT_SETUP
+
+
+class PeerLost(JobError):
+    """Another process of the job is gone, so this one cannot go on."""
+
+    exit_code = EXIT_PEER_LOST
+
+
+# ------------------------------------------------------------------------------------------------- logging
+
+
+def setup_logging(role: str) -> None:
+    """Sends log lines to stderr as `12:00:01 role | text`, for people and for grep."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s {role} | %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+
+
+def fail(message: str) -> None:
+    """Writes the one line that says why this process ends. Goes to stderr at once, also from a thread."""
+    logging.error("error: %s", message)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+# --------------------------------------------------------------------------------------------- atomic files
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as JSON so that a reader sees the old file or the new one, never a part of it."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps(value))
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        SetupError: the file is missing, truncated or not JSON. The message names it.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SetupError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{path} cannot be read as JSON: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------------- round logs
+
+CHECK_READY = "check ready"
+GET_BATCH = "get_batch"
+FORWARD_BACKWARD = "forward and backward"
+LOCAL_UPDATE = "local update"
+GLOBAL_UPDATE = "global update"  # ESync's aggregation
+GLOBAL_AGGREGATE = "global aggregate"  # that of SSGD, ASGD and DC-ASGD
+EVALUATION = "evaluation"
+
+COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
+AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
+
+RUN_FILE = "run.json"
+_ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
+
+
+def iter_file(number: int) -> str:
+    """Name of the log file of round `number`, counted from 1."""
+    return f"iter-{number}.txt"
+
+
+def iter_files(folder: Path) -> dict[int, Path]:
+    """The round logs of one device's folder by round number, in ascending order."""
+    found = ((_ITER_FILE.fullmatch(path.name), path) for path in folder.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def mode_name(mode: str, use_dcasgd: bool, split_by_class: bool) -> str:
+    """Folder of a run in the log tree: the mode as summary.py names it (dcasgd, esync-niid, ...)."""
+    name = "dcasgd" if mode == "async" and use_dcasgd else mode
+    return f"{name}-niid" if split_by_class else name
+
+
+class Measure:
+    """Times the stages of each local step and writes one `iter-N.txt` a round.
+
+    The time between two calls belongs to the stage that was entered last, so nothing falls between stages.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._begin = clock()
+        self._round = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._steps: list[dict[str, float]] = [{}]
+        self._stage: str | None = None
+        self._since = self._clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this worker began to train."""
+        return self._clock() - self._begin
+
+    def enter(self, stage: str) -> None:
+        """From now on time belongs to `stage` of the current local step."""
+        self._close()
+        self._stage = stage
+
+    def next_step(self) -> None:
+        """From now on time belongs to the next entry: another local step, or the aggregation."""
+        self._close()
+        self._stage = None
+        self._steps.append({})
+
+    def _close(self) -> None:
+        now = self._clock()
+        if self._stage is not None:
+            times = self._steps[-1]
+            times[self._stage] = times.get(self._stage, 0.0) + now - self._since
+        self._since = now
+
+    def write_round(self, num_samples: int, accuracy: float | None, **extra: Any) -> dict[str, Any]:
+        """Ends the round: writes its file and returns what it holds.
+
+        Args:
+            num_samples: samples that this worker trained on in this round.
+            accuracy: test accuracy after this round, where this worker evaluated.
+            extra: more keys for the file, such as bytes_pushed.
+        """
+        self._close()
+        self._round += 1
+        record: dict[str, Any] = {
+            "num_iters": self._round,
+            "num_samples": num_samples,
+            "total_time": self.elapsed_s,
+        }
+        if accuracy is not None:
+            record["accuracy"] = accuracy
+        record |= extra
+        record["time"] = {str(step): times for step, times in enumerate(self._steps)}
+        write_json(self._folder / iter_file(self._round), record)
+        self._reset()
+        return record
+
+
+def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Reads back what `Measure` (or the published program) wrote into one device's folder, in order.
+
+    A gap in the numbers or an unreadable file is told to `warn` by name; the sound rounds are still yielded.
+    """
+    files = iter_files(folder)
+    missing = sorted(set(range(1, max(files, default=0) + 1)) - set(files))
+    if missing:
+        warn(f"{folder}: {len(missing)} round(s) missing, the first is {iter_file(missing[0])}")
+    for path in files.values():
+        try:
+            record = read_json(path)
+            steps = sorted(record["time"].items(), key=lambda item: int(item[0]))
+            record["time"] = {
+                step: {stage: float(seconds) for stage, seconds in times.items()} for step, times in steps
+            }
+            record["num_samples"], record["total_time"] = int(record["num_samples"]), float(record["total_time"])
+        except SetupError as error:
+            warn(f"{error}; round left out")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            warn(f"{path} is not a round log ({type(error).__name__}: {error}); round left out")
+        else:
+            yield record
