@@ -79,7 +79,7 @@ def _port(text: str) -> str:
 
 
 def _device_name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+    if text and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
         raise argparse.ArgumentTypeError(f"{text!r} cannot name a folder; use letters, digits, '.', '_' and '-'")
     return text
 
