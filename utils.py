@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,11 +46,15 @@ class PeerLost(JobError):
 
 
 def setup_logging(role: str) -> None:
-    """Sends log lines to stderr as `12:00:01 role | text`, for people and for grep."""
+    """Sends log lines as `12:00:01 role | text`, for people and for grep: errors to stderr, all else to stdout."""
+    normal, errors = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    normal.addFilter(lambda record: record.levelno < logging.ERROR)
+    errors.setLevel(logging.ERROR)
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s {role} | %(message)s",
         datefmt="%H:%M:%S",
+        handlers=[normal, errors],
         force=True,
     )
 

@@ -1,0 +1,67 @@
+"""ESync on MXNet: starts this process's role. `python main.py --help` lists the flags.
+
+DMLC_ROLE says which role: scheduler, server or worker. Without it this process trains alone (mode local).
+Exit codes: 0 ended as asked, 1 an error in the program, 2 wrong flags or set-up, 3 another process was lost,
+130 stopped at once by a signal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from config import Cluster, Config, parse
+from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
+
+
+def run_role(config: Config) -> int:
+    """Runs this process's role to its end; returns the exit code.
+
+    MXNet is imported only here, after the flags are known to be good: importing it takes a second, and under
+    DMLC_ROLE=scheduler or server it would never return.
+    """
+    cluster = Cluster.from_environment()
+    if cluster is not None and cluster.role != "worker":
+        setup_logging(cluster.role)
+        from trainer import roles
+
+        roles.serve(cluster, config.start_timeout)
+        return EXIT_OK
+    if cluster is None and config.mode != "local":
+        raise SetupError(
+            f"mode {config.mode} needs a cluster: set DMLC_ROLE and the other DMLC_ variables as scripts/worker.sh "
+            "does, start a whole one with scripts/local_cluster.sh, or train alone with -m local"
+        )
+    if cluster is not None and config.mode == "local":
+        raise SetupError("mode local trains alone: unset DMLC_ROLE, or choose another mode with -m")
+    from trainer.stop import SignalWatch
+
+    signals = SignalWatch(on_first="stopping at the end of this round")
+    from trainer import roles, worker
+
+    roles.prepare_environment()
+    return worker.run(config, cluster, signals)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses, runs, and turns every failure into one line and an exit code."""
+    config = parse(arguments)
+    setup_logging(os.environ.get("DMLC_ROLE") or "local")
+    try:
+        return run_role(config)
+    except JobError as error:
+        fail(str(error))
+        code = error.exit_code
+    except Exception as error:
+        logging.exception("an error in the program")
+        fail(f"{type(error).__name__}: {error}")
+        code = EXIT_BUG
+    # The normal way out waits in the kvstore's barrier for workers that now wait for this one.
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""The networks by name: gluon's model zoo, and LeNet-5 for machines with nothing but a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from models.lenet import LeNet5
+from trainer.engine import mx
+
+zoo = mx.gluon.model_zoo.vision
+NUM_CLASSES = 10
+
+
+class Network(NamedTuple):
+    """How to build a network, and the side of the square images that it takes (0: as they are)."""
+
+    factory: Callable[..., Any]
+    input_size: int = 0
+
+
+REGISTRY = {
+    "alexnet": Network(zoo.alexnet, 224),
+    "resnet18-v1": Network(zoo.resnet18_v1),
+    "resnet50-v1": Network(zoo.resnet50_v1),
+    "resnet50-v2": Network(zoo.resnet50_v2),
+    "mobilenet-v1": Network(zoo.mobilenet1_0),
+    "mobilenet-v2": Network(zoo.mobilenet_v2_1_0),
+    "inception-v3": Network(zoo.inception_v3, 299),
+    "lenet": Network(LeNet5),
+}
+
+
+def build(name: str, image_shape: tuple[int, int, int], context: mx.Context, seed: int) -> Any:
+    """Builds a network with initial weights on `context`, hybridized.
+
+    The shapes are inferred without running it: a forward pass would leave convolution weights in oneDNN's own
+    layout, which the kvstore cannot take.
+
+    Args:
+        name: a key of REGISTRY.
+        image_shape: (C, H, W) of the images that it will be given.
+        context: device.
+        seed: of the initial weights; the same seed gives the same weights in every process.
+    """
+    network = REGISTRY[name].factory(classes=NUM_CLASSES)
+    # Shapes do not depend on the batch size, but BatchNorm's inference of them wants more than one sample.
+    network.infer_shape(mx.nd.zeros((2, *image_shape), ctx=context))
+    mx.random.seed(seed)
+    network.initialize(mx.init.Xavier(), ctx=context)
+    network.hybridize()
+    return network

@@ -1,0 +1,27 @@
+"""LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998), with today's layers:
+max pooling and ReLU instead of trainable subsampling and tanh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.engine import mx
+
+nn = mx.gluon.nn
+
+
+class LeNet5(nn.HybridSequential):
+    """Two convolutions and three dense layers: (N, C, H, W) images to (N, classes) scores."""
+
+    def __init__(self, classes: int = 10, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.add(
+                nn.Conv2D(6, kernel_size=5, padding=2, activation="relu"),
+                nn.MaxPool2D(pool_size=2, strides=2),
+                nn.Conv2D(16, kernel_size=5, activation="relu"),
+                nn.MaxPool2D(pool_size=2, strides=2),
+                nn.Dense(120, activation="relu"),
+                nn.Dense(84, activation="relu"),
+                nn.Dense(classes),
+            )

@@ -1,0 +1,71 @@
+"""ASGD (Dean et al., "Large scale distributed deep networks", 2012): the server applies each worker's gradient at once,
+w <- w - eta * g, and the worker pulls. With DC-ASGD's optimizer on the server (dcasgd.py) the same loop is DC-ASGD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.base import Job, Trainer
+from trainer.dcasgd import PerWorkerDCASGD
+from trainer.engine import mx
+from trainer.parameters import Exchange
+from utils import GLOBAL_AGGREGATE
+
+
+class AsyncTrainer(Trainer):
+    """A round is one gradient pushed and the weights pulled, whatever the other workers do.
+
+    BatchNorm's running statistics stay each worker's own. One key more holds the votes: a worker that wants all to stop
+    pushes -1 as its gradient, which makes the value positive. A worker with its rounds done just ends.
+    """
+
+    rounds_in_step = False
+
+    def __init__(self, job: Job, store: Any, num_servers: int, step_size: float, compensation: float | None) -> None:
+        """
+        Args:
+            num_servers: of the job; arrays of one position must lie on the same server under every worker's key.
+            step_size: eta.
+            compensation: lambda of DC-ASGD; None for plain ASGD.
+        """
+        super().__init__(job)
+        self._store = store
+        num_arrays = len(self.parameters.weights)
+        if compensation is None:
+            self._num_models, keys_per_worker = 1, num_arrays
+            self._optimizer = mx.optimizer.SGD(learning_rate=step_size, wd=0.0)
+        else:
+            # ps-lite places a key by its remainder modulo the number of servers.
+            self._num_models, keys_per_worker = job.num_workers, -(-num_arrays // num_servers) * num_servers
+            self._optimizer = PerWorkerDCASGD(
+                step_size, compensation, keys_per_worker, first_shared_key=job.num_workers * keys_per_worker
+            )
+        own = job.rank if self._num_models > 1 else 0
+        self._models = [Exchange(store, first_key=model * keys_per_worker) for model in range(self._num_models)]
+        self.exchange = self._models[own]
+        self._votes = Exchange(store, first_key=self._num_models * keys_per_worker)
+
+    def broadcast(self) -> None:
+        """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
+        if self.job.rank == 0:
+            self._store.set_optimizer(self._optimizer)
+        for model in self._models:
+            model.broadcast(self.parameters.weights)
+        self._votes.broadcast([mx.nd.zeros((1,))])
+
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+        """The gradient."""
+        self.compute_gradients(images, labels)
+
+    def synchronize(self, wants_stop: bool) -> bool:
+        """Pushes the gradients as they are computed, and pulls the weights that follow."""
+        gradients, vote = self.parameters.gradients, mx.nd.array([-float(wants_stop)])
+        self.exchange.push(gradients)
+        self._votes.push([vote])
+        for gradient in gradients:
+            gradient.wait_to_read()
+        self.measure.enter(GLOBAL_AGGREGATE)
+        self.exchange.pull(self.parameters.weights)
+        self._votes.pull([vote])
+        mx.nd.waitall()
+        return bool(vote.asscalar() > 0)

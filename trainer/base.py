@@ -1,0 +1,188 @@
+"""The one loop of all algorithms: a round is one or more local steps, then one synchronisation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data import Samples
+from trainer.engine import mx
+from trainer.parameters import Exchange, Parameters
+from trainer.stop import Limits
+from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, Measure
+
+
+class DeviceFeed:
+    """Brings images (uint8, N x C x H x W) and classes to the device, scaled to [0, 1] and to the network's size."""
+
+    def __init__(self, context: mx.Context, input_size: int) -> None:
+        self._context = context
+        self._size = input_size
+
+    def __call__(self, samples: Samples) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+        """Returns float32 images (N, C, size, size) and float32 classes (N,)."""
+        images = mx.nd.array(samples.images, ctx=self._context, dtype=np.uint8).astype(np.float32) / 255
+        if self._size and self._size != images.shape[-1]:
+            images = mx.nd.contrib.BilinearResize2D(images, height=self._size, width=self._size)
+        return images, mx.nd.array(samples.labels, ctx=self._context, dtype=np.float32)
+
+
+class Evaluator:
+    """Test accuracy: correct / total over the whole test set."""
+
+    def __init__(self, network: Any, test: Samples, feed: DeviceFeed, batch_size: int) -> None:
+        self._network = network
+        self._test = test
+        self._feed = feed
+        self._batch_size = batch_size
+
+    def __call__(self) -> float:
+        """Evaluates the network as it is now."""
+        total = len(self._test.labels)
+        correct = []
+        for begin in range(0, total, self._batch_size):
+            part = slice(begin, begin + self._batch_size)
+            images, labels = self._feed(Samples(self._test.images[part], self._test.labels[part]))
+            correct.append((self._network(images).argmax(axis=1) == labels).sum())
+        return float(mx.nd.add_n(*correct).asscalar()) / total
+
+
+@dataclass
+class Job:
+    """What a trainer works with, whatever the algorithm."""
+
+    network: Any
+    feed: DeviceFeed
+    batches: Iterator[Samples]
+    warm_up_batch: Samples  # any samples: nothing is learnt from them
+    evaluate: Callable[[], float] | None  # on rank 0 only
+    eval_every: int  # rounds
+    limits: Limits
+    stop_requested: Callable[[], bool]  # a signal came
+    rank: int = 0
+    num_workers: int = 1
+    min_step_time_s: float = 0.0
+
+
+class Trainer:
+    """Trains until a limit, a target or a signal. Subclasses give the hooks; the loop knows no algorithm."""
+
+    # In a synchronous job all ranks do the same rounds, so the end of one must be the end of all.
+    rounds_in_step = True
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.parameters = Parameters(job.network)
+        self.exchange: Exchange | None = None
+        self.rounds = 0
+        self.steps = 0  # local steps in this round
+        self.accuracy: float | None = None
+        self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        self._loss: mx.nd.NDArray | None = None
+        self._step_began = 0.0
+
+    # ---------------------------------------------------------------------------------------------- the hooks
+
+    def broadcast(self) -> None:
+        """Gives every rank the initial parameters of rank 0."""
+
+    def begin_round(self) -> None:
+        """Called before the first local step of each round."""
+
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+        """One step on one batch: the gradient, and what the algorithm does with it locally."""
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Whether the round's local steps are done."""
+        return True
+
+    def synchronize(self, wants_stop: bool) -> bool:
+        """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
+        raise NotImplementedError
+
+    # ----------------------------------------------------------------------------------------------- the loop
+
+    def run(self, open_log: Callable[[], Path]) -> str:
+        """Trains; returns the reason for the end in words.
+
+        Args:
+            open_log: empties and returns the log folder. Called when all ranks are there and training begins.
+        """
+        self._warm_up()
+        self.broadcast()
+        self.measure = Measure(open_log())
+        while True:
+            self.rounds += 1
+            reason = self._train_round()
+            if reason:
+                return reason
+
+    def _train_round(self) -> str:
+        measure, samples, self.steps = self.measure, 0, 0
+        self.begin_round()
+        while True:
+            self._step_began = time.monotonic()
+            measure.enter(GET_BATCH)
+            batch = next(self.job.batches)
+            images, labels = self.job.feed(batch)
+            measure.enter(FORWARD_BACKWARD)
+            self.local_step(images, labels)
+            self.steps += 1
+            samples += len(batch.labels)
+            if self.ready():
+                break
+        signalled = self.job.stop_requested()
+        done = self.job.limits.rounds_done(self.rounds)
+        wish = "a signal came" if signalled else self.job.limits.reached(measure.elapsed_s, self.accuracy)
+        agreed = self.synchronize(bool(wish or (done and self.rounds_in_step)))
+        reason = wish or done or ("another worker asked for it" if agreed else "")
+        reason = reason if agreed or done else ""
+        accuracy = self._evaluate(last=bool(reason) and not signalled)
+        self._write(samples, accuracy)
+        return reason
+
+    def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+        """Gradients of the loss summed over the batch. Only begins: wait for them before you time them."""
+        with mx.autograd.record():
+            self._loss = self._loss_function(self.job.network(images), labels)
+        self._loss.backward()
+        if self.job.min_step_time_s:
+            mx.nd.waitall()
+            time.sleep(max(0.0, self._step_began + self.job.min_step_time_s - time.monotonic()))
+
+    def _warm_up(self) -> None:
+        """One pass with nothing kept: memory and kernels are set up before the first step is timed."""
+        statistics = self.parameters.gather_auxiliary() if self.parameters.has_auxiliary else None
+        self.compute_gradients(*self.job.feed(self.job.warm_up_batch))
+        mx.nd.waitall()
+        if statistics is not None:
+            self.parameters.scatter_auxiliary(statistics)
+
+    def _evaluate(self, last: bool) -> float | None:
+        if self.job.evaluate is None or not (last or self.rounds % self.job.eval_every == 0):
+            return None
+        self.measure.enter(EVALUATION)
+        self.accuracy = self.job.evaluate()
+        return self.accuracy
+
+    def _write(self, samples: int, accuracy: float | None) -> None:
+        assert self._loss is not None
+        loss = float(self._loss.mean().asscalar())
+        traffic = {}
+        if self.exchange is not None:
+            traffic = {"bytes_pushed": self.exchange.bytes_pushed, "bytes_pulled": self.exchange.bytes_pulled}
+            self.exchange.bytes_pushed = self.exchange.bytes_pulled = 0
+        record = self.measure.write_round(samples, accuracy, loss=loss, **traffic)
+        parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
+        if accuracy is not None:
+            parts.append(f"accuracy {accuracy:.4f}")
+        if self.job.limits.max_seconds:
+            parts.append(f"{max(0.0, self.job.limits.max_seconds - record['total_time']):.0f} s left")
+        logging.info(", ".join(parts))

@@ -1,0 +1,208 @@
+"""Datasets read into memory, their partition over the workers, and seeded endless batches. Needs numpy only."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from utils import SetupError
+
+# SHA-256 of the uncompressed content: distributions compress the same files anew.
+FASHION_MNIST_SHA256 = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+MNIST_FILES = dict.fromkeys(FASHION_MNIST_SHA256, "")
+CIFAR10_RECORD = 1 + 3 * 32 * 32  # bytes of a label and an image
+CIFAR10_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+
+
+class Samples(NamedTuple):
+    """Images (N, C, H, W) as uint8 from 0 to 255, and their classes (N,) as uint8."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+class Dataset(NamedTuple):
+    """The two parts of a dataset."""
+
+    train: Samples
+    test: Samples
+
+
+def load(name: str, data_dir: str) -> Dataset:
+    """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`.
+
+    Raises:
+        SetupError: a file is missing or damaged. The message names it and what to do.
+    """
+    return _LOADERS[name](Path(data_dir))
+
+
+# --------------------------------------------------------------------------------------- MNIST's IDX files
+
+
+def _idx_dataset(folder: Path, checksums: dict[str, str], remedy: str) -> Dataset:
+    train_images, train_labels, test_images, test_labels = (
+        _idx_array(folder, file, checksum, remedy) for file, checksum in checksums.items()
+    )
+    return Dataset(_samples(train_images, train_labels, folder), _samples(test_images, test_labels, folder))
+
+
+def _samples(images: np.ndarray, labels: np.ndarray, folder: Path) -> Samples:
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
+        raise SetupError(f"{folder}: images {images.shape} and labels {labels.shape} do not belong together")
+    return Samples(images[:, np.newaxis], _checked_labels(labels, folder))
+
+
+def _checked_labels(labels: np.ndarray, path: Path) -> np.ndarray:
+    if labels.max(initial=0) > 9:
+        raise SetupError(f"{path}: a label is {labels.max()}; there are 10 classes, from 0 to 9")
+    return labels
+
+
+def _idx_array(folder: Path, file: str, checksum: str, remedy: str) -> np.ndarray:
+    path = next((path for path in (folder / f"{file}.gz", folder / file) if path.is_file()), None)
+    if path is None:
+        raise SetupError(f"{folder / file}.gz is not there; {remedy}")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise SetupError(f"{path} is damaged ({error}); {remedy}") from None
+    if checksum and hashlib.sha256(content).hexdigest() != checksum:
+        raise SetupError(f"{path} is not the published file (its SHA-256 differs); {remedy}")
+    # IDX: two zero bytes, the type (8 is uint8), the number of dimensions, then each as a big-endian uint32.
+    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
+    shape = tuple(int(size) for size in np.frombuffer(content[4 : 4 + 4 * dimensions], dtype=">u4"))
+    values = np.frombuffer(content, dtype=np.uint8, offset=min(4 + 4 * dimensions, len(content)))
+    if not dimensions or values.size != np.prod(shape):
+        raise SetupError(f"{path} is not an IDX file of bytes; {remedy}")
+    return values.reshape(shape)
+
+
+# ------------------------------------------------------------------------------------------------ CIFAR-10
+
+
+def _cifar10(data_dir: Path) -> Dataset:
+    candidates = [data_dir / name for name in ("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py")]
+    for folder in candidates:
+        if (folder / "data_batch_1.bin").is_file():
+            return _cifar10_dataset(folder, ".bin", _cifar10_binary)
+        if (folder / "data_batch_1").is_file():
+            return _cifar10_dataset(folder, "", _cifar10_python)
+    raise SetupError(
+        f"no CIFAR-10 batches in {', '.join(map(str, candidates))}: unpack cifar-10-binary.tar.gz or "
+        "cifar-10-python.tar.gz there"
+    )
+
+
+def _cifar10_dataset(folder: Path, suffix: str, read: Callable[[Path], Samples]) -> Dataset:
+    parts = []
+    for name in (*CIFAR10_TRAIN, "test_batch"):
+        path = folder / f"{name}{suffix}"
+        if not path.is_file():
+            raise SetupError(f"{path} is not there: unpack the CIFAR-10 archive again")
+        parts.append(read(path))
+    *train, test = parts
+    return Dataset(Samples(*(np.concatenate(arrays) for arrays in zip(*train, strict=True))), test)
+
+
+def _cifar10_binary(path: Path) -> Samples:
+    content = np.fromfile(path, dtype=np.uint8)
+    if not content.size or content.size % CIFAR10_RECORD:
+        raise SetupError(f"{path} has {content.size} bytes, no multiple of {CIFAR10_RECORD}: unpack it again")
+    records = content.reshape(-1, CIFAR10_RECORD)
+    return Samples(records[:, 1:].reshape(-1, 3, 32, 32).copy(), _checked_labels(records[:, 0].copy(), path))
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Builds numpy arrays and nothing else: a pickle from the network could run any code."""
+
+    _ALLOWED = frozenset(
+        {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+        | {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR-10 batch")
+        return super().find_class(module, name)
+
+
+def _cifar10_python(path: Path) -> Samples:
+    try:
+        with path.open("rb") as file:
+            batch = _ArrayUnpickler(file, encoding="bytes").load()
+        images = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
+        labels = np.asarray(batch[b"labels"], dtype=np.uint8)
+        if labels.shape != images.shape[:1]:
+            raise ValueError(f"{len(images)} images, {len(labels)} labels")
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
+        raise SetupError(f"{path} is not a CIFAR-10 python batch ({error}): unpack it again") from None
+    return Samples(images, _checked_labels(labels, path))
+
+
+_LOADERS: dict[str, Callable[[Path], Dataset]] = {
+    "fashion-mnist": lambda data_dir: _idx_dataset(
+        data_dir / "fashion-mnist", FASHION_MNIST_SHA256, "get it with scripts/get_data.sh, or name its parent with -dd"
+    ),
+    "mnist": lambda data_dir: _idx_dataset(
+        data_dir / "mnist", MNIST_FILES, "put MNIST's four *-ubyte.gz files there, or name its parent with -dd"
+    ),
+    "cifar10": _cifar10,
+}
+
+
+# ----------------------------------------------------------------------------------- partitions and batches
+
+
+def partition(labels: np.ndarray, rank: int, num_workers: int, by_class: bool, seed: int) -> np.ndarray:
+    """Indices of the samples of one worker. Over all ranks every sample is in exactly one part.
+
+    i.i.d.: equal parts of a seeded permutation. By class: each worker gets a contiguous range of classes; with more
+    workers than classes, equal parts of the samples in order of their class.
+
+    Args:
+        labels: classes (N,) of all training samples.
+    """
+    if not by_class:
+        return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_workers)[rank]
+    classes = np.unique(labels)
+    if num_workers > len(classes):
+        return np.array_split(np.argsort(labels, kind="stable"), num_workers)[rank]
+    return np.flatnonzero(np.isin(labels, np.array_split(classes, num_workers)[rank]))
+
+
+class EndlessBatches:
+    """Batches of always the same size, one epoch after the other, each in a new seeded order.
+
+    A batch may span two epochs, so every sample is used once an epoch and none is dropped.
+    """
+
+    def __init__(self, samples: Samples, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...]) -> None:
+        if not len(indices):
+            raise SetupError("this worker's part of the data is empty: use fewer workers")
+        self._samples = samples
+        self._indices = indices
+        self._batch_size = batch_size
+        self._random = np.random.default_rng(seed)
+        self._order = indices[:0]
+
+    def __iter__(self) -> EndlessBatches:
+        return self
+
+    def __next__(self) -> Samples:
+        while len(self._order) < self._batch_size:
+            self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
+        chosen, self._order = np.split(self._order, [self._batch_size])
+        return Samples(self._samples.images[chosen], self._samples.labels[chosen])

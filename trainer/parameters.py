@@ -1,0 +1,98 @@
+"""The model's parameters, and their way over MXNet's kvstore.
+
+What the kvstore does to arrays decides how they are used here (measured on MXNet 1.9.1):
+
+- It takes default-layout arrays only. Gradients are; weights are not after an inference forward pass on the CPU,
+  until the next training pass; the result of `a - b` always is.
+- A pull also overwrites the array that was pushed last under the key. So only arrays are pushed whose content
+  may be lost, and the pull goes into the same array, which saves a copy.
+- Issuing all pushes, then all pulls, then waiting once takes two thirds of the time of waiting for each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.engine import mx
+
+
+class Parameters:
+    """A network's trainable weights with their gradients, and its auxiliary parameters (BatchNorm's statistics)."""
+
+    def __init__(self, network: Any) -> None:
+        parameters = list(network.collect_params().values())
+        self._trainable = [parameter for parameter in parameters if parameter.grad_req != "null"]
+        self._auxiliary = [parameter for parameter in parameters if parameter.grad_req == "null"]
+
+    @property
+    def weights(self) -> list[mx.nd.NDArray]:
+        """The trainable weights themselves, in the order of the layers."""
+        return [parameter.data() for parameter in self._trainable]
+
+    @property
+    def gradients(self) -> list[mx.nd.NDArray]:
+        """The gradients of `weights`, in their order: overwritten by each backward pass."""
+        return [parameter.grad() for parameter in self._trainable]
+
+    @property
+    def has_auxiliary(self) -> bool:
+        """Whether the network has any auxiliary parameters."""
+        return bool(self._auxiliary)
+
+    def gather_auxiliary(self) -> mx.nd.NDArray:
+        """A copy of all auxiliary parameters as one flat array: many small keys would cost more than this copy."""
+        return mx.nd.concat(*(parameter.data().reshape(-1) for parameter in self._auxiliary), dim=0)
+
+    def scatter_auxiliary(self, flat: mx.nd.NDArray) -> None:
+        """Writes back what `gather_auxiliary` gathered."""
+        begin = 0
+        for parameter in self._auxiliary:
+            target = parameter.data()
+            flat[begin : begin + target.size].reshape(target.shape).copyto(target)
+            begin += target.size
+
+    def sgd_step(self, step_size: float) -> None:
+        """w <- w - step_size * gradient."""
+        for weight, gradient in zip(self.weights, self.gradients, strict=True):
+            mx.nd.sgd_update(weight, gradient, lr=step_size, out=weight)
+
+    def num_bytes(self) -> int:
+        """Size of weights and auxiliary parameters."""
+        return sum(num_bytes(parameter.data()) for parameter in self._trainable + self._auxiliary)
+
+
+class Exchange:
+    """A list of arrays over the kvstore: array i lives under key `first_key + i`.
+
+    Counts the bytes of the arrays that it pushed and pulled.
+    """
+
+    def __init__(self, store: Any, first_key: int = 0) -> None:
+        self._store = store
+        self._first_key = first_key
+        self.bytes_pushed = 0
+        self.bytes_pulled = 0
+
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Defines the keys; afterwards every rank's arrays hold rank 0's values. Every rank calls it, once."""
+        self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
+        self.pull(arrays)
+        mx.nd.waitall()
+
+    def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Begins to push all arrays, each as soon as it is computed; early layers first where there is a choice."""
+        for index, array in enumerate(arrays):
+            self._store.push(self._first_key + index, array, priority=-index)
+        self.bytes_pushed += sum(map(num_bytes, arrays))
+
+    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Begins to pull into all arrays; wait for them before you rely on their values."""
+        for index, array in enumerate(arrays):
+            self._store.pull(self._first_key + index, out=array, priority=-index)
+        self.bytes_pulled += sum(map(num_bytes, arrays))
+
+
+def num_bytes(array: mx.nd.NDArray) -> int:
+    """Size of an array's content."""
+    return int(array.size * array.dtype().itemsize)

@@ -1,0 +1,68 @@
+"""A worker's log folder: claimed by one process, emptied when training begins, with run.json beside the round logs."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config import Config
+from trainer.engine import mx
+from utils import RUN_FILE, SetupError, iter_files, write_json
+
+LOCK_FILE = ".lock"
+
+
+class RunFolder:
+    """`{log_dir}/{device}`. Only files that a worker writes are ever removed from it."""
+
+    def __init__(self, config: Config) -> None:
+        """Makes and claims the folder.
+
+        Raises:
+            SetupError: it cannot be made, or another worker that still runs writes there.
+        """
+        self._config = config
+        self.path = Path(config.log_dir) / config.device
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / LOCK_FILE).open("w")
+        except OSError as error:
+            raise SetupError(f"log folder {self.path}: {error.strerror}; choose another with -ld") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SetupError(
+                f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name"
+            ) from None
+
+    def open(self) -> Path:
+        """Removes what an earlier run left."""
+        for path in [*iter_files(self.path).values(), self.path / RUN_FILE]:
+            path.unlink(missing_ok=True)
+        return self.path
+
+    def describe(self, rank: int, num_workers: int, parameter_bytes: int, ended: str | None = None) -> None:
+        """Writes run.json: what this run is, and once it has ended, why."""
+        description: dict[str, Any] = {
+            "rank": rank,
+            "num_workers": num_workers,
+            "host": platform.node(),
+            "device": self._config.device,
+            "parameter_bytes": parameter_bytes,
+            "config": dataclasses.asdict(self._config),
+            "versions": {
+                "python": platform.python_version(),
+                "mxnet": mx.__version__,
+                "numpy": np.__version__,
+                "platform": platform.platform(),
+            },
+            "command": sys.argv,
+            "ended": ended,
+        }
+        write_json(self.path / RUN_FILE, description)

@@ -1,0 +1,66 @@
+"""Why and when a worker wants to stop. Whether the job stops is agreed between the ranks (see base.py)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from dataclasses import dataclass
+
+from utils import EXIT_FORCED
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class SignalWatch:
+    """Waits for SIGINT and SIGTERM in a thread of its own.
+
+    Python runs signal handlers in the main thread only, which can be inside the kvstore for long; and a blocked signal
+    cannot interrupt a system call of MXNet. Create it in the main thread, before any other thread starts.
+    """
+
+    def __init__(self, on_first: str) -> None:
+        """
+        Args:
+            on_first: what the log says at the first signal.
+        """
+        self.requested = False
+        self._patient = False
+        self._on_first = on_first
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        threading.Thread(target=self._wait, name="signals", daemon=True).start()
+
+    def be_patient(self) -> None:
+        """There is something to end cleanly from now on; until then the first signal ends the process."""
+        self._patient = True
+
+    def _wait(self) -> None:
+        while True:
+            name = signal.Signals(signal.sigwait(STOP_SIGNALS)).name
+            if self.requested or not self._patient:
+                logging.warning("%s: stopped at once", name)
+                os._exit(EXIT_FORCED)
+            self.requested = True
+            logging.warning("%s: %s; once more to stop at once", name, self._on_first)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a job ends by itself; 0 means no limit."""
+
+    max_rounds: int
+    max_seconds: float
+    target_accuracy: float
+
+    def rounds_done(self, rounds: int) -> str:
+        """The reason in words if so many rounds are enough, else an empty string."""
+        return f"{rounds} rounds done" if self.max_rounds and rounds >= self.max_rounds else ""
+
+    def reached(self, elapsed_s: float, accuracy: float | None) -> str:
+        """The reason in words if time or the last test accuracy reached its limit, else an empty string."""
+        if self.target_accuracy and accuracy is not None and accuracy >= self.target_accuracy:
+            return f"test accuracy {accuracy:.4f} reached {self.target_accuracy}"
+        if self.max_seconds and elapsed_s >= self.max_seconds:
+            return f"{elapsed_s:.1f} s of {self.max_seconds:g} s passed"
+        return ""

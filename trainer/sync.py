@@ -1,0 +1,80 @@
+"""SSGD, bulk-synchronous (Chen et al., "Revisiting distributed synchronous SGD", 2016, arXiv:1604.00981):
+w <- w - eta * (sum of the workers' gradients) / N, after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.base import Job, Trainer
+from trainer.engine import mx
+from trainer.parameters import Exchange
+from utils import GLOBAL_AGGREGATE
+
+
+class SynchronousTrainer(Trainer):
+    """What SSGD and ESync share: at the end of a round the kvstore (dist_sync) sums over all workers.
+
+    One number more travels with the arrays: how many workers want to stop. All read the same sum, so all stop after the
+    same round.
+    """
+
+    def __init__(self, job: Job, store: Any) -> None:
+        super().__init__(job)
+        self.exchange = Exchange(store)
+
+    def broadcast(self) -> None:
+        """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
+        statistics = self.auxiliary()
+        self.exchange.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1,))])
+        self.set_auxiliary(statistics)
+
+    def auxiliary(self) -> list[mx.nd.NDArray]:
+        """BatchNorm's running statistics as one flat array, or no array where the network has none."""
+        return [self.parameters.gather_auxiliary()] if self.parameters.has_auxiliary else []
+
+    def set_auxiliary(self, statistics: list[mx.nd.NDArray]) -> None:
+        """Writes back what `auxiliary` returned."""
+        for flat in statistics:
+            self.parameters.scatter_auxiliary(flat)
+
+    def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
+        """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
+
+        Arrays leave as soon as they are computed, so gradients travel while the backward pass still runs. Time counts
+        for `stage` from when the last of them was computed.
+        """
+        vote = mx.nd.array([float(wants_stop)])
+        everything = [*arrays, vote]
+        self.exchange.push(everything)
+        for array in arrays:
+            array.wait_to_read()
+        self.measure.enter(stage)
+        self.pull(everything)
+        return bool(vote.asscalar())
+
+    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Waits for what was pushed, of all workers."""
+        self.exchange.pull(arrays)
+        mx.nd.waitall()
+
+
+class SyncTrainer(SynchronousTrainer):
+    """SSGD. Every rank applies the same sum to the same weights, so they stay equal without being sent."""
+
+    def __init__(self, job: Job, store: Any, step_size: float) -> None:
+        super().__init__(job, store)
+        self._step_size = step_size
+
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+        """The gradient."""
+        self.compute_gradients(images, labels)
+
+    def synchronize(self, wants_stop: bool) -> bool:
+        """Sums the gradients and steps; averages BatchNorm's statistics."""
+        statistics = self.auxiliary()
+        stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
+        self.parameters.sgd_step(self._step_size / self.job.num_workers)
+        self.set_auxiliary([flat / self.job.num_workers for flat in statistics])
+        mx.nd.waitall()
+        return stop

@@ -1,0 +1,134 @@
+"""From flags to a finished run: builds what a trainer needs, checks all of it first, and trains."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import models
+from config import Cluster, Config
+from trainer import data, roles
+from trainer.asynchronous import AsyncTrainer
+from trainer.base import DeviceFeed, Evaluator, Job, Trainer
+from trainer.engine import device_context, mx
+from trainer.esync import ESyncTrainer
+from trainer.local import LocalTrainer
+from trainer.run_folder import RunFolder
+from trainer.state_client import StateClient
+from trainer.stop import Limits, SignalWatch
+from trainer.sync import SyncTrainer
+from utils import EXIT_OK, setup_logging
+
+STORE_TYPES = {"esync": "dist_sync", "sync": "dist_sync", "async": "dist_async"}
+
+
+def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
+    """Trains as a worker of `cluster`, or alone; returns the exit code.
+
+    Everything that can be wrong on this machine is checked before the worker joins the cluster, and nothing of an
+    earlier run is overwritten before training begins.
+
+    Raises:
+        SetupError: a device, a file, a folder or the state server is not there.
+        PeerLost: another process of the job is gone.
+    """
+    context = device_context(bool(config.cpu), config.gpu)
+    dataset = data.load(config.dataset, config.data_dir)
+    folder = RunFolder(config)
+    state = None
+    if config.mode == "esync":
+        state = StateClient(
+            config.state_server_ip,
+            config.state_server_port,
+            config.policy,
+            config.epsilon,
+            host_name=platform.node(),
+            device=config.device,
+        )
+        state.check()
+    if cluster is None:
+        return _train(config, None, None, state, context, dataset, folder, signals)
+    with roles.joined(cluster, STORE_TYPES[config.mode], config.start_timeout) as store:
+        setup_logging(f"worker {store.rank} {config.device}")
+        return _train(config, cluster, store, state, context, dataset, folder, signals)
+
+
+def _train(
+    config: Config,
+    cluster: Cluster | None,
+    store: Any,
+    state: StateClient | None,
+    context: mx.Context,
+    dataset: data.Dataset,
+    folder: RunFolder,
+    signals: SignalWatch,
+) -> int:
+    rank, num_workers = (store.rank, store.num_workers) if cluster else (0, 1)
+    samples = data.partition(dataset.train.labels, rank, num_workers, bool(config.split_by_class), config.seed)
+    job = _job(config, context, dataset, samples, signals, rank, num_workers)
+    trainer = _trainer(config, cluster, job, store, state, len(samples) / len(dataset.train.labels))
+    parameter_bytes = trainer.parameters.num_bytes()
+    logging.info(
+        "%s, %s, %d bytes of parameters, rank %d of %d, %d samples",
+        config.mode, config.network, parameter_bytes, rank, num_workers, len(samples),
+    )  # fmt: skip
+
+    def open_log() -> Path:
+        path = folder.open()
+        signals.be_patient()
+        folder.describe(rank, num_workers, parameter_bytes)
+        return path
+
+    reason = trainer.run(open_log)
+    folder.describe(rank, num_workers, parameter_bytes, ended=reason)
+    logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
+    return EXIT_OK
+
+
+def _job(
+    config: Config,
+    context: mx.Context,
+    dataset: data.Dataset,
+    indices: np.ndarray,
+    signals: SignalWatch,
+    rank: int,
+    num_workers: int,
+) -> Job:
+    channels, *sides = dataset.train.images.shape[1:]
+    input_size = models.REGISTRY[config.network].input_size
+    image_shape = (channels, *([input_size] * 2 if input_size else sides))
+    network = models.build(config.network, image_shape, context, config.seed)
+    # Same initial weights everywhere, but every rank its own dropout masks and its own order of samples.
+    mx.random.seed(config.seed + 1 + rank)
+    feed = DeviceFeed(context, input_size)
+    return Job(
+        network=network,
+        feed=feed,
+        batches=data.EndlessBatches(dataset.train, indices, config.batch_size, seed=(config.seed, rank)),
+        warm_up_batch=data.Samples(*(part[: config.batch_size] for part in dataset.train)),
+        evaluate=Evaluator(network, dataset.test, feed, config.batch_size) if rank == 0 else None,
+        eval_every=config.eval_duration,
+        limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
+        stop_requested=lambda: signals.requested,
+        rank=rank,
+        num_workers=num_workers,
+        min_step_time_s=config.min_step_time,
+    )
+
+
+def _trainer(
+    config: Config, cluster: Cluster | None, job: Job, store: Any, state: StateClient | None, sample_share: float
+) -> Trainer:
+    if cluster is None:
+        return LocalTrainer(job, config.learning_rate)
+    if config.mode == "sync":
+        return SyncTrainer(job, store, config.learning_rate)
+    if config.mode == "async":
+        compensation = config.dcasgd_lambda if config.use_dcasgd else None
+        return AsyncTrainer(job, store, cluster.num_servers, config.learning_rate, compensation)
+    assert state is not None
+    return ESyncTrainer(job, store, state, config.local_lr, config.global_lr, sample_share)
