@@ -175,10 +175,7 @@ class Trainer:
     def _write(self, samples: int, accuracy: float | None) -> None:
         assert self._loss is not None
         loss = float(self._loss.mean().asscalar())
-        traffic = {}
-        if self.exchange is not None:
-            traffic = {"bytes_pushed": self.exchange.bytes_pushed, "bytes_pulled": self.exchange.bytes_pulled}
-            self.exchange.bytes_pushed = self.exchange.bytes_pulled = 0
+        traffic = self.exchange.take_traffic() if self.exchange is not None else {}
         record = self.measure.write_round(samples, accuracy, loss=loss, **traffic)
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:

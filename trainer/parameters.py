@@ -65,32 +65,39 @@ class Parameters:
 class Exchange:
     """A list of arrays over the kvstore: array i lives under key `first_key + i`.
 
-    Counts the bytes of the arrays that it pushed and pulled.
+    Counts the bytes of the arrays that it pushes and pulls.
     """
 
     def __init__(self, store: Any, first_key: int = 0) -> None:
         self._store = store
         self._first_key = first_key
-        self.bytes_pushed = 0
-        self.bytes_pulled = 0
+        self._bytes_pushed = 0
+        self._bytes_pulled = 0
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Defines the keys; afterwards every rank's arrays hold rank 0's values. Every rank calls it, once."""
         self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
         self.pull(arrays)
         mx.nd.waitall()
+        self.take_traffic()  # the rounds' traffic is what is asked for
+
+    def take_traffic(self) -> dict[str, int]:
+        """Bytes pushed and pulled since the last call, under their names in the round logs."""
+        traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}
+        self._bytes_pushed = self._bytes_pulled = 0
+        return traffic
 
     def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Begins to push all arrays, each as soon as it is computed; early layers first where there is a choice."""
         for index, array in enumerate(arrays):
             self._store.push(self._first_key + index, array, priority=-index)
-        self.bytes_pushed += sum(map(num_bytes, arrays))
+        self._bytes_pushed += sum(map(num_bytes, arrays))
 
     def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Begins to pull into all arrays; wait for them before you rely on their values."""
         for index, array in enumerate(arrays):
             self._store.pull(self._first_key + index, out=array, priority=-index)
-        self.bytes_pulled += sum(map(num_bytes, arrays))
+        self._bytes_pulled += sum(map(num_bytes, arrays))
 
 
 def num_bytes(array: mx.nd.NDArray) -> int:

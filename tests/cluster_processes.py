@@ -1,0 +1,110 @@
+"""Real processes of a real cluster on 127.0.0.1, for tests: started here, and none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "data"
+DEADLINE_S = 120.0  # generous: these machines are shared
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports in ascending order."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = sorted(probe.getsockname()[1] for probe in sockets)
+    for probe in sockets:
+        probe.close()
+    return ports
+
+
+def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Polls until `condition` holds; fails after the deadline."""
+    give_up = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < give_up, f"{what} did not happen within {deadline_s:g} s"
+        time.sleep(0.05)
+
+
+class Processes:
+    """A scheduler, servers and workers. Output goes to one file a process in `folder`."""
+
+    def __init__(self, folder: Path, num_workers: int, num_servers: int = 1) -> None:
+        self._folder = folder
+        scheduler_port, *self._worker_ports = free_ports(1 + num_workers)
+        self._environment = {
+            **os.environ,
+            "DMLC_PS_ROOT_URI": "127.0.0.1",
+            "DMLC_PS_ROOT_PORT": str(scheduler_port),
+            "DMLC_NUM_SERVER": str(num_servers),
+            "DMLC_NUM_WORKER": str(num_workers),
+            "DMLC_INTERFACE": "lo",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._num_servers = num_servers
+
+    def start(self, name: str, role: str, *command: str, **environment: str) -> None:
+        """Starts a Python command in a role."""
+        with (self._folder / f"{name}.log").open("wb") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**self._environment, "DMLC_ROLE": role, **environment},
+            )
+
+    def start_servers(self) -> None:
+        """Starts the scheduler and the parameter servers as users do: with no flags."""
+        self.start("scheduler", "scheduler", "main.py")
+        for index in range(self._num_servers):
+            self.start(f"server{index}", "server", "main.py")
+
+    def start_worker(self, rank: int, *command: str) -> None:
+        """Starts a worker; its port makes its rank."""
+        self.start(f"worker{rank}", "worker", *command, PORT=str(self._worker_ports[rank]))
+
+    def log(self, name: str) -> str:
+        """What a process wrote so far."""
+        return (self._folder / f"{name}.log").read_text()
+
+    def exit_codes(self) -> dict[str, int]:
+        """Waits for every process."""
+        give_up = time.monotonic() + DEADLINE_S
+        try:
+            return {
+                name: process.wait(max(0.1, give_up - time.monotonic())) for name, process in self.running.items()
+            }
+        except subprocess.TimeoutExpired as error:
+            logs = "\n".join(f"--- {name}\n{self.log(name)[-1500:]}" for name in self.running)
+            raise AssertionError(f"{error}\n{logs}") from None
+
+    def kill(self) -> None:
+        """Kills what still runs."""
+        for process in self.running.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, num_workers: int, num_servers: int = 1) -> Iterator[Processes]:
+    """A cluster whose processes do not outlive the block. Scheduler and servers are started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = Processes(folder, num_workers, num_servers)
+    try:
+        processes.start_servers()
+        yield processes
+    finally:
+        processes.kill()

@@ -1,0 +1,131 @@
+"""A worker that trains lenet on fixed batches with one of the real trainers and saves the final weights.
+
+    python tests/equivalence_worker.py ALGORITHM OUTPUT.npz
+
+Every rank takes its equal part of the same three big batches. In the asynchronous algorithms the ranks take turns,
+so that the order of the updates is known.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+
+import models
+from config import Cluster
+from trainer import data, roles
+from trainer.asynchronous import AsyncTrainer
+from trainer.base import DeviceFeed, Job, Trainer
+from trainer.engine import mx
+from trainer.esync import ESyncTrainer
+from trainer.local import LocalTrainer
+from trainer.stop import Limits
+from trainer.sync import SyncTrainer
+from utils import Measure
+
+ROUNDS = 3
+BIG_BATCH = 32
+STEP_SIZE = 0.002
+
+
+class OneStepARound:
+    """A state server that always says: aggregate."""
+
+    def begin_job(self, job, num_workers):
+        pass
+
+    def join(self, job, rank):
+        pass
+
+    def report(self, round_, step_s, transmission_s, accuracy):
+        pass
+
+    def query(self, round_, steps, step_s, transmission_s):
+        return True
+
+
+def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
+    train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
+    size = BIG_BATCH // num_workers
+    for round_ in range(ROUNDS):
+        begin = round_ * BIG_BATCH + rank * size
+        yield data.Samples(*(part[begin : begin + size] for part in train))
+
+
+def job(rank: int, num_workers: int) -> Job:
+    batches = list(parts(rank, num_workers))
+    return Job(
+        # Only rank 0's weights may count: every rank begins with others.
+        network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
+        feed=DeviceFeed(mx.cpu(), 0),
+        batches=iter(batches),
+        warm_up_batch=batches[0],
+        evaluate=None,
+        eval_every=1,
+        limits=Limits(max_rounds=ROUNDS, max_seconds=0, target_accuracy=0),
+        stop_requested=lambda: False,
+        rank=rank,
+        num_workers=num_workers,
+    )
+
+
+def save(trainer: Trainer, path: str) -> None:
+    np.savez(path, *(weight.asnumpy() for weight in trainer.parameters.weights))
+
+
+def train_alone(path: str) -> None:
+    """Plain SGD on the big batches. SSGD divides the sum of two workers' gradients by two: so does this."""
+    trainer = LocalTrainer(job(0, 1), STEP_SIZE / 2)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.run(lambda: Path(folder))
+    save(trainer, path)
+
+
+def train_in_cluster(algorithm: str, path: str) -> None:
+    cluster = Cluster.from_environment()
+    assert cluster is not None
+    asynchronous = algorithm.startswith(("async", "dcasgd"))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        roles.joined(cluster, "dist_async" if asynchronous else "dist_sync", 60) as store,
+    ):
+        mine = job(store.rank, store.num_workers)
+        trainer: Trainer
+        if algorithm == "sync":
+            trainer = SyncTrainer(mine, store, STEP_SIZE)
+        elif algorithm == "esync":
+            trainer = ESyncTrainer(mine, store, OneStepARound(), STEP_SIZE, 1.0, sample_share=0.5)
+        else:
+            compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
+            trainer = AsyncTrainer(mine, store, cluster.num_servers, STEP_SIZE, compensation)
+        if asynchronous:
+            take_turns(trainer, store, Path(folder))
+        else:
+            trainer.run(lambda: Path(folder))
+        save(trainer, path)
+        del trainer
+
+
+def take_turns(trainer: Trainer, store, folder: Path) -> None:
+    trainer.broadcast()
+    trainer.measure = Measure(folder)
+    for turn in [0, 1, 1, 0, 1, 0]:
+        if turn == store.rank:
+            trainer.rounds += 1
+            trainer._train_round()
+        mx.nd.waitall()
+        store._barrier()
+
+
+if __name__ == "__main__":
+    roles.prepare_environment()
+    if sys.argv[1] == "local":
+        train_alone(sys.argv[2])
+    else:
+        train_in_cluster(sys.argv[1], sys.argv[2])

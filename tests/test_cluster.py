@@ -1,0 +1,176 @@
+"""Whole jobs as users start them: scripts/local_cluster with real processes, real data, the real state server."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, free_ports, wait_for
+
+import summary
+from utils import RUN_FILE, iter_files, read_json, read_rounds
+
+WORKERS = "0,0,0.2"
+
+
+def run_cluster(log_base, *options, worker_flags=(), deadline_s=DEADLINE_S):
+    """Runs a local cluster to its end; returns what it printed."""
+    command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(log_base), *options]
+    finished = subprocess.run(
+        [*command, "--", *worker_flags], cwd=ROOT, capture_output=True, text=True, timeout=deadline_s, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def device_folders(mode_folder):
+    (host,) = (path for path in mode_folder.iterdir() if path.is_dir())
+    return sorted(path for path in host.iterdir() if path.is_dir())
+
+
+def no_warnings(text):
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize("mode", ["esync", "sync", "async", "dcasgd"])
+def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
+    rounds = {"esync": 8, "sync": 30, "async": 30, "dcasgd": 30}[mode]
+    servers = "2" if mode == "dcasgd" else "1"
+    flags = ["--max-rounds", str(rounds), "-e", "4", "-l", "0.001", "-ll", "0.0005"]
+    output = run_cluster(
+        tmp_path, "-m", mode, "-n", "lenet", "--workers", WORKERS, "--servers", servers, worker_flags=flags
+    )
+    assert len(re.findall(r"round \d+, \d+ step", output)) == rounds  # one line a round, of rank 0
+    folders = device_folders(tmp_path / "lenet" / mode)
+    assert [folder.name for folder in folders] == ["cpu0", "cpu1", "cpu2"]
+    for rank, folder in enumerate(folders):
+        assert list(iter_files(folder)) == list(range(1, rounds + 1))
+        run = read_json(folder / RUN_FILE)
+        assert (run["rank"], run["num_workers"], run["ended"]) == (rank, 3, f"{rounds} rounds done")
+        records = list(read_rounds(folder, no_warnings))
+        model_bytes = run["parameter_bytes"]
+        assert all(model_bytes <= record["bytes_pushed"] < model_bytes + 100 for record in records)
+        assert all(record["bytes_pulled"] == record["bytes_pushed"] for record in records)
+        evaluated = [record["num_iters"] for record in records if "accuracy" in record]
+        assert evaluated == (sorted({*range(4, rounds + 1, 4), rounds}) if rank == 0 else [])
+        assert all(len(record["time"]) == 1 for record in records) == (mode != "esync")
+    last = list(read_rounds(folders[0], no_warnings))[-1]
+    assert last["accuracy"] > 0.25  # chance is 0.1
+
+
+def test_esync_gives_the_fast_workers_more_local_steps(tmp_path):
+    run_cluster(
+        tmp_path, "-m", "esync", "--workers", "0.05,0.1,0.5", worker_flags=["--max-rounds", "6", "-e", "100"]
+    )
+    steps = [
+        [len(record["time"]) - 1 for record in read_rounds(folder, no_warnings)][1:]  # the first round has no times yet
+        for folder in device_folders(tmp_path / "lenet" / "esync")
+    ]
+    assert set(steps[2]) == {1}  # the straggler never takes a second one
+    middle = [sorted(worker)[len(worker) // 2] for worker in steps]
+    assert middle[0] > middle[1] > middle[2]
+
+
+def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path):
+    flags = ["--max-rounds", "2", "-e", "100", "-ll", "0.0005", "-b", "8", "--dataset", "fashion-mnist"]
+    run_cluster(tmp_path, "-m", "esync", "-n", "resnet18-v1", "--workers", "0,0.5", worker_flags=flags)
+    for folder in device_folders(tmp_path / "resnet18-v1" / "esync"):
+        run = read_json(folder / RUN_FILE)
+        assert run["parameter_bytes"] == 4 * 11_184_970  # weights and running statistics: all of it travels
+        assert all(
+            record["bytes_pushed"] == run["parameter_bytes"] + 4 for record in read_rounds(folder, no_warnings)
+        )
+
+
+def test_split_by_class_is_filed_apart_and_summarised(tmp_path):
+    run_cluster(
+        tmp_path, "-m", "sync", "--split-by-class", "--workers", "0,0", worker_flags=["--max-rounds", "3", "-e", "3"]
+    )
+    subprocess.run(
+        [sys.executable, "summary.py", "-b", str(tmp_path), "-n", "lenet", "-m", "sync-niid"],
+        cwd=ROOT, check=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    (path,) = (tmp_path / "lenet" / "sync-niid").glob("*.json")
+    assert path.name == "Sync-Non-IID.json"
+    ((_, devices),) = json.loads(path.read_text()).items()
+    assert len(devices["cpu0"]["num_samples_list"]) == 3
+    assert summary.__name__  # imported without MXNet
+
+
+def test_standalone_training_reaches_a_target_and_stops(tmp_path):
+    flags = ["-c", "1", "-n", "lenet", "-e", "50", "-dd", str(DATA), "--target-accuracy", "0.6", "-ld", str(tmp_path)]
+    subprocess.run(
+        [sys.executable, "main.py", "-m", "local", *flags], cwd=ROOT, check=True, timeout=DEADLINE_S, capture_output=True
+    )
+    rounds = list(read_rounds(tmp_path / "cpu", no_warnings))
+    accuracies = [record["accuracy"] for record in rounds if "accuracy" in record]
+    assert max(accuracies[:-1], default=0) >= 0.6 or accuracies[-1] >= 0.6
+    assert "reached 0.6" in read_json(tmp_path / "cpu" / RUN_FILE)["ended"]
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
+    # SIGINT: synchronous, agreed in the round; SIGTERM: asynchronous, agreed by the votes on the server.
+    mode = "sync" if signal_ == signal.SIGINT else "async"
+    with cluster(tmp_path, num_workers=2) as processes:
+        for rank in range(2):
+            flags = ["-m", mode, "-c", "1", "-n", "lenet", "-e", "1000", "-ld", str(tmp_path)]
+            processes.start_worker(rank, "main.py", *flags, "--device-name", f"cpu{rank}", "--min-step-time", "0.02")
+        wait_for((tmp_path / "cpu1" / "iter-5.txt").exists, "round 5")
+        processes.running["worker1"].send_signal(signal_)
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker1")
+    counts = []
+    for rank in range(2):
+        assert read_json(tmp_path / f"cpu{rank}" / RUN_FILE)["ended"]
+        counts.append(len(list(read_rounds(tmp_path / f"cpu{rank}", no_warnings))))
+        assert f"ended after round {counts[-1]}" in processes.log(f"worker{rank}")
+    if mode == "sync":
+        assert counts[0] == counts[1]
+
+
+def test_ctrl_c_ends_a_local_cluster_cleanly(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(tmp_path), "--workers", "0.02,0.1"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as supervisor:  # fmt: skip
+        mode_folder = tmp_path / "lenet" / "esync"
+        wait_for(lambda: len(list(mode_folder.glob("*/cpu1/iter-2.txt"))), "round 2")
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=DEADLINE_S)
+    assert supervisor.returncode == 0, output
+    for folder in device_folders(mode_folder):
+        assert read_json(folder / RUN_FILE)["ended"]
+    assert not processes_with(str(tmp_path))
+
+
+def processes_with(text):
+    """Command lines of processes that mention `text`."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as file:  # noqa: PTH123
+                    command = file.read().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in command:
+                found.append(command)
+    return found
+
+
+def test_two_workers_of_one_host_do_not_share_a_log_folder(tmp_path):
+    with cluster(tmp_path, num_workers=2) as processes:
+        for rank in range(2):
+            processes.start_worker(rank, "main.py", "-m", "sync", "-c", "1", "-n", "lenet", "-ld", str(tmp_path))
+        wait_for(
+            lambda: any(processes.running[f"worker{rank}"].poll() == 2 for rank in range(2)), "a worker's refusal"
+        )
+    refused = next(log for log in map(processes.log, ("worker0", "worker1")) if "error" in log)
+    assert "--device-name" in refused
+
+
+def test_free_ports_are_distinct():
+    assert len(set(free_ports(5))) == 5

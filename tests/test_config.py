@@ -1,0 +1,124 @@
+"""The command line: published flags keep their names, types, defaults and meaning; mistakes are errors."""
+
+import dataclasses
+
+import pytest
+
+from config import Cluster, Config, parse
+from utils import EXIT_SETUP, SetupError
+
+PUBLISHED = [
+    # short, long, a value, field, its parsed value, default
+    ("-l", "--learning-rate", "0.5", "learning_rate", 0.5, 0.001),
+    ("-ll", "--local-lr", "0.5", "local_lr", 0.5, 0.001),
+    ("-gl", "--global-lr", "0.5", "global_lr", 0.5, 1.0),
+    ("-b", "--batch-size", "32", "batch_size", 32, 64),
+    ("-dd", "--data-dir", "d", "data_dir", "d", "data"),
+    ("-g", "--gpu", "1", "gpu", 1, 0),
+    ("-c", "--cpu", "1", "cpu", 1, 0),
+    ("-n", "--network", "alexnet", "network", "alexnet", "resnet18-v1"),
+    ("-ld", "--log-dir", "x", "log_dir", "x", "logs"),
+    ("-e", "--eval-duration", "9", "eval_duration", 9, 1),
+    ("-m", "--mode", "sync", "mode", "sync", "esync"),
+    ("-s", "--split-by-class", "1", "split_by_class", 1, 0),
+    ("-ip", "--state-server-ip", "10.0.0.1", "state_server_ip", "10.0.0.1", "127.0.0.1"),
+    ("-port", "--state-server-port", "8000", "state_server_port", "8000", "10010"),
+]
+
+
+@pytest.mark.parametrize(("short", "long", "text", "field", "value", "default"), PUBLISHED)
+def test_a_published_flag_keeps_names_type_and_default(short, long, text, field, value, default):
+    assert getattr(parse([]), field) == default
+    for flag in (short, long):
+        parsed = getattr(parse([flag, text]), field)
+        assert parsed == value
+        assert type(parsed) is type(default)
+
+
+def test_dcasgd_belongs_to_async_mode():
+    assert parse(["-m", "async", "-dcasgd", "1"]).use_dcasgd == 1
+    with pytest.raises(SystemExit) as exit_:
+        parse(["-m", "sync", "--use-dcasgd", "1"])
+    assert exit_.value.code == EXIT_SETUP
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--batch-sizes", "3"],  # misspelt
+        ["--batch", "3"],  # abbreviated
+        ["-b", "0"],
+        ["-b", "many"],
+        ["-l", "-1"],
+        ["-l", "nan"],
+        ["-l", "inf"],
+        ["--max-seconds", "nan"],
+        ["-n", "resnet19"],
+        ["-m", "magic"],
+        ["-c", "2"],
+        ["-port", "0"],
+        ["-port", "65536"],
+        ["--device-name", "../up"],
+        ["--target-accuracy", "80"],
+        ["--seed", "-1"],
+        ["stray"],
+    ],
+)
+def test_a_mistake_on_the_command_line_is_an_error(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(arguments)
+    assert exit_.value.code == EXIT_SETUP
+    assert arguments[0].split("=")[0] in capsys.readouterr().err
+
+
+def test_an_unknown_network_is_answered_with_the_known_ones(capsys):
+    with pytest.raises(SystemExit):
+        parse(["-n", "resnet19"])
+    message = capsys.readouterr().err
+    assert "resnet19" in message
+    assert "inception-v3" in message
+
+
+def test_no_two_flags_share_a_name():
+    names = [name for field in dataclasses.fields(Config) for name in field.metadata["names"]]
+    assert len(names) == len(set(names))
+
+
+def test_the_log_folder_is_named_after_the_device():
+    assert parse(["-c", "1"]).device == "cpu"
+    assert parse(["-g", "1"]).device == "gpu1"
+    assert parse(["-c", "1", "--device-name", "cpu-left"]).device == "cpu-left"
+
+
+ENVIRONMENT = {
+    "DMLC_ROLE": "worker",
+    "DMLC_PS_ROOT_URI": "10.1.1.1",
+    "DMLC_PS_ROOT_PORT": "9091",
+    "DMLC_NUM_SERVER": "2",
+    "DMLC_NUM_WORKER": "6",
+}
+
+
+def test_a_cluster_is_read_from_the_environment():
+    assert Cluster.from_environment(ENVIRONMENT) == Cluster("worker", "10.1.1.1", 9091, 2, 6)
+
+
+def test_without_a_role_there_is_no_cluster():
+    assert Cluster.from_environment({}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DMLC_ROLE", "boss"),
+        ("DMLC_PS_ROOT_URI", ""),
+        ("DMLC_PS_ROOT_PORT", "99999"),
+        ("DMLC_PS_ROOT_PORT", "http"),
+        ("DMLC_NUM_SERVER", "0"),
+        ("DMLC_NUM_WORKER", "-1"),
+        ("DMLC_NUM_WORKER", ""),
+    ],
+)
+def test_a_bad_cluster_variable_is_named(name, value):
+    with pytest.raises(SetupError, match=name):
+        Cluster.from_environment(ENVIRONMENT | {name: value})

@@ -1,0 +1,196 @@
+"""Datasets are read whole and checked, partitions use every sample once, batches lose none."""
+
+import gzip
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.data import EndlessBatches, Samples, load, partition
+from utils import SetupError
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def test_fashion_mnist_is_the_published_one():
+    train, test = load("fashion-mnist", str(DATA))
+    assert train.images.shape == (60000, 1, 28, 28)
+    assert test.images.shape == (10000, 1, 28, 28)
+    assert train.images.dtype == np.uint8
+    assert np.bincount(train.labels).tolist() == [6000] * 10
+    assert np.bincount(test.labels).tolist() == [1000] * 10
+
+
+def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(SetupError, match=r"fashion-mnist/train-images-idx3-ubyte\.gz.*get_data\.sh"):
+        load("fashion-mnist", str(tmp_path))
+
+
+@pytest.fixture
+def fashion_copy(tmp_path):
+    (tmp_path / "fashion-mnist").mkdir()
+    for path in (DATA / "fashion-mnist").glob("*.gz"):
+        (tmp_path / "fashion-mnist" / path.name).symlink_to(path)
+    return tmp_path
+
+
+def test_another_content_is_not_taken_for_fashion_mnist(fashion_copy):
+    path = fashion_copy / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(gzip.compress(bytes(content)))
+    with pytest.raises(SetupError, match=r"t10k-labels.*SHA-256"):
+        load("fashion-mnist", str(fashion_copy))
+
+
+def test_a_truncated_file_is_named(fashion_copy):
+    path = fashion_copy / "fashion-mnist" / "train-labels-idx1-ubyte.gz"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SetupError, match=r"train-labels.*damaged"):
+        load("fashion-mnist", str(fashion_copy))
+
+
+def test_uncompressed_files_will_do(fashion_copy):
+    path = fashion_copy / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz"
+    content = gzip.decompress(path.read_bytes())
+    path.unlink()
+    path.with_suffix("").write_bytes(content)
+    assert len(load("fashion-mnist", str(fashion_copy)).test.labels) == 10000
+
+
+def write_idx(path, array):
+    header = b"\0\0\x08" + bytes([array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    path.write_bytes(gzip.compress(header + array.tobytes()))
+
+
+def test_mnist_is_read_from_the_same_format(tmp_path):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    images = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    for part in ("train", "t10k"):
+        write_idx(folder / f"{part}-images-idx3-ubyte.gz", images)
+        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.array([7, 9], dtype=np.uint8))
+    train, test = load("mnist", str(tmp_path))
+    assert train.images[:, 0].tolist() == images.tolist()
+    assert test.labels.tolist() == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("labels", "trouble"),
+    [([1, 2, 3], "do not belong together"), ([1, 10], "10 classes"), ([], "do not belong together")],
+)
+def test_labels_that_do_not_fit_the_images_are_an_error(tmp_path, labels, trouble):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        write_idx(folder / f"{part}-images-idx3-ubyte.gz", np.zeros((2, 3, 3), dtype=np.uint8))
+        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.array(labels, dtype=np.uint8))
+    with pytest.raises(SetupError, match=trouble):
+        load("mnist", str(tmp_path))
+
+
+CIFAR_FILES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
+
+
+def cifar_arrays(seed):
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, (4, 3072), dtype=np.uint8), random.integers(0, 10, 4, dtype=np.uint8)
+
+
+def write_cifar_binary(folder):
+    folder.mkdir()
+    for seed, name in enumerate(CIFAR_FILES):
+        images, labels = cifar_arrays(seed)
+        (folder / f"{name}.bin").write_bytes(np.column_stack([labels, images]).tobytes())
+
+
+def write_cifar_python(folder):
+    folder.mkdir()
+    for seed, name in enumerate(CIFAR_FILES):
+        images, labels = cifar_arrays(seed)
+        (folder / name).write_bytes(pickle.dumps({b"data": images, b"labels": labels.tolist()}, protocol=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("cifar-10-batches-bin", write_cifar_binary), ("cifar10", write_cifar_python)]
+)
+def test_cifar10_is_read_from_both_published_forms(tmp_path, name, write):
+    write(tmp_path / name)
+    train, test = load("cifar10", str(tmp_path))
+    assert train.images.shape == (20, 3, 32, 32)
+    images, labels = cifar_arrays(5)
+    assert test.images.reshape(4, -1).tolist() == images.tolist()
+    assert test.labels.tolist() == labels.tolist()
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    write_cifar_python(tmp_path / "cifar10")
+    (tmp_path / "cifar10" / "test_batch").write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
+    with pytest.raises(SetupError, match=r"test_batch.*system"):
+        load("cifar10", str(tmp_path))
+
+
+def test_a_missing_or_truncated_cifar10_batch_is_named(tmp_path):
+    write_cifar_binary(tmp_path / "cifar10")
+    with (tmp_path / "cifar10" / "data_batch_3.bin").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(SetupError, match="data_batch_3"):
+        load("cifar10", str(tmp_path))
+    (tmp_path / "cifar10" / "data_batch_3.bin").unlink()
+    with pytest.raises(SetupError, match="data_batch_3"):
+        load("cifar10", str(tmp_path))
+
+
+labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(lambda values: np.array(values, np.uint8))
+
+
+@given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
+def test_over_all_workers_every_sample_is_used_once(labels, num_workers, by_class, seed):
+    parts = [partition(labels, rank, num_workers, by_class, seed) for rank in range(num_workers)]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+@given(labels_strategy, st.integers(1, 14), st.integers(0, 3))
+def test_iid_parts_differ_by_one_sample_at_most(labels, num_workers, seed):
+    sizes = [len(partition(labels, rank, num_workers, False, seed)) for rank in range(num_workers)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_by_class_each_worker_has_a_range_of_classes():
+    labels = np.tile(np.arange(10, dtype=np.uint8), 5)
+    classes = [np.unique(labels[partition(labels, rank, 3, True, 0)]).tolist() for rank in range(3)]
+    assert classes == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+@given(st.integers(1, 30), st.integers(1, 50), st.integers(0, 5))
+def test_every_epoch_uses_every_sample_once_whatever_the_batch_size(num_samples, batch_size, seed):
+    samples = Samples(np.arange(num_samples, dtype=np.uint8), np.arange(num_samples, dtype=np.uint8))
+    batches = EndlessBatches(samples, np.arange(num_samples), batch_size, seed)
+    drawn = [next(batches) for _ in range(2 * num_samples)]  # 2 x batch_size epochs
+    assert all(len(batch.labels) == batch_size for batch in drawn)
+    assert all((batch.images == batch.labels).all() for batch in drawn)
+    stream = np.concatenate([batch.labels for batch in drawn])
+    for epoch in stream.reshape(-1, num_samples):
+        assert sorted(epoch.tolist()) == list(range(num_samples))
+
+
+def test_batches_depend_on_the_seed_alone():
+    samples = Samples(np.arange(100, dtype=np.uint8), np.arange(100, dtype=np.uint8))
+
+    def first(seed):
+        return next(EndlessBatches(samples, np.arange(100), 50, seed)).labels.tolist()
+
+    assert first((1, 0)) == first((1, 0))
+    assert first((1, 0)) != first((1, 1))
+
+
+def test_an_empty_part_is_an_error():
+    samples = Samples(np.zeros(1), np.zeros(1))
+    with pytest.raises(SetupError, match="fewer workers"):
+        EndlessBatches(samples, np.array([], dtype=int), 4, 0)

@@ -1,0 +1,143 @@
+"""Nothing hangs: whatever is missing or dies, every process ends soon, with one line that says what happened."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, free_ports, wait_for
+
+from utils import EXIT_PEER_LOST, EXIT_SETUP
+
+ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", "-dd", str(DATA)]
+
+
+def run_main(tmp_path, *flags, **environment):
+    return subprocess.run(
+        [sys.executable, "main.py", "-ld", str(tmp_path), *flags],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+def worker_environment():
+    (port,) = free_ports(1)
+    return {
+        "DMLC_ROLE": "worker",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": "1",
+    }
+
+
+def assert_one_error_line(finished, *words, code=EXIT_SETUP):
+    assert finished.returncode == code, finished.stdout + finished.stderr
+    (line,) = finished.stderr.strip().splitlines()
+    assert "error: " in line
+    for word in words:
+        assert word in line
+
+
+def test_a_gpu_that_is_not_there(tmp_path):
+    assert_one_error_line(run_main(tmp_path, "-m", "local", "-dd", str(DATA)), "GPU 0", "-c 1")
+
+
+def test_data_that_is_not_there(tmp_path):
+    finished = run_main(tmp_path, "-m", "local", "-c", "1", "-dd", str(tmp_path / "nowhere"))
+    assert_one_error_line(finished, "nowhere/fashion-mnist", "get_data.sh")
+
+
+def test_a_log_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    finished = run_main(tmp_path / "file", "-m", "local", "-c", "1", "-dd", str(DATA))
+    assert_one_error_line(finished, "log folder", "-ld")
+
+
+def test_a_state_server_that_is_not_there(tmp_path):
+    (port,) = free_ports(1)
+    finished = run_main(tmp_path, *ENDLESS, "-port", str(port), **worker_environment())
+    assert_one_error_line(finished, f"http://127.0.0.1:{port}", "state_server.sh")
+
+
+def test_a_mode_that_needs_a_cluster_without_one(tmp_path):
+    assert_one_error_line(run_main(tmp_path, "-m", "sync", "-c", "1"), "DMLC_ROLE", "-m local")
+
+
+def test_local_mode_inside_a_cluster(tmp_path):
+    finished = run_main(tmp_path, "-m", "local", "-c", "1", **worker_environment())
+    assert_one_error_line(finished, "DMLC_ROLE")
+
+
+def test_an_incomplete_cluster_environment(tmp_path):
+    finished = run_main(tmp_path, DMLC_ROLE="scheduler", DMLC_PS_ROOT_URI="127.0.0.1")
+    assert_one_error_line(finished, "DMLC_PS_ROOT_PORT")
+
+
+def test_a_scheduler_port_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        finished = run_main(tmp_path, **worker_environment() | {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_PORT": port})
+    assert_one_error_line(finished, f"port {port} is in use")
+
+
+def test_a_cluster_that_never_becomes_complete(tmp_path):
+    finished = run_main(tmp_path, *ENDLESS, "-m", "sync", "--start-timeout", "2", **worker_environment())
+    assert_one_error_line(finished, "not complete after 2 s", code=EXIT_PEER_LOST)
+
+
+def test_earlier_logs_survive_a_start_that_fails(tmp_path):
+    earlier = tmp_path / "cpu" / "iter-1.txt"
+    earlier.parent.mkdir()
+    earlier.write_text("{}")
+    assert run_main(tmp_path, "-m", "local", "-c", "1", "-dd", str(tmp_path)).returncode == EXIT_SETUP
+    assert earlier.exists()
+
+
+def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
+    with cluster(tmp_path, num_workers=2) as processes:
+        for rank in range(2):
+            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
+            processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.05")
+        wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
+        processes.running["worker1"].kill()
+        codes = processes.exit_codes()
+    assert codes.pop("worker1") == -signal.SIGKILL
+    assert codes == {"scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST}
+    assert "error: no sign of life from worker 1" in processes.log("scheduler")
+    for name in ("server0", "worker0"):
+        assert "error: no sign of life from the scheduler" in processes.log(name)
+
+
+def children(parent):
+    """Process ids of the children of a process, by the role in their environment or their command."""
+    found = {}
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        role = next((entry[10:].decode() for entry in environment if entry.startswith(b"DMLC_ROLE=")), "state server")
+        found[role] = int(pid)
+    return found
+
+
+@pytest.mark.parametrize("role", ["worker", "server", "scheduler", "state server"])
+def test_a_killed_role_ends_a_local_cluster_within_seconds(tmp_path, role):
+    command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(tmp_path), "--workers", "0.02,0.1"]
+    with subprocess.Popen(
+        [*command, "--", "-e", "1000"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as supervisor:
+        wait_for(lambda: len(list(tmp_path.glob("lenet/esync/*/cpu0/iter-2.txt"))), "round 2")
+        pids = children(supervisor.pid)
+        assert set(pids) == {"worker", "server", "scheduler", "state server"}
+        os.kill(pids[role], signal.SIGKILL)
+        output, _ = supervisor.communicate(timeout=20)
+    assert supervisor.returncode == EXIT_PEER_LOST, output
+    (line,) = (line for line in output.splitlines() if line.startswith("error: "))
+    assert line.startswith(f"error: {role}")
+    assert "killed by signal 9" in line
+    for pid in pids.values():
+        assert not Path(f"/proc/{pid}").exists()
