@@ -1,0 +1,198 @@
+# Sourced by the scripts beside it: the project's folder, messages, a supported Python, and the virtual environment.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$(realpath -ms "${VENV:-$root/.venv}") # VENV=.venv-3.12 makes a second environment beside the first
+
+say() { printf '%s\n' "$*" >&2; }
+die() {
+    say "error: $*"
+    exit 2
+}
+
+# Prints the comment at the head of the calling script: its help.
+usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+
+is_help() { [[ "${1:-}" == -h || "${1:-}" == --help ]]; }
+
+no_arguments() { [[ $# == 0 ]] || die "unknown argument '$1'; see $0 --help"; }
+
+# --------------------------------------------------------------------------------------------------- Debian packages
+
+# Installs Debian packages where that needs no question (root, apt-get); otherwise says which command does.
+# usage: need_packages "what they are for" package...
+need_packages() {
+    local purpose=$1
+    shift
+    if ! command -v apt-get >/dev/null; then
+        die "$purpose: install what your system calls the Debian packages $*"
+    elif [[ $(id -u) != 0 ]]; then
+        die "$purpose: run 'sudo apt-get install $*', then this again"
+    fi
+    say "$purpose: installing $* with apt-get"
+    apt-get update -qq </dev/null || say "apt-get update failed; trying with the package lists that are there"
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" </dev/null >/dev/null ||
+        die "$purpose: 'apt-get install $*' failed; what it said is above"
+}
+
+# -------------------------------------------------------------------------------------------------------- the Python
+
+supported="3.10, 3.11 and 3.12"
+is_supported='import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))'
+version='import sys; print("%d.%d" % sys.version_info[:2])'
+
+# Each candidate is run, not only looked up: version managers leave shims that fail.
+runs() { "$1" -c "$2" >/dev/null 2>&1; }
+
+# Prints the first supported Python: $PYTHON if it is set; else of the path; else of pyenv and uv.
+find_python() {
+    local candidate found=""
+    local candidates=(
+        python3 python3.12 python3.11 python3.10
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-2].*/bin/python3
+        "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-3.1[0-2].*/bin/python3
+    )
+    [[ -z "${PYTHON:-}" ]] || candidates=("$PYTHON")
+    for candidate in "${candidates[@]}"; do
+        if runs "$candidate" "$is_supported"; then
+            command -v "$candidate"
+            return
+        elif runs "$candidate" "$version"; then
+            found+=" $candidate is $("$candidate" -c "$version");"
+        elif [[ -n "${PYTHON:-}" ]]; then
+            found+=" PYTHON=$PYTHON does not run;"
+        fi
+    done
+    die "no supported Python here:${found:- none found;} this project runs on $supported. Get one with 'apt-get install" \
+        "python3 python3-venv' (Debian 12, Ubuntu 22.04 and 24.04), 'pyenv install 3.12' or 'uv python install 3.12'," \
+        "or name one: PYTHON=/path/to/python3.12 $0"
+}
+
+# The Python that runs the project: of the environment where there is one, else python3 (a container, a conda).
+project_python() {
+    if [[ -x "$venv/bin/python" ]]; then
+        echo "$venv/bin/python"
+    else
+        command -v python3 || die "there is no python3; scripts/setup.sh says how to get one"
+    fi
+}
+
+# --------------------------------------------------------------------------------------------- the virtual environment
+
+# Makes $venv hold the pins of a requirements file, or finds that it does: then this takes no time and no network.
+# $venv/.installed/FILE is the fingerprint of the pins that were installed; $venv/.unfinished says that somebody stopped it.
+# usage: ensure_venv requirements.txt|requirements-test.txt
+ensure_venv() {
+    local requirements=$1
+    if ! is_fresh "$requirements"; then
+        # Two scripts started at once: the second waits, and finds the work done. The lock is on the project's folder.
+        (
+            flock 9
+            is_fresh "$requirements" || make_venv "$requirements"
+        ) 9<"$root"
+    fi
+    need_libraries
+}
+
+# requirements-test.txt includes requirements.txt, so both go into each fingerprint.
+fingerprint() {
+    (cd "$root" && cat requirements.txt "$1" | sha256sum)
+}
+
+is_fresh() {
+    same_python && [[ ! -e "$venv/.unfinished" ]] &&
+        [[ "$(cat "$venv/.installed/$1" 2>/dev/null)" == "$(fingerprint "$1")" ]]
+}
+
+# Whether $venv works, and with the Python that was asked for, if one was. A supported one that was moved is broken too.
+same_python() {
+    runs "$venv/bin/python" "$is_supported" || return
+    [[ -z "${PYTHON:-}" || "$("$PYTHON" -c "$version" 2>&1)" == "$("$venv/bin/python" -c "$version")" ]]
+}
+
+make_venv() {
+    local requirements=$1 file
+    if [[ -e "$venv/.unfinished" ]] || ! same_python; then
+        new_venv
+    fi
+    touch "$venv/.unfinished"
+    say "installing $requirements into $venv: some 300 MB, a minute or two"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet -r "$root/$requirements" </dev/null ||
+        die "pip could not install $requirements; what it said is above"
+    mkdir -p "$venv/.installed"
+    # The test requirements include the others, so they make those fresh as well.
+    for file in requirements.txt "$requirements"; do
+        fingerprint "$file" >"$venv/.installed/$file"
+    done
+    rm "$venv/.unfinished"
+}
+
+new_venv() {
+    local python
+    python=$(find_python)
+    # What this script made, or stopped making, or what no longer runs can go; another working environment cannot.
+    if [[ ! -e "$venv/.unfinished" ]] && runs "$venv/bin/python" "$version"; then
+        die "$venv has Python $("$venv/bin/python" -c "$version"), and $("$python" -c "$version") is wanted: remove it" \
+            "(rm -r $venv), or keep it and name another folder: VENV=$root/.venv-$("$python" -c "$version") $0"
+    fi
+    if ! runs "$python" 'import ensurepip, venv'; then # Debian and Ubuntu put it into a package of its own
+        need_packages "$python cannot make virtual environments" "python$("$python" -c "$version")-venv"
+    fi
+    say "making $venv with $("$python" --version)"
+    rm -rf "$venv"
+    mkdir -p "$venv"
+    touch "$venv/.unfinished"
+    "$python" -m venv "$venv"
+}
+
+# MXNet's wheel brings OpenBLAS and libgfortran, and expects these of the system. Slim images lack them.
+need_libraries() {
+    local library missing=() mxnet=("$venv"/lib/python3.*/site-packages/mxnet/libmxnet.so)
+    local -A package=([libgomp.so.1]=libgomp1 [libquadmath.so.0]=libquadmath0 [libstdc++.so.6]=libstdc++6)
+    [[ -e "${mxnet[0]}" ]] || return 0
+    for library in $(ldd "${mxnet[0]}" | awk '/not found/ {print $1}' | sort -u); do
+        missing+=("${package[$library]:-$library}")
+    done
+    [[ ${#missing[@]} == 0 ]] || need_packages "MXNet lacks shared libraries" "${missing[@]}"
+}
+
+# --------------------------------------------------------------------------------------------------------- the programs
+
+# Runs a Python program of this folder with the project's modules in reach. usage: run_script local_cluster.py argument...
+run_script() {
+    local python
+    python=$(project_python)
+    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" "$root/scripts/$1" "${@:2}"
+}
+
+# What every process of a distributed job reads from the environment; the same in all of them.
+role_variables() {
+    cat <<'END'
+environment variables (defaults in brackets), the same in every process of the job:
+  DMLC_PS_ROOT_URI    address of the scheduler's host (127.0.0.1)
+  DMLC_PS_ROOT_PORT   port of the scheduler (9091)
+  DMLC_NUM_SERVER     number of parameter servers (1)
+  DMLC_NUM_WORKER     number of workers (2)
+and for this process:
+  DMLC_INTERFACE      network card to the other hosts, such as eth0 (lo where the scheduler is at 127.0.0.1, else MXNet guesses)
+  OMP_NUM_THREADS     CPU threads; set it to 1 where several processes share a host (as many as cores)
+  PS_VERBOSE          1 or 2: MXNet tells who connects (0)
+END
+}
+
+# Becomes one process of a distributed job: main.py in the project's folder, so that -dd and -ld are taken from there.
+# usage: run_role scheduler|server|worker argument...
+run_role() {
+    local python
+    python=$(project_python)
+    export DMLC_ROLE=$1
+    export DMLC_PS_ROOT_URI="${DMLC_PS_ROOT_URI:-127.0.0.1}"
+    export DMLC_PS_ROOT_PORT="${DMLC_PS_ROOT_PORT:-9091}"
+    export DMLC_NUM_SERVER="${DMLC_NUM_SERVER:-1}"
+    export DMLC_NUM_WORKER="${DMLC_NUM_WORKER:-2}"
+    if [[ -z "${DMLC_INTERFACE:-}" && "$DMLC_PS_ROOT_URI" == 127.0.0.1 ]]; then
+        export DMLC_INTERFACE=lo
+    fi
+    cd "$root" || exit
+    exec "$python" main.py "${@:2}"
+}

@@ -1,0 +1,127 @@
+"""Everything from nothing: the environment, the data, the main job on this one machine, and figures.
+
+State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
+ESync, then with SSGD for the same time; then the logs are summarised, the figures drawn and the two compared.
+What follows `--` goes to every worker's main.py. Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts import get_data, local_cluster
+from scripts.roles import ROOT
+from scripts.supervisor import console
+from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
+
+MODES = ("esync", "sync")
+
+# Chosen for lenet on two cores.
+STEP_TIMES_S = "0.02,0.04,0.2"  # of the three workers: the third is ten times slower than the first
+SECONDS = 90.0  # a mode; the workers' start and the figures come on top
+BATCH_SIZE = 64
+LEARNING_RATE = 0.003  # of SSGD
+LOCAL_LR = 0.003  # of ESync
+EVAL_DURATION = 10
+TARGET_ACCURACY = 0.8
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The demo's own options, and the words for main.py."""
+    own, for_main = local_cluster.split(arguments)
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo.sh", description=__doc__, formatter_class=local_cluster.HelpFormatter, allow_abbrev=False
+    )
+    local_cluster.add_network(parser)
+    parser.add_argument("--seconds", type=_above_zero, default=SECONDS, help="to train with each algorithm")
+    parser.add_argument("--workers", default=STEP_TIMES_S, help="shortest time of a local step, one number a worker")
+    parser.add_argument(
+        "--target", type=_accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
+    )
+    parser.add_argument("-b", "--batch-size", type=int, default=BATCH_SIZE, help="samples a step")
+    parser.add_argument("-l", "--learning-rate", type=float, default=LEARNING_RATE, help="step size of SSGD")
+    parser.add_argument("-ll", "--local-lr", type=float, default=LOCAL_LR, help="step size of ESync's local steps")
+    parser.add_argument(
+        "-e", "--eval-duration", type=int, default=EVAL_DURATION, help="rounds between two evaluations, on worker 0"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of initial weights and shuffling")
+    parser.add_argument("--log-base", type=Path, default=ROOT / "logs" / "demo", help="folder of logs and figures")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
+    return parser.parse_args(own), list(for_main)
+
+
+def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str]) -> list[str]:
+    """The command line of scripts/local_cluster.sh for one of the two jobs."""
+    cluster = {
+        "--mode": mode,
+        "--network": given.network,
+        "--workers": given.workers,
+        "--log-base": given.log_base,
+        "--data-dir": given.data_dir,
+    }
+    worker = {
+        "--batch-size": given.batch_size,
+        "--learning-rate": given.learning_rate,
+        "--local-lr": given.local_lr,
+        "--eval-duration": given.eval_duration,
+        "--max-seconds": given.seconds,
+        "--seed": given.seed,
+    }
+    return [*_words(cluster), "--", *_words(worker), *for_main]
+
+
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0")
+    return value
+
+
+def _accuracy(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0, up to 1")
+    return value
+
+
+def _words(flags: dict[str, object]) -> list[str]:
+    return [str(word) for pair in flags.items() for word in pair]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command: trains twice, compares, returns the exit code."""
+    given, for_main = parse(arguments)
+    begin = time.monotonic()
+    get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+    for number, mode in enumerate(MODES, start=1):
+        command = cluster_arguments(mode, given, for_main)
+        console(f"\n== {number} of {len(MODES)}: {mode} for {given.seconds:g} s, by")
+        console(f"scripts/local_cluster.sh {shlex.join(command)}")
+        outcome = local_cluster.run(local_cluster.parse(command))
+        if outcome.exit_code != EXIT_OK or outcome.was_stopped:
+            console(f"the demo ends here; the logs so far are in {given.log_base}")
+            return outcome.exit_code or EXIT_FORCED
+    console("\n== summary and figures")
+    for program, *flags in (["summary.py"], ["draw.py", "--target", str(given.target)]):
+        command = [sys.executable, program, "-b", str(given.log_base.resolve()), "-n", given.network, *flags]
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        if code != EXIT_OK:
+            return code
+    console(f"the demo took {time.monotonic() - begin:.0f} s; its logs and figures are in {given.log_base}")
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (SetupError, get_data.DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_SETUP)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_FORCED)

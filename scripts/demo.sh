@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Everything from nothing: environment, data, the main job on this machine, figures. Its options: scripts/demo.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+is_help "$@" || ensure_venv requirements.txt
+run_script demo.py "$@"

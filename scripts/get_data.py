@@ -1,0 +1,183 @@
+"""Gets Fashion-MNIST: from Debian's copy on this machine, else from Debian's package, else from the dataset's own site.
+
+Standard library only and no root, so that it runs before anything was installed. Each file is checked against the
+SHA-256 of its content before it takes its place; what is there already and right is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gzip
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEBIAN_FOLDER = Path("usr/share/datasets/fashion-mnist")
+DEBIAN_PACKAGE = "dataset-fashion-mnist"
+SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+SITE_TIMEOUT_S = 30
+
+Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> the files it could get
+
+
+class DataError(Exception):
+    """The data could not be had; the message says why and what to do."""
+
+
+def checksums() -> dict[str, str]:
+    """The published table of trainer/data.py: read and not imported, since that module needs numpy."""
+    for node in ast.parse((ROOT / "trainer" / "data.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FASHION_MNIST_SHA256":
+            return {f"{name}.gz": checksum for name, checksum in ast.literal_eval(node.value).items()}
+    raise DataError("trainer/data.py has no table FASHION_MNIST_SHA256")
+
+
+def is_right(path: Path, checksum: str) -> bool:
+    """Whether a .gz file decompresses to the published content."""
+    try:
+        return hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest() == checksum
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------ sources
+
+
+def debian_folder(scratch: Path) -> Iterator[Path]:
+    """The files of the installed package."""
+    yield from sorted((Path("/") / DEBIAN_FOLDER).glob("*.gz"))
+
+
+def debian_package(scratch: Path) -> Iterator[Path]:
+    """The files of Debian's or Ubuntu's package, downloaded and unpacked but not installed."""
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        raise DataError("no apt-get here")
+    try:
+        _run(["apt-get", "download", DEBIAN_PACKAGE], scratch)
+    except DataError:  # no package lists, as in a fresh container: get them into a folder of our own, without root
+        private = _private_apt(scratch / "apt")
+        _run(["apt-get", *private, "update"], scratch)
+        _run(["apt-get", *private, "download", DEBIAN_PACKAGE], scratch)
+    (package,) = scratch.glob("*.deb")
+    _run(["dpkg-deb", "-x", str(package), "unpacked"], scratch)
+    yield from sorted((scratch / "unpacked" / DEBIAN_FOLDER).glob("*.gz"))
+
+
+def _private_apt(folder: Path) -> list[str]:
+    for part in ("state/lists/partial", "cache/archives/partial"):
+        (folder / part).mkdir(parents=True)
+    options = {
+        "Dir::State": folder / "state",
+        "Dir::State::status": "/var/lib/dpkg/status",
+        "Dir::Cache": folder / "cache",
+        "APT::Sandbox::User": "root",  # apt's own user could not write here
+    }
+    return [f"-o{name}={value}" for name, value in options.items()]
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        raise DataError(f"'{' '.join(command[:1] + command[-2:])}' failed: {reason[-1]}")
+
+
+def published_site(scratch: Path) -> Iterator[Path]:
+    """The files as the dataset's authors publish them."""
+    for name in checksums():
+        target = scratch / name
+        try:
+            with urllib.request.urlopen(f"{SITE}/{name}", timeout=SITE_TIMEOUT_S) as answer, target.open("wb") as file:
+                shutil.copyfileobj(answer, file)
+        except OSError as error:
+            raise DataError(f"{SITE}/{name}: {error}") from None
+        yield target
+
+
+SOURCES: dict[str, Source] = {
+    f"/{DEBIAN_FOLDER}": debian_folder,
+    f"the Debian package {DEBIAN_PACKAGE}": debian_package,
+    SITE: published_site,
+}
+
+
+# -------------------------------------------------------------------------------------------------------- the job
+
+
+def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Callable[[str], None]) -> None:
+    """Completes `folder` with the files of `sums` (name -> SHA-256 of the content), trying one source after the other.
+
+    Raises:
+        DataError: a file there is something else (it is left alone), or no source has what is missing.
+    """
+    missing = []
+    for name, checksum in sums.items():
+        path = folder / name
+        if not path.exists():
+            missing.append(name)
+        elif not is_right(path, checksum):
+            raise DataError(f"{path} is something else (its SHA-256 differs): remove or rename it, and run this again")
+    if not missing:
+        say(f"{folder} has Fashion-MNIST already")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    reasons = []
+    for source_name, source in sources.items():
+        # Beside its place, so that each file appears there whole and at once.
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
+            try:
+                found = _checked(source(Path(scratch)), {name: sums[name] for name in missing})
+            except DataError as error:
+                reasons.append(f"{source_name}: {error}")
+                continue
+            for path in found:
+                staged = Path(scratch) / f"{path.name}.checked"
+                shutil.copyfile(path, staged)
+                staged.replace(folder / path.name)
+        say(f"{folder} has Fashion-MNIST now, from {source_name}")
+        return
+    raise DataError(
+        f"no Fashion-MNIST to be had. Put {', '.join(missing)} into {folder} by hand; "
+        f"what was tried: {'; '.join(reasons)}"
+    )
+
+
+def _checked(paths: Iterable[Path], sums: dict[str, str]) -> list[Path]:
+    found = {path.name: path for path in paths}
+    for name, checksum in sums.items():
+        if name not in found:
+            raise DataError(f"no {name} there")
+        if not is_right(found[name], checksum):
+            raise DataError(f"{name} there is not the published file (its SHA-256 differs)")
+    return [found[name] for name in sums]
+
+
+def main() -> int:
+    """Parses the command line, gets the data, returns the exit code."""
+    parser = argparse.ArgumentParser(prog="scripts/get_data.sh", description=__doc__)
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=ROOT / "data",
+        help="the data folder, as in main.py's -dd; the files go into fashion-mnist in it (default: %(default)s)",
+    )
+    folder = parser.parse_args().folder / "fashion-mnist"
+    try:
+        get(folder, checksums(), SOURCES, lambda message: print(message, file=sys.stderr))
+    except (DataError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Gets Fashion-MNIST into data/fashion-mnist. Its options: scripts/get_data.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_script get_data.py "$@" # any Python 3 will do: nothing needs to be installed for this

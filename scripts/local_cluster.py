@@ -1,0 +1,202 @@
+"""Starts a whole job on this machine, waits for it, and leaves no process behind whatever happens.
+
+State server (mode esync), scheduler, parameter servers and CPU workers on 127.0.0.1; each worker pads its steps to the
+time that it is given, so that one machine stands for several of different speeds. What follows `--` goes to every
+worker's main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a process in
+LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once.
+Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 130 killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import config
+from scripts.process import Role
+from scripts.roles import MODES, ROOT, Options, build_roles, workers
+from scripts.supervisor import Outcome, Supervisor, Waits, console
+from utils import EXIT_OK, SetupError
+
+DEFAULT_WORKERS = "0.03,0.06,0.3"
+STANDALONE_WORKERS = "0"
+
+
+# ---------------------------------------------------------------------------------------------------------- ports
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, ascending. Below those that the kernel gives to outgoing connections."""
+    found: list[int] = []
+    for port in random.sample(range(10000, 32768), 1000):
+        if len(found) < count and is_free(port):
+            found.append(port)
+    return sorted(found)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on it, on any address."""
+    with socket.socket() as probe:
+        # As servers do: connections of an earlier one that linger are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Parses the command line; a bad value ends the process with exit code 2.
+
+    Raises:
+        SetupError: a port is in use.
+    """
+    own, worker_arguments = split(arguments)
+    parser = argparse.ArgumentParser(
+        prog="scripts/local_cluster.sh", description=__doc__, formatter_class=HelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("-m", "--mode", choices=MODES, default="esync", help="algorithm; dcasgd: async, -dcasgd 1")
+    add_network(parser)
+    parser.add_argument("--servers", type=_count, default=1, help="number of parameter servers")
+    parser.add_argument(
+        "--workers",
+        type=step_times,
+        default=argparse.SUPPRESS,
+        help="shortest time of a local step in seconds, one number a worker, with commas; 0: as fast as this machine "
+        f"(default: {DEFAULT_WORKERS}; in mode local: {STANDALONE_WORKERS})",
+    )
+    parser.add_argument("--log-base", type=Path, default=ROOT / "logs", help="folder of the log tree")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds the dataset's folder")
+    parser.add_argument("--split-by-class", action="store_true", help="non-i.i.d. data: each worker has its classes")
+    parser.add_argument("--root-port", type=_port, default=0, help="port of the scheduler; 0: a free one")
+    parser.add_argument("--state-server-port", type=_port, default=0, help="port of the state server; 0: a free one")
+    parser.add_argument("--grace", type=_seconds, default=60.0, help="seconds that the workers get to end their round")
+    given = parser.parse_args(own)
+    default_workers = step_times(STANDALONE_WORKERS if given.mode == "local" else DEFAULT_WORKERS)
+    step_times_s = getattr(given, "workers", default_workers)
+    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(step_times_s))
+    options = Options(
+        mode=given.mode,
+        network=given.network,
+        num_servers=given.servers,
+        step_times_s=step_times_s,
+        log_base=given.log_base.resolve(),
+        data_dir=given.data_dir.resolve(),
+        split_by_class=given.split_by_class,
+        root_port=root_port,
+        state_server_port=state_server_port,
+        worker_ports=tuple(worker_ports),
+        worker_arguments=worker_arguments,
+        grace_s=given.grace,
+    )
+    for role in workers(options, {}):
+        config.parse(role.command[2:])  # main.py's flags are wrong now, and once, or not at all
+    return options
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag of the network, with its names in the help but not in the usage."""
+    names = ", ".join(config.NETWORKS)
+    parser.add_argument(
+        "-n", "--network", choices=config.NETWORKS, default="lenet", metavar="NETWORK", help=f"one of {names}"
+    )
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and the module's text as it is."""
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """What comes before `--`, and what comes after it."""
+    words = list(arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    return words[:cut], tuple(words[cut + 1 :])
+
+
+def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int]:
+    for flag, port in (("--root-port", root_port), ("--state-server-port", state_server_port)):
+        if port and not is_free(port):
+            raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one")
+    if root_port and root_port == state_server_port:
+        raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
+    *worker_ports, free_root_port, free_state_server_port = free_ports(num_workers + 2)
+    return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
+
+
+def step_times(text: str) -> tuple[float, ...]:
+    """Parses the list of workers."""
+    return tuple(_seconds(part) for part in text.split(","))
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give 0 or more seconds")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give 1 or more")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is not a port; give a number from 1 to 65535, or 0 for a free one")
+    return value
+
+
+# -------------------------------------------------------------------------------------------------------- the job
+
+
+def stale_devices(options: Options) -> list[Path]:
+    """Folders of earlier jobs with more workers. Nobody empties them, and summary.py would count them in."""
+    used = {f"cpu{number}" for number in range(len(options.step_times_s))}
+    folder = options.host_folder
+    return sorted(path for path in folder.glob("*") if path.is_dir() and path.name not in used)
+
+
+def run(
+    options: Options,
+    build: Callable[[Options], list[Role]] = build_roles,
+    say: Callable[[str], None] = console,
+) -> Outcome:
+    """Runs one job to its end.
+
+    Args:
+        options: what to run.
+        build: makes the processes; the tests give stand-ins.
+        say: prints a line for the user.
+    """
+    options.log_folder.mkdir(parents=True, exist_ok=True)
+    for path in stale_devices(options):
+        say(f"warning: {path} is of an earlier job and counts in this one's summary; to remove it: rm -r '{path}'")
+    outcome = Supervisor(build(options), say, Waits(grace_s=options.grace_s)).run()
+    if outcome.exit_code == EXIT_OK:
+        say(f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {options.log_folder}")
+    return outcome
+
+
+def main(arguments: Sequence[str], build: Callable[[Options], list[Role]] = build_roles) -> int:
+    """The command: parses, runs, returns the exit code."""
+    try:
+        return run(parse(arguments), build).exit_code
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Starts a whole job on this machine and waits for it. Its options: scripts/local_cluster.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_script local_cluster.py "$@"

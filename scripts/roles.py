@@ -1,0 +1,159 @@
+"""Which processes a job on this machine has: their names, commands and environment variables. Pure functions."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.process import Kind, Role
+from utils import mode_name
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+MODES = ("esync", "sync", "async", "dcasgd", "local")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to run. The ports are free ones by then."""
+
+    mode: str  # one of MODES
+    network: str
+    num_servers: int
+    step_times_s: tuple[float, ...]  # one a worker
+    log_base: Path
+    data_dir: Path
+    split_by_class: bool
+    root_port: int
+    state_server_port: int
+    worker_ports: tuple[int, ...]  # ascending
+    worker_arguments: tuple[str, ...] = ()  # for every worker's main.py
+    grace_s: float = 60.0
+
+    @property
+    def main_mode(self) -> str:
+        """main.py's name of the mode: DC-ASGD is its async with a flag."""
+        return "async" if self.mode == "dcasgd" else self.mode
+
+    @property
+    def log_folder(self) -> Path:
+        """Of this mode; holds the hosts' folders and the processes' logs."""
+        name = mode_name(self.main_mode, self.mode == "dcasgd", self.split_by_class)
+        return self.log_base / self.network / name
+
+    @property
+    def host_folder(self) -> Path:
+        """Holds the workers' folders; its name stands for this machine in the summary."""
+        return self.log_folder / socket.gethostname()
+
+
+def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -> list[Role]:
+    """The processes of a job: names, commands and environment variables."""
+    roles = [] if options.mode == "local" else [scheduler(options, environment), *servers(options, environment)]
+    if options.mode == "esync":
+        roles.insert(0, state_server(options, environment))
+    return [*roles, *workers(options, environment)]
+
+
+def state_server(options: Options, environment: Mapping[str, str]) -> Role:
+    """Django's own server, up before the workers ask."""
+    port = options.state_server_port
+    return Role(
+        name="state server",
+        kind=Kind.SERVICE,
+        command=[sys.executable, "manage.py", "runserver", f"{HOST}:{port}", "--noreload"],
+        environment=_base(environment) | {"DJANGO_RUNSERVER_HIDE_WARNING": "true"},
+        folder=ROOT / "SimpleStateServer",
+        log=options.log_folder / "state-server.log",
+        title=f"port {port}",
+        is_ready=lambda: _accepts(port),
+    )
+
+
+def scheduler(options: Options, environment: Mapping[str, str]) -> Role:
+    """The process that the others meet at."""
+    return Role(
+        name="scheduler",
+        kind=Kind.SERVER,
+        command=[sys.executable, str(ROOT / "main.py")],
+        environment=_cluster(options, environment, "scheduler"),
+        folder=ROOT,
+        log=options.log_folder / "scheduler.log",
+    )
+
+
+def servers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
+    """The parameter servers."""
+    for number in range(options.num_servers):
+        yield Role(
+            name=f"server {number}",
+            kind=Kind.SERVER,
+            command=[sys.executable, str(ROOT / "main.py")],
+            environment=_cluster(options, environment, "server"),
+            folder=ROOT,
+            log=options.log_folder / f"server{number}.log",
+        )
+
+
+def workers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
+    """The workers, slowest or fastest first as given. Worker N has rank N."""
+    for number, step_time_s in enumerate(options.step_times_s):
+        device = f"cpu{number}"
+        distributed = {} if options.mode == "local" else _cluster(options, environment, "worker")
+        # MXNet's scheduler ranks the workers by the ports that they listen on, which this variable sets.
+        port = {} if options.mode == "local" else {"PORT": str(options.worker_ports[number])}
+        yield Role(
+            name=f"worker {number}",
+            kind=Kind.WORKER,
+            command=worker_command(options, device, step_time_s),
+            environment=_base(environment) | distributed | port,
+            folder=ROOT,
+            log=options.log_folder / f"worker{number}.log",
+            title=device,
+            show_all=number == 0,
+        )
+
+
+def worker_command(options: Options, device: str, step_time_s: float) -> list[str]:
+    """main.py and its flags; those of the user come last and win."""
+    flags = {
+        "-m": options.main_mode,
+        "-c": 1,
+        "-n": options.network,
+        "-dd": options.data_dir,
+        "-ld": options.host_folder,
+        "--device-name": device,
+        "--min-step-time": step_time_s,
+        "-dcasgd": int(options.mode == "dcasgd"),
+        "-s": int(options.split_by_class),
+        "-ip": HOST,
+        "-port": options.state_server_port,
+    }
+    words = [str(word) for pair in flags.items() for word in pair]
+    return [sys.executable, str(ROOT / "main.py"), *words, *options.worker_arguments]
+
+
+def _base(environment: Mapping[str, str]) -> dict[str, str]:
+    """The user's variables without another job's, and one thread a process where the user does not say."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("DMLC_") and name != "PORT"}
+    return {"OMP_NUM_THREADS": "1"} | kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def _cluster(options: Options, environment: Mapping[str, str], role: str) -> dict[str, str]:
+    return _base(environment) | {
+        "DMLC_ROLE": role,
+        "DMLC_PS_ROOT_URI": HOST,
+        "DMLC_PS_ROOT_PORT": str(options.root_port),
+        "DMLC_NUM_SERVER": str(options.num_servers),
+        "DMLC_NUM_WORKER": str(len(options.step_times_s)),
+        "DMLC_INTERFACE": "lo",
+    }
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# usage: scripts/setup.sh [--test]
+#
+# Makes .venv from the pinned requirements.txt (with --test: from requirements-test.txt), or finds it made: then this
+# takes no time and no network. PYTHON=/path/to/python3.12 chooses the Python, VENV=.venv-3.12 another folder.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if is_help "$@"; then
+    usage && exit
+fi
+requirements="requirements.txt"
+if [[ "${1:-}" == --test ]]; then
+    requirements="requirements-test.txt"
+    shift
+fi
+no_arguments "$@"
+ensure_venv "$requirements"
+say "$venv is ready"

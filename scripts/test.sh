@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# usage: scripts/test.sh [ARGUMENT OF pytest]...     such as: scripts/test.sh tests/test_cluster.py -x
+#
+# Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests.
+# VENV=.venv-3.12 PYTHON=/path/to/python3.12 tests with another Python in an environment of its own.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if is_help "$@"; then
+    usage && exit
+fi
+ensure_venv requirements-test.txt
+"$root/scripts/get_data.sh"
+cd "$root"
+"$venv/bin/python" -m ruff check .
+"$venv/bin/python" -m mypy # the modules that mypy.ini lists
+exec "$venv/bin/python" -m pytest "$@" # all of tests/, unless the arguments say which

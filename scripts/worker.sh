@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# usage: scripts/worker.sh [FLAG OF main.py]...     such as: scripts/worker.sh -m esync -g 0 -ip 10.1.1.34
+#
+# A worker of a distributed job: trains on one device. All workers get the same flags, but for the device.
+# Its flags are main.py's: python main.py --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if is_help "$@"; then
+    usage && role_variables && exit
+fi
+run_role worker "$@"

@@ -1,0 +1,265 @@
+"""Log tree -> one JSON file a mode.
+
+    python summary.py -b /path/to/logs -n resnet18-v1 -m esync
+
+reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt and writes /path/to/logs/{network}/{mode}/ESync.json,
+which draw.py reads. Needs nothing but the standard library. Durations are in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import metrics
+import utils
+from metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Mode, Warn
+from utils import JobError, SetupError
+
+# ---------------------------------------------------------------------------------------------- log tree
+
+
+def find_network(base: Path, network: str) -> Path:
+    """The folder of `network` in the log tree.
+
+    Raises:
+        SetupError: there is none. The message names those that are there.
+    """
+    folder = base / network
+    if not base.is_dir():
+        raise SetupError(f"{base} is not a folder; give the one that holds NETWORK/MODE/HOST/DEVICE/iter-N.txt with -b")
+    if not folder.is_dir():
+        there = ", ".join(path.name for path in folders(base)) or "nothing"
+        raise SetupError(f"{folder} is not a folder; {base} holds {there}: choose with -n, or another folder with -b")
+    return folder
+
+
+def folders(parent: Path) -> list[Path]:
+    """The folders in `parent`, in natural order. Files, such as summaries and process logs, are passed over."""
+    return sorted((path for path in parent.iterdir() if path.is_dir()), key=lambda path: natural_order(path.name))
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Sorts cpu2 before cpu10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def summarise_mode(folder: Path, warn: Warn) -> Devices:
+    """Reads the round logs of all devices of one mode.
+
+    Raises:
+        SetupError: there is not one readable round in the folder.
+    """
+    devices: dict[tuple[str, str], Device] = {}
+    for host in folders(folder):
+        device_folders = folders(host)
+        if not device_folders:
+            warn(f"{host} holds no device's folder; left out")
+        for path in device_folders:
+            device = _summarise_device(path, warn)
+            if device is not None:
+                devices[host.name, path.name] = device
+    if not devices:
+        raise SetupError(
+            f"{folder} holds no readable round log (HOST/DEVICE/iter-N.txt); "
+            "train first, or copy the log folders of all hosts there"
+        )
+    _check_ranks(folder, devices, warn)
+    return devices
+
+
+def _summarise_device(folder: Path, warn: Warn) -> Device | None:
+    expected = max(utils.iter_files(folder), default=0)
+    if not expected:
+        warn(f"{folder} holds no iter-N.txt; left out")
+        return None
+    rounds = list(utils.read_rounds(folder, warn))
+    if len(rounds) < expected:
+        warn(f"{folder}: samples, bytes and computing time are counted without {expected - len(rounds)} lost round(s)")
+    evaluations = []
+    for record in rounds:
+        if "accuracy" in record:
+            if metrics.is_quantity(record["accuracy"]):
+                evaluations.append(record)
+            else:
+                warn(f"{folder}: accuracy {record['accuracy']!r} after {record['total_time']} s is no number; left out")
+    try:
+        return Device(
+            accuracy_list=[record["accuracy"] for record in evaluations],
+            num_samples_list=[record["num_samples"] for record in rounds],
+            self_iters_list=[len(record["time"]) for record in rounds],
+            elapsed_time_list=[record["total_time"] for record in rounds],
+            aggregate_time_list=[_seconds(list(r["time"].values())[-1:], utils.AGGREGATION_STAGES) for r in rounds],
+            accuracy_time_list=[record["total_time"] for record in evaluations],
+            computing_time_list=[_seconds(r["time"].values(), utils.COMPUTING_STAGES) for r in rounds],
+            bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
+            bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
+            **_read_run(folder, warn),
+        )
+    except ValueError as error:
+        warn(f"{folder} left out: {error}")
+        return None
+
+
+def _seconds(steps: Collection[Mapping[str, float]], stages: Collection[str]) -> float:
+    return sum((times.get(stage, 0.0) for times in steps for stage in stages), start=0.0)
+
+
+def _in_every_round(rounds: Sequence[Mapping[str, Any]], key: str, folder: Path, warn: Warn) -> list[int] | None:
+    """The values of `key`, or None: a sum over a part of the rounds would pass for the whole."""
+    values = [record[key] for record in rounds if metrics.is_quantity(record.get(key))]
+    if values and len(values) < len(rounds):
+        warn(f"{folder}: {key} is missing in {len(rounds) - len(values)} of {len(rounds)} rounds; left out")
+    return values if len(values) == len(rounds) else None
+
+
+def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
+    """Rank and number of workers, where run.json has them; logs of the published program have no run.json."""
+    path = folder / utils.RUN_FILE
+    if not path.exists():
+        return {}
+    try:
+        run = utils.read_json(path)
+    except SetupError as error:
+        warn(str(error))
+        return {}
+    if not isinstance(run, dict):
+        warn(f"{path} is not a JSON object")
+        return {}
+    return {key: run[key] for key in ("rank", "num_workers") if isinstance(run.get(key), int)}
+
+
+def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
+    """Tells of a host whose logs were not copied, and of folders that an earlier run left behind."""
+    ranks = sorted(device.rank for device in devices.values() if device.rank is not None)
+    num_workers = max((device.num_workers or 0 for device in devices.values()), default=0)
+    if num_workers and len(ranks) == len(devices) and ranks != list(range(num_workers)):
+        warn(
+            f"{folder}: the job had {num_workers} worker(s), the logs are of rank(s) {', '.join(map(str, ranks))}; "
+            "copy the logs of all hosts there, and remove what other runs left"
+        )
+
+
+# ---------------------------------------------------------------------------------------------- summary files
+
+
+def write_summary(path: Path, devices: Devices) -> None:
+    """Writes {host: {device: lists}}."""
+    hosts: dict[str, dict[str, Any]] = {}
+    for (host, name), device in devices.items():
+        hosts.setdefault(host, {})[name] = device.to_json()
+    utils.write_json(path, hosts)
+
+
+def read_summary(path: Path, warn: Warn) -> Devices:
+    """Reads back `write_summary`, or a summary of the published program.
+
+    A device with another shape is told to `warn` and left out.
+
+    Raises:
+        SetupError: the file is missing, truncated, or holds no device at all.
+    """
+    hosts = utils.read_json(path)
+    if not isinstance(hosts, dict) or not all(isinstance(names, dict) for names in hosts.values()):
+        raise SetupError(f"{path} is not a summary: it should hold {{host: {{device: lists}}}}")
+    devices: dict[tuple[str, str], Device] = {}
+    for host, names in hosts.items():
+        for name, value in names.items():
+            try:
+                devices[host, name] = Device.from_json(value)
+            except ValueError as error:
+                warn(f"{path}: {host}/{name} left out: {error}")
+    if not devices:
+        raise SetupError(f"{path} holds no device with sound lists")
+    return devices
+
+
+# --------------------------------------------------------------------------------------------- command line
+
+
+def tree_parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the two flags that name a network's folder in the log tree."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser.add_argument("-b", "--base", type=Path, default=Path("logs"), help="folder of all logs (%(default)s)")
+    parser.add_argument("-n", "--network", default="resnet18-v1", help="the network, a folder in it (%(default)s)")
+    return parser
+
+
+def run_tool(work: Callable[[], None]) -> int:
+    """Runs `work` and returns the exit code; an error ends as one line on stderr."""
+    try:
+        work()
+    except JobError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:  # a folder that cannot be read or written
+        print(f"error: {error}", file=sys.stderr)
+        return utils.EXIT_SETUP
+    return utils.EXIT_OK
+
+
+def warning(message: str) -> None:
+    """Tells on stderr what is left out or looks wrong; stdout is for the results."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _summarise(base: Path, network: str, mode_name: str) -> None:
+    network_folder = find_network(base, network)
+    there = {path.name: path for path in folders(network_folder)}
+    if mode_name == "all":
+        chosen = [mode for mode in MODES.values() if mode.name in there]
+        for name, path in there.items():
+            if name not in MODES and any(path.glob("*/*/iter-*.txt")):
+                warning(f"{path} is no mode of this program; left out")
+    else:
+        chosen = [MODES[mode_name]] if mode_name in there else []
+    if not chosen:
+        missing = "no mode's folder" if mode_name == "all" else f"no folder {mode_name}"
+        raise SetupError(
+            f"{network_folder} holds {missing}, but {', '.join(there) or 'nothing'}; "
+            f"train first, or copy the logs to {network_folder}/MODE/HOST/DEVICE"
+        )
+    failures = []
+    for mode in chosen:
+        try:
+            _summarise_one(mode, network_folder)
+        except SetupError as error:
+            failures.append(str(error))
+    if len(failures) == len(chosen):
+        raise SetupError("; ".join(failures))
+    for failure in failures:
+        warning(failure)
+
+
+def _summarise_one(mode: Mode, network_folder: Path) -> None:
+    folder = network_folder / mode.name
+    devices = summarise_mode(folder, warning)
+    write_summary(folder / mode.file_name, devices)
+    rounds = [len(device.elapsed_time_list) for device in devices.values()]
+    hosts = len({host for host, _ in devices})
+    print(f"{folder / mode.file_name}: {len(devices)} device(s) on {hosts} host(s), {metrics.span(rounds)} rounds")
+    if mode == LOCAL:
+        device = metrics.evaluating_device(devices, warning)
+        if device is None:
+            warning(f"{folder} has no accuracy, so {STANDALONE_FILE} is not written")
+            return
+        (network_folder / STANDALONE_FILE).write_text(f"{device.accuracy_list[-1]}\n")
+        print(f"{network_folder / STANDALONE_FILE}: accuracy {device.accuracy_list[-1]}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the summaries and returns the exit code: 2 where there is nothing to summarise."""
+    parser = tree_parser("Gather the round logs of a mode in one JSON file for draw.py.")
+    parser.add_argument(
+        "-m", "--mode", default="all", choices=[*MODES, "all"], help="one mode, or all that are there (%(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    return run_tool(lambda: _summarise(options.base, options.network, options.mode))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""A real state server process for tests: `with running_state_server() as server: requests.get(server.url)`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SERVER_FOLDER = Path(__file__).resolve().parent.parent / "SimpleStateServer"
+if str(SERVER_FOLDER) not in sys.path:
+    sys.path.insert(0, str(SERVER_FOLDER))
+
+START_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class StateServerProcess:
+    """A running server: where it listens, its process, and the file with what it says."""
+
+    url: str
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextlib.contextmanager
+def running_state_server(**environment: str) -> Iterator[StateServerProcess]:
+    """Starts `manage.py runserver` on a free port of 127.0.0.1 and ends it afterwards, whatever happens.
+
+    Args:
+        environment: variables such as ESYNC_TOKEN; none of the caller's own ESYNC_ variables reach the server.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ESYNC_", "DJANGO_"))}
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "manage.py", "runserver", "127.0.0.1:0", "--noreload"],
+                cwd=SERVER_FOLDER,
+                env={**inherited, "PYTHONUNBUFFERED": "1", **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            port = _port(process, log)
+            yield StateServerProcess(f"http://127.0.0.1:{port}", port, process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Waits until the server says where it listens."""
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up:
+        said = log.read_text()
+        if match := re.search(r"Starting development server at http://127\.0\.0\.1:(\d+)/", said):
+            return int(match[1])
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise AssertionError(f"the state server did not start:\n{log.read_text()}")

@@ -1,0 +1,335 @@
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from log_tree import NETWORK, ROOT, run_program, sync_round, write_device, write_esync, write_sync
+from matplotlib import image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import draw
+import metrics
+import summary
+
+FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """ESync with every extra, and SSGD as the published program logs it; both summarised."""
+    write_esync(tmp_path)
+    write_sync(tmp_path)
+    summarise(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory):
+    """One run of the program as a user without a display starts it, on such a tree with an old figure in it."""
+    base = tmp_path_factory.mktemp("logs")
+    write_esync(base)
+    write_sync(base)
+    summarise(base)
+    (base / NETWORK / "figures").mkdir()
+    (base / NETWORK / "figures" / "accuracy-non-iid.png").write_text("of an earlier run")
+    headless = {name: value for name, value in os.environ.items() if not name.endswith(("DISPLAY", "MPLBACKEND"))}
+    return base, run_program("draw.py", "-b", base, "-n", NETWORK, "--show", environment=headless)
+
+
+def summarise(base):
+    assert summary.main(["-b", str(base), "-n", NETWORK]) == 0
+
+
+def draw_all(base, *arguments):
+    return draw.main(["-b", str(base), "-n", NETWORK, *arguments])
+
+
+def saved(base):
+    return sorted(path.name for path in (base / NETWORK / "figures").iterdir())
+
+
+# --------------------------------------------------------------------------------------------------- printed
+
+
+def test_the_table_holds_the_numbers_worked_by_hand(real_run):
+    _, result = real_run
+    lines = result.stdout.splitlines()
+    at = lines.index(NETWORK)
+    # ESync: 512 samples and 16 MB in 10 s. SSGD: 384 samples in 36 s, 0.75 of 12 s computing; its bytes are not known.
+    assert lines[at + 1 : at + 4] == [
+        "mode   rounds  samples/s  MB/s  final acc.  best acc.  s to 0.80  computing ratio",
+        "ESync       2       51.2  1.60      0.8000     0.8000        8.0       0.20..0.75",
+        "SSGD        3       10.7     -      0.7500     0.8000       24.0             0.06",
+    ]
+    assert "no logs of: async, dcasgd, esync-niid, sync-niid, async-niid, dcasgd-niid, local" in lines
+    assert "ESync, i.i.d.: 3.0x (ESync 8.0 s, SSGD 24.0 s)" in lines
+
+
+def test_the_target_can_be_chosen(tree, capsys):
+    assert draw_all(tree, "--target", "0.4") == 0
+    output = capsys.readouterr().out
+    assert "s to 0.40" in output
+    assert "ESync, i.i.d.: 3.0x (ESync 4.0 s, SSGD 12.0 s)" in output
+
+
+@pytest.mark.parametrize("target", ["0", "1.5", "nan", "high"])
+def test_a_target_that_is_no_accuracy_is_refused(tree, capsys, target):
+    with pytest.raises(SystemExit) as end:
+        draw_all(tree, "--target", target)
+    assert end.value.code == 2
+    assert target in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------- figures
+
+
+def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys):
+    for mode in ("esync", "esync-niid"):
+        write_esync(tmp_path, mode)
+    for mode in ("sync", "sync-niid", "async", "async-niid", "dcasgd", "dcasgd-niid"):
+        write_sync(tmp_path, mode)
+    write_device(tmp_path / NETWORK / "local" / "alpha" / "gpu0", [sync_round(1, 1.0, 0.9)])
+    summarise(tmp_path)
+    capsys.readouterr()
+    out = tmp_path / "paper" / "figures"
+    assert draw_all(tmp_path, "-o", str(out)) == 0
+    printed = capsys.readouterr().out.splitlines()
+    blue = [int(metrics.ESYNC.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    for name in FIGURES:
+        pixels = image.imread(out / f"{name}.png")
+        assert min(pixels.shape[:2]) > 400
+        assert (abs(pixels[..., :3] - blue).max(axis=-1) < 0.01).sum() > 100, f"{name} shows nothing of ESync"
+        text = (out / f"{name}.pdf").read_bytes()
+        assert text.startswith(b"%PDF-")
+        assert text.rstrip().endswith(b"%%EOF")
+        assert len(text) > 5000
+        assert {f"{out}/{name}.png", f"{out}/{name}.pdf"} <= set(printed)
+
+
+def test_the_same_numbers_give_the_same_files(tmp_path):
+    figures = [("one", {metrics.MODES["esync"]: [(4.0, 0.5)]}, partial(draw.draw_accuracy, title="", standalone=None))]
+    for run in ("first", "second"):
+        draw.save_figures(figures, tmp_path / run, Figure, str)
+    for name in ("one.png", "one.pdf"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+def test_a_figure_without_numbers_is_left_out_and_its_old_file_goes(real_run):
+    base, result = real_run
+    assert "no figure accuracy-non-iid: the logs have no numbers for it" in result.stdout
+    assert saved(base) == sorted(f"{name}.{kind}" for name in FIGURES if "non" not in name for kind in ("png", "pdf"))
+
+
+def test_the_standalone_accuracy_is_a_dotted_line():
+    figure = Figure()
+    draw.draw_accuracy(figure, {metrics.MODES["esync"]: [(4.0, 0.5), (8.0, 0.8)]}, "lenet", standalone=0.926)
+    curve, line = figure.axes[0].lines
+    assert list(curve.get_xdata()) == [4.0, 8.0]
+    assert list(curve.get_ydata()) == [0.5, 0.8]
+    assert (line.get_linestyle(), set(line.get_ydata())) == (":", {0.926})
+    assert line.get_label() == "Standalone (0.926)"
+
+
+@pytest.mark.parametrize(("end_s", "label", "end"), [(600.0, "time (s)", 600.0), (7200.0, "time (min)", 120.0)])
+def test_long_runs_have_their_time_in_minutes(end_s, label, end):
+    figure = Figure()
+    draw.draw_accuracy(figure, {metrics.MODES["sync"]: [(60.0, 0.1), (end_s, 0.8)]}, "lenet", standalone=None)
+    assert figure.axes[0].get_xlabel() == label
+    assert figure.axes[0].lines[0].get_xdata()[-1] == end
+
+
+def test_bars_are_as_high_as_the_numbers():
+    figure = Figure()
+    values = {metrics.MODES[name]: value for name, value in (("esync", 51.2), ("sync", 10.7), ("esync-niid", 50.0))}
+    draw.draw_bars(figure, values, "lenet", "data throughput (samples/s)")
+    axes = figure.axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [51.2, 10.7, 50.0]
+    assert axes.get_ylabel() == "data throughput (samples/s)"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["ESync", "SSGD"]
+
+
+def many_devices():
+    hosts = ("node-17.cluster.example.org", "node-18.cluster.example.org")
+    keys = [(host, f"gpu{number}") for host in hosts for number in range(7)]
+    return {metrics.MODES[name]: dict.fromkeys(keys, 0.5) for name in ("esync", "sync", "async", "dcasgd")}
+
+
+def drawn(draw_function, *arguments):
+    with draw.mpl.rc_context(draw.STYLE):
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        draw_function(figure, *arguments)
+        figure.canvas.draw()
+    return figure
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda: drawn(draw.draw_computing_ratio, many_devices(), "resnet50-v1"),
+        lambda: drawn(
+            draw.draw_accuracy,
+            {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices()},
+            "resnet50-v1, i.i.d.",
+            0.926,
+        ),
+    ],
+    ids=["fourteen devices", "four curves and a line"],
+)
+def test_legend_and_labels_cover_nothing_and_are_not_cut_off(figure):
+    figure = figure()
+    axes = figure.axes[0]
+    legend = figure.legends[0].get_window_extent()
+    for box in (legend, axes.get_tightbbox()):
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+    assert not legend.overlaps(axes.get_window_extent())
+    assert not legend.overlaps(axes.title.get_window_extent())
+
+
+def test_each_device_has_its_group_and_each_mode_its_bar():
+    figure = drawn(draw.draw_computing_ratio, many_devices(), "resnet50-v1")
+    assert len(figure.axes[0].patches) == 14 * 4
+    centres = [bar.get_x() + bar.get_width() / 2 for bar in figure.axes[0].patches]
+    assert sorted(round(centre) for centre in centres) == sorted([*range(14)] * 4)
+
+
+def test_devices_are_named_as_shortly_as_they_can_be_told_apart():
+    assert draw.device_labels([("vm", "cpu"), ("vm", "gpu0")]) == ["cpu", "gpu0"]
+    assert draw.device_labels([("a.lan", "cpu"), ("b.lan", "cpu")]) == ["a/cpu", "b/cpu"]
+    assert draw.device_labels([("a.lan", "cpu"), ("a.wan", "cpu")]) == ["a.lan/cpu", "a.wan/cpu"]
+    assert draw.device_labels([("10.0.0.1", "cpu"), ("11.0.0.2", "cpu")]) == ["10.0.0.1/cpu", "11.0.0.2/cpu"]
+
+
+# --------------------------------------------------------------------------- summaries that are not as they should be
+
+
+def read_all(base):
+    """What can be read of the summaries, and the warnings."""
+    warnings = []
+    runs = draw.read_summaries(base / NETWORK, base, warnings.append)
+    return {mode.name: devices for mode, devices in runs.items()}, warnings
+
+
+def test_logs_without_byte_counts_are_left_out_of_the_traffic_figure(real_run):
+    _, result = real_run
+    warning = "warning: SSGD left out of the traffic figure: its logs do not count the bytes of every worker"
+    assert warning in result.stderr.splitlines()
+
+
+def test_logs_without_a_summary_come_with_the_command_that_makes_it(tree):
+    folder = write_sync(tree, "async")
+    runs, warnings = read_all(tree)
+    assert set(runs) == {"esync", "sync"}
+    command = f"python summary.py -b {tree} -n {NETWORK} -m async"
+    assert warnings == [f"ASGD left out: {folder} has logs but no Async.json; make it with: {command}"]
+
+
+def test_a_truncated_summary_is_named_and_the_rest_is_drawn(tree, capsys):
+    path = tree / NETWORK / "sync" / "Sync.json"
+    path.write_text(path.read_text()[:100])
+    assert draw_all(tree) == 0
+    output = capsys.readouterr()
+    assert f"warning: SSGD left out: {path} cannot be read as JSON" in output.err
+    assert f"make it anew with: python summary.py -b {tree} -n {NETWORK} -m sync\n" in output.err
+    assert "ESync, i.i.d.: unknown: no summary of SSGD on i.i.d. data" in output.out
+    assert "throughput.png" in saved(tree)
+
+
+@pytest.mark.parametrize("content", [[], {"alpha": []}, {"alpha": {"cpu": {}}}, {}, {"alpha": {"cpu": {"a": 1}}}, 3])
+def test_a_summary_of_another_shape_is_named_and_the_rest_is_used(tree, content):
+    path = tree / NETWORK / "sync" / "Sync.json"
+    path.write_text(json.dumps(content))
+    runs, warnings = read_all(tree)
+    assert set(runs) == {"esync"}
+    assert f"SSGD left out: {path} " in warnings[-1]
+
+
+def test_a_device_of_another_shape_is_named_and_the_others_are_used(tree):
+    path = tree / NETWORK / "esync" / "ESync.json"
+    content = json.loads(path.read_text())
+    content["beta"]["cpu"]["elapsed_time_list"] = [5.0]
+    path.write_text(json.dumps(content))
+    runs, warnings = read_all(tree)
+    assert set(runs["esync"]) == {("alpha", "gpu0")}
+    assert warnings == [f"{path}: beta/cpu left out: num_samples_list has 2 entries, elapsed_time_list 1"]
+
+
+def test_summaries_of_the_published_program_are_drawn_and_nothing_is_guessed(tree, capsys):
+    path = tree / NETWORK / "sync" / "Sync.json"
+    content = json.loads(path.read_text())
+    for devices in content.values():
+        for device in devices.values():
+            del device["accuracy_time_list"], device["computing_time_list"]
+    content["alpha"]["gpu0"]["accuracy_list"] = [0.8]  # evaluated in one of the three rounds: which?
+    path.write_text(json.dumps(content))
+    assert draw_all(tree) == 0
+    warnings = capsys.readouterr().err
+    assert "SSGD: its summary does not say when it was evaluated; make it anew with summary.py" in warnings
+    assert "SSGD: no computing time of alpha/gpu0, beta/cpu; make its summary anew with summary.py" in warnings
+
+
+def test_a_mode_without_accuracies_is_told_and_still_counted(tmp_path, capsys):
+    write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 1.0)])
+    summarise(tmp_path)
+    assert draw_all(tmp_path) == 0
+    assert "SSGD has no accuracies" in capsys.readouterr().err
+    assert saved(tmp_path) == ["computing-time.pdf", "computing-time.png", "throughput.pdf", "throughput.png"]
+
+
+@pytest.mark.parametrize("text", ["", "0.9 0.91", "high", "92.6", "nan"])
+def test_a_damaged_standalone_accuracy_costs_only_its_line(tmp_path, text):
+    warnings = []
+    (tmp_path / "standalone.txt").write_text(text)
+    assert draw.read_standalone(tmp_path, warnings.append) is None
+    assert f"{tmp_path}/standalone.txt" in warnings[0]
+
+
+def test_a_standalone_accuracy_is_read_and_need_not_be_there(tmp_path):
+    assert draw.read_standalone(tmp_path, pytest.fail) is None
+    (tmp_path / "standalone.txt").write_text("0.926\n")
+    assert draw.read_standalone(tmp_path, pytest.fail) == 0.926
+
+
+def test_standalone_training_alone_is_nothing_to_draw(tmp_path, capsys):
+    write_device(tmp_path / NETWORK / "local" / "a" / "cpu", [sync_round(1, 1.0, 0.9)])
+    summarise(tmp_path)
+    assert draw_all(tmp_path) == 2
+    assert "nothing to draw: no summary of distributed training" in capsys.readouterr().err
+
+
+def test_an_output_folder_that_cannot_be_made_ends_in_one_line(tree, capsys):
+    (tree / "out").write_text("a file in the way")
+    assert draw_all(tree, "-o", str(tree / "out")) == 2
+    assert f"'{tree}/out'" in capsys.readouterr().err.splitlines()[-1]
+
+
+# ------------------------------------------------------------------------------------------------ as a program
+
+
+def test_a_real_run_says_that_there_is_no_display_to_show_on_and_ends_well(real_run):
+    _, result = real_run
+    assert result.returncode == 0
+    assert "warning: --show: there is no display" in result.stderr
+
+
+def test_a_real_run_without_summaries_ends_with_the_command_that_makes_them(tmp_path):
+    folder = write_esync(tmp_path)
+    result = run_program("draw.py", "-b", tmp_path, "-n", NETWORK)
+    assert (result.returncode, result.stdout) == (2, "")
+    warning, error = result.stderr.splitlines()
+    assert warning.startswith(f"warning: ESync left out: {folder} has logs but no ESync.json")
+    assert error == (
+        f"error: nothing to draw: no summary of distributed training can be read in {tmp_path / NETWORK}; "
+        f"make them with: python summary.py -b {tmp_path} -n {NETWORK}"
+    )
+
+
+def test_draw_needs_neither_mxnet_nor_django():
+    program = "import sys; sys.modules['mxnet'] = sys.modules['django'] = None; import draw"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)

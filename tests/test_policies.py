@@ -1,0 +1,284 @@
+"""The two rules on tables small enough to work out by hand, and what must hold for every table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
+from hypothesis import given
+from hypothesis import strategies as st
+from server.messages import Action
+from server.policies import POLICIES, Policy
+from server.state import SILENCE_S, Row, Slowest, Table
+
+TRAIN, SYNC = Action.TRAIN, Action.SYNC
+FAST, SLOW = 0, 1
+
+
+def table_of(policy: str, *rows: Row, epsilon: float = 0.0) -> Table:
+    table = Table(len(rows), POLICIES[policy].delay, epsilon)
+    for row in rows:
+        table.put(row)
+    return table
+
+
+def decide(policy: str, table: Table, rank: int, now: float) -> Action:
+    decision = POLICIES[policy].decide(table, rank, now)
+    assert decision.reason
+    return decision.action
+
+
+def worker(rank: int, steps: int, step_time: float | None, **more: object) -> Row:
+    row = Row(rank, local_iteration=steps, step_times=() if step_time is None else (step_time,), since=100.0)
+    return dataclasses.replace(row, **more)
+
+
+def fast(steps: int = 1, **more: object) -> Row:
+    """Reaches the server in 1 + 0.5 s."""
+    return worker(FAST, steps, 1.0, **{"transmission_time": 0.5, **more})
+
+
+def slow(steps: int = 0, **more: object) -> Row:
+    """Reaches the server in 10 + 2 s; entered the round at 100, so it is due at 112."""
+    return worker(SLOW, steps, 10.0, **{"transmission_time": 2.0, **more})
+
+
+# ------------------------------------------------------------------------------------------ the journal's rule
+
+
+def test_journal_trains_before_the_first_step_of_a_round() -> None:
+    assert decide("journal", table_of("journal", fast(0), slow()), FAST, 111.9) is TRAIN
+
+
+def test_journal_trains_while_another_step_is_as_early_as_the_straggler() -> None:
+    # 110.5 + 1.5 = 112 is not later than 112.
+    assert decide("journal", table_of("journal", fast(), slow()), FAST, 110.5) is TRAIN
+
+
+def test_journal_synchronises_when_another_step_would_be_later_than_the_straggler() -> None:
+    assert decide("journal", table_of("journal", fast(), slow()), FAST, 110.6) is SYNC
+
+
+def test_journal_counts_the_transmission_of_both() -> None:
+    # By computing times alone the fast one would have until 109; a push of 2.5 s more makes it 108.5.
+    late = fast(transmission_time=2.5)
+    assert decide("journal", table_of("journal", late, slow()), FAST, 108.5) is TRAIN
+    assert decide("journal", table_of("journal", late, slow()), FAST, 108.6) is SYNC
+
+
+def test_journal_takes_the_worker_with_the_longest_way_as_straggler_not_the_slowest_computer() -> None:
+    far = fast(transmission_time=20.0)  # 21 s against 12 s
+    assert decide("journal", table_of("journal", far, slow(1)), FAST, 100.0) is SYNC
+    assert decide(
+        "journal", table_of("journal", dataclasses.replace(far, local_iteration=0), slow(1)), SLOW, 101.0
+    ) is (TRAIN)
+
+
+def test_journal_synchronises_the_straggler_after_its_step() -> None:
+    assert decide("journal", table_of("journal", fast(), slow(1)), SLOW, 100.0) is SYNC
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_journal_synchronises_when_the_straggler_has_done_its_step(steps: int) -> None:
+    # since moves on with the straggler's query, so by the clock alone there would be 12 s more.
+    assert decide("journal", table_of("journal", fast(), slow(steps, since=110.0)), FAST, 110.0) is SYNC
+
+
+def test_journal_synchronises_when_the_straggler_was_told_to() -> None:
+    assert decide("journal", table_of("journal", fast(), slow(action=SYNC)), FAST, 100.0) is SYNC
+
+
+def test_journal_trains_until_the_straggler_has_entered_the_round() -> None:
+    assert decide("journal", table_of("journal", fast(round=5), slow(1, round=4, action=SYNC)), FAST, 500.0) is TRAIN
+
+
+def test_journal_does_not_wait_for_a_straggler_that_is_a_round_ahead() -> None:
+    assert decide("journal", table_of("journal", fast(round=4), slow(round=5)), FAST, 100.0) is SYNC
+
+
+def test_journal_trains_while_a_workers_step_time_is_not_known() -> None:
+    unknown = worker(2, 0, None)
+    table = table_of("journal", fast(), slow(1), unknown)
+    assert decide("journal", table, FAST, 100.0) is TRAIN
+    assert decide("journal", table, SLOW, 100.0) is TRAIN
+    table.put(worker(2, 1, 3.0))
+    assert decide("journal", table, SLOW, 103.0) is SYNC
+
+
+def test_journal_has_no_tolerance() -> None:
+    assert decide("journal", table_of("journal", fast(), slow(), epsilon=100.0), FAST, 110.5) is TRAIN
+
+
+def test_equal_workers_each_do_one_step() -> None:
+    table = table_of("journal", worker(0, 1, 2.0), worker(1, 0, 2.0), worker(2, 0, 2.0))
+    assert decide("journal", table, 0, 102.0) is SYNC
+    table = table_of("journal", worker(0, 0, 2.0), worker(1, 1, 2.0), worker(2, 0, 2.0))
+    assert decide("journal", table, 1, 101.9) is SYNC
+
+
+# ----------------------------------------------------------------------------------------- the preprint's rule
+
+
+def test_preprint_trains_before_the_first_step() -> None:
+    assert decide("preprint", table_of("preprint", fast(0), slow(1, action=SYNC)), FAST, 110.0) is TRAIN
+
+
+def test_preprint_trains_until_the_slowest_has_entered_the_round() -> None:
+    assert decide("preprint", table_of("preprint", fast(round=2), slow(1, round=1)), FAST, 200.0) is TRAIN
+
+
+def test_preprint_synchronises_the_slowest() -> None:
+    assert decide("preprint", table_of("preprint", fast(), slow(1)), SLOW, 100.0) is SYNC
+
+
+def test_preprint_synchronises_when_the_slowest_was_told_to() -> None:
+    assert decide("preprint", table_of("preprint", fast(), slow(1, action=SYNC)), FAST, 100.0) is SYNC
+
+
+def test_preprint_compares_computing_time_and_epsilon_with_the_rest() -> None:
+    # At 108.5 the slowest has 10 - 8.5 = 1.5 s left; 1 + 0.5 is not above it.
+    table = table_of("preprint", fast(), slow(), epsilon=0.5)
+    assert decide("preprint", table, FAST, 108.5) is TRAIN
+    assert decide("preprint", table, FAST, 108.6) is SYNC
+
+
+def test_preprint_uses_the_last_step_time_and_the_journal_a_smoothed_one() -> None:
+    wavering = slow(step_times=(10.0, 10.0, 2.0))
+    assert decide("preprint", table_of("preprint", fast(), wavering), FAST, 101.5) is SYNC  # 0.5 s left
+    assert decide("journal", table_of("journal", fast(), wavering), FAST, 101.5) is TRAIN  # due at 112
+
+
+# ----------------------------------------------------------------------------------------------- step times
+
+
+def test_one_outlier_makes_no_straggler() -> None:
+    row = Row(0)
+    for steps, seconds in enumerate([9.0, 1.0, 1.1, 1.2, 30.0, 1.0], start=1):
+        row = row.stepping(steps, seconds, batch=1, now=float(steps))
+    assert row.step_times == (1.0, 1.1, 1.2, 30.0, 1.0)
+    assert row.step_time == 1.1
+
+
+@given(
+    usual=st.lists(st.floats(0.5, 1.0), min_size=1, max_size=4),
+    place=st.integers(0, 4),
+    outlier=st.floats(10.0, 1e6),
+)
+def test_a_single_outlier_never_shows_once_there_are_two_steps(usual: list[float], place: int, outlier: float) -> None:
+    times = [*usual]
+    times.insert(place, outlier)
+    step_time = Row(0, step_times=tuple(times)).step_time
+    assert step_time is not None and step_time <= 1.0
+
+
+# -------------------------------------------------------------------------------------------------- silence
+
+
+def test_nobody_counts_on_a_straggler_that_is_silent_for_long() -> None:
+    table = table_of("journal", fast(round=2, heard=129.0), slow(1, round=1, heard=0.0))
+    assert slow().silence_limit == 120.0  # ten times its own 12 s
+    assert table.stop_counting_on_the_silent(120.0) == []
+    assert [row.rank for row in table.stop_counting_on_the_silent(120.1)] == [SLOW]
+    assert decide("journal", table, FAST, 120.1) is SYNC
+    assert not table.rows[SLOW].counted
+    table.put(slow(round=2))
+    assert table.slowest.rank == SLOW
+
+
+def test_a_worker_that_never_came_is_waited_for_half_a_minute_at_most() -> None:
+    table = table_of("journal", fast(heard=29.0), Row(1), Row(2))
+    assert SILENCE_S == 30.0
+    table.stop_counting_on_the_silent(30.0)
+    assert decide("journal", table, FAST, 30.0) is TRAIN
+    assert [row.rank for row in table.stop_counting_on_the_silent(30.1)] == [1, 2]
+    assert decide("journal", table, FAST, 30.1) is SYNC
+
+
+# ------------------------------------------------------------------------------------- what holds everywhere
+
+delays = st.one_of(st.integers(0, 5).map(float), st.just(math.inf), st.just(-1.0))
+
+
+@given(st.lists(delays, min_size=1, max_size=40), st.lists(st.tuples(st.integers(0, 39), delays), max_size=60))
+def test_the_index_finds_what_a_look_at_all_workers_finds(start: list[float], changes: list[tuple[int, float]]) -> None:
+    current = list(start)
+    index = Slowest(start)
+    for rank, delay in [(0, current[0]), *changes]:
+        rank %= len(current)
+        current[rank] = delay
+        index.change(rank, delay)
+        assert index.rank == max(range(len(current)), key=lambda k: (current[k], -k))
+
+
+# Multiples of 1/64 s in a small range: sums and differences are exact, so that no rounding blurs a comparison.
+exact_seconds = st.integers(0, 2000).map(lambda number: number / 64)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Row], float]:
+    rows = []
+    for rank in range(draw(st.integers(1, 6))):
+        steps = draw(st.integers(0, 3))
+        known = steps > 0 or draw(st.booleans())
+        rows.append(
+            Row(
+                rank,
+                round=draw(st.integers(1, 3)),
+                local_iteration=steps,
+                step_times=tuple(draw(st.lists(exact_seconds, min_size=1, max_size=5))) if known else (),
+                transmission_time=draw(exact_seconds),
+                since=draw(exact_seconds) if known or draw(st.booleans()) else None,
+                action=draw(st.sampled_from([None, TRAIN, SYNC])) if steps else None,
+            )
+        )
+    return rows, draw(exact_seconds) + max((row.since or 0.0) for row in rows)
+
+
+every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+
+
+@every_policy
+@given(case=tables(), shift=st.integers(-1000, 1000).map(float), epsilon=exact_seconds)
+def test_shifting_all_clocks_changes_nothing(
+    policy: Policy, case: tuple[list[Row], float], shift: float, epsilon: float
+) -> None:
+    rows, now = case
+    here = table_of(policy.name, *rows, epsilon=epsilon)
+    shifted = [row if row.since is None else dataclasses.replace(row, since=row.since + shift) for row in rows]
+    there = table_of(policy.name, *shifted, epsilon=epsilon)
+    for rank in range(len(rows)):
+        assert policy.decide(here, rank, now) == policy.decide(there, rank, now + shift)
+
+
+@every_policy
+@given(case=tables())
+def test_deciding_changes_nothing(policy: Policy, case: tuple[list[Row], float]) -> None:
+    rows, now = case
+    table = table_of(policy.name, *rows)
+    for rank in range(len(rows)):
+        assert policy.decide(table, rank, now) == policy.decide(table, rank, now)
+    assert table.rows == rows
+
+
+@given(case=tables())
+def test_the_straggler_never_trains_on_after_its_step(case: tuple[list[Row], float]) -> None:
+    rows, now = case
+    table = table_of("journal", *rows)
+    straggler = table.slowest
+    expected = SYNC if straggler.local_iteration > 0 else TRAIN
+    assert decide("journal", table, straggler.rank, now) is expected
+
+
+@given(case=tables())
+def test_nobody_is_told_to_train_past_the_straggler(case: tuple[list[Row], float]) -> None:
+    rows, now = case
+    table = table_of("journal", *rows)
+    straggler = table.slowest
+    if straggler.since is None or math.isinf(straggler.reach_server_time):
+        return
+    for row in rows:
+        due = straggler.since + straggler.reach_server_time
+        if row.local_iteration > 0 and row.round <= straggler.round and now + row.reach_server_time > due:
+            assert decide("journal", table, row.rank, now) is SYNC

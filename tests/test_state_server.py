@@ -1,0 +1,557 @@
+"""The state server as a process of its own, spoken to over real HTTP as workers do."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+from state_server_process import SERVER_FOLDER, StateServerProcess, running_state_server
+
+TIMEOUT_S = 10
+_job_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StateServerProcess]:
+    with running_state_server() as process:
+        yield process
+        assert process.process.poll() is None, "the server must survive everything that the tests send"
+
+
+class Worker:
+    """Speaks the journal's messages for one job over a kept connection."""
+
+    def __init__(self, url: str, job: str, token: str | None = None) -> None:
+        self.url, self.job = url, job
+        self.session = requests.Session()
+        self.session.trust_env = False
+        if token:
+            self.session.headers["Authorization"] = f"Bearer {token}"
+
+    def send(self, msg_type: str, **fields: Any) -> requests.Response:
+        message = {"msg_type": msg_type, "sender": "worker-0", "receiver": "state-server", "job": self.job, **fields}
+        return self.session.post(f"{self.url}/message/", json=message, timeout=TIMEOUT_S)
+
+    def reset(self, num_workers: int = 2, policy: str = "journal", **more: Any) -> requests.Response:
+        return self.send("RESET", num_workers=num_workers, policy=policy, **more)
+
+    def report(self, **status: Any) -> requests.Response:
+        return self.send("REPORT", status={"rank": 0, "round": 1, **status})
+
+    def query(self, **status: Any) -> requests.Response:
+        return self.send("QUERY", status={"rank": 0, "round": 1, "local_iteration": 1, "computation_time": 1, **status})
+
+
+@pytest.fixture
+def worker(server: StateServerProcess) -> Worker:
+    """A worker of a new job with two workers."""
+    worker = Worker(server.url, f"job-{next(_job_numbers)}")
+    answer = worker.reset()
+    assert answer.status_code == 200, answer.text
+    return worker
+
+
+def post(server: StateServerProcess, path: str, **form: Any) -> requests.Response:
+    """As a published worker does: form-encoded, a new connection each time."""
+    return requests.post(f"{server.url}{path}", data=form, timeout=TIMEOUT_S)
+
+
+def state(server: StateServerProcess) -> dict[str, Any]:
+    answer = requests.get(server.url, timeout=TIMEOUT_S)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def assert_json_error(answer: requests.Response, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["Content-Type"] == "application/json"
+    assert int(answer.headers["Content-Length"]) == len(answer.content)
+    error = answer.json()
+    assert isinstance(error["error"], str)
+    assert "Traceback" not in answer.text
+    return error
+
+
+# ------------------------------------------------------------------------------------- the published interface
+
+
+def test_a_published_job_trains_unchanged(server: StateServerProcess) -> None:
+    """Two workers of 0.2 s and 4 s: what each sends in two rounds, and what it is told."""
+    answer = post(server, "/init/", num_workers=2, epsilon=0.5)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert state(server)["policy"] == "preprint"
+
+    for rank in (0, 1):
+        assert post(server, "/apply/", r=rank, k=0, c=0.0, te=time.time()).json() == {"ready": 0}
+    # The first that asks is the slowest one known.
+    assert post(server, "/apply/", r=1, k=1, c=4.0, te=time.time()).json() == {"ready": 1}
+    assert post(server, "/apply/", r=0, k=1, c=0.2, te=time.time()).json() == {"ready": 1}
+
+    answer = post(server, "/reset/", r=0, t=2, te=time.time())
+    assert (answer.status_code, answer.content) == (200, b"")
+    # The slowest has not entered round 2.
+    assert post(server, "/apply/", r=0, k=1, c=0.2, te=time.time()).json() == {"ready": 0}
+    post(server, "/reset/", r=1, t=2, te=time.time())
+    # 4 s are left, 0.2 s + 0.5 s fit in.
+    assert post(server, "/apply/", r=0, k=2, c=0.2, te=time.time()).json() == {"ready": 0}
+    assert post(server, "/apply/", r=1, k=1, c=4.0, te=time.time()).json() == {"ready": 1}
+    assert post(server, "/apply/", r=0, k=3, c=0.2, te=time.time()).json() == {"ready": 1}
+
+
+def test_init_has_the_published_defaults_and_starts_a_new_job_each_time(server: StateServerProcess) -> None:
+    assert post(server, "/init/").status_code == 200
+    first = state(server)
+    assert (first["num_workers"], first["t"], first["epsilon"]) == (6, 1, 0.5)
+    assert first["records"] == [[rank, 0, 0.0, 0.0, 0, 1] for rank in range(6)]
+    post(server, "/reset/", r=0, t=9, te=0)
+    post(server, "/init/")
+    second = state(server)
+    assert second["t"] == 1
+    assert second["job"] != first["job"]
+
+
+def test_the_state_is_published_as_rows(server: StateServerProcess) -> None:
+    post(server, "/init/", num_workers=2, epsilon=0.25)
+    post(server, "/reset/", r=1, t=3, te=1)
+    before = time.time()
+    post(server, "/apply/", r=1, k=4, c=0.5, te=1)
+    published = state(server)
+    assert (published["num_workers"], published["t"], published["epsilon"]) == (2, 3, 0.25)
+    rank, steps, capability, finished, ready, round = published["records"][1]
+    assert (rank, steps, capability, ready, round) == (1, 4, 0.5, 1, 3)
+    assert abs(finished - before) < 5  # the server's own clock: te said 1970
+
+
+def test_the_workers_clock_decides_nothing(server: StateServerProcess) -> None:
+    answers = []
+    for clocks in ((0.0, 0.0), (1e6, -1e6), (-1e9, 1e9)):
+        post(server, "/init/", num_workers=2, epsilon=0.5)
+        post(server, "/apply/", r=1, k=1, c=100, te=clocks[1])
+        for rank in (0, 1):
+            post(server, "/reset/", r=rank, t=2, te=clocks[rank])
+        answers.append(post(server, "/apply/", r=0, k=1, c=0.1, te=clocks[0]).json())
+    assert answers == [{"ready": 0}] * 3
+
+
+def test_init_can_choose_the_journals_policy_and_apply_may_tell_the_transmission_time(
+    server: StateServerProcess,
+) -> None:
+    post(server, "/init/", num_workers=2, policy="journal")
+    post(server, "/reset/", r=0, t=1, te=0)
+    # The journal's rule waits for the first step of worker 1, the preprint's would not.
+    assert post(server, "/apply/", r=0, k=1, c=0.1, m=50, te=0).json() == {"ready": 0}
+    assert post(server, "/apply/", r=1, k=1, c=10, m=0.1, te=0).json() == {"ready": 1}
+    # 50.1 s against 10.1 s: by the computing times alone worker 1 would be the straggler.
+    for rank in (0, 1):
+        post(server, "/reset/", r=rank, t=2, te=0)
+    assert post(server, "/apply/", r=1, k=1, c=10, m=0.1, te=0).json() == {"ready": 0}
+    assert post(server, "/apply/", r=0, k=1, c=0.1, m=50, te=0).json() == {"ready": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "field"),
+    [
+        ("/init/", {"num_workers": "0"}, "num_workers"),
+        ("/init/", {"num_workers": "100001"}, "num_workers"),
+        ("/init/", {"num_workers": "many"}, "num_workers"),
+        ("/init/", {"num_workers": "2.5"}, "num_workers"),
+        ("/init/", {"epsilon": "-1"}, "epsilon"),
+        ("/init/", {"epsilon": "nan"}, "epsilon"),
+        ("/init/", {"epsilon": "inf"}, "epsilon"),
+        ("/init/", {"policy": "best"}, "policy"),
+        ("/apply/", {"k": "1", "c": "1", "te": "1"}, "r"),
+        ("/apply/", {"r": "0", "c": "1", "te": "1"}, "k"),
+        ("/apply/", {"r": "0", "k": "1", "te": "1"}, "c"),
+        ("/apply/", {"r": "-1", "k": "1", "c": "1", "te": "1"}, "r"),
+        ("/apply/", {"r": "2", "k": "1", "c": "1", "te": "1"}, "r"),
+        ("/apply/", {"r": "x", "k": "1", "c": "1", "te": "1"}, "r"),
+        ("/apply/", {"r": "0", "k": "-1", "c": "1", "te": "1"}, "k"),
+        ("/apply/", {"r": "0", "k": "1.5", "c": "1", "te": "1"}, "k"),
+        ("/apply/", {"r": "0", "k": "1", "c": "nan", "te": "1"}, "c"),
+        ("/apply/", {"r": "0", "k": "1", "c": "-0.5", "te": "1"}, "c"),
+        ("/apply/", {"r": "0", "k": "1", "c": "1e7", "te": "1"}, "c"),
+        ("/apply/", {"r": "0", "k": "1", "c": "1", "te": "later"}, "te"),
+        ("/apply/", {"r": "0", "k": "1", "c": "1", "te": "inf"}, "te"),
+        ("/apply/", {"r": "0", "k": "1", "c": "1", "m": "nan", "te": "1"}, "m"),
+        ("/reset/", {"r": "0", "te": "1"}, "t"),
+        ("/reset/", {"r": "0", "t": "0", "te": "1"}, "t"),
+        ("/reset/", {"r": "0", "t": "two", "te": "1"}, "t"),
+        ("/reset/", {"r": "2", "t": "2", "te": "1"}, "r"),
+        ("/reset/", {"t": "2", "te": "1"}, "r"),
+    ],
+)
+def test_a_wrong_published_field_is_named_and_changes_nothing(
+    server: StateServerProcess, path: str, form: dict[str, str], field: str
+) -> None:
+    post(server, "/init/", num_workers=2)
+    before = state(server)
+    error = assert_json_error(post(server, path, **form), 400)
+    assert error["field"] == field
+    assert state(server) == before
+
+
+def test_a_stale_reset_does_not_move_the_round_back(server: StateServerProcess) -> None:
+    post(server, "/init/", num_workers=2)
+    post(server, "/reset/", r=0, t=5, te=0)
+    error = assert_json_error(post(server, "/reset/", r=0, t=4, te=0), 409)
+    assert error["code"] == "stale"
+    assert state(server)["records"][0][5] == 5
+
+
+# ------------------------------------------------------------------------------------------- journal's messages
+
+
+def test_a_journal_conversation(worker: Worker) -> None:
+    answer = worker.reset()
+    assert answer.json() == {
+        "msg_type": "RESPONSE",
+        "sender": "state-server",
+        "receiver": "worker-0",
+        "job": worker.job,
+        "reason": "this job is already running; nothing was changed",
+    }
+    full = {"local_iteration": 0, "computation_time": 0.0, "transmission_time": 0.0, "timestamp": time.time()}
+    answer = worker.send(
+        "REPORT",
+        status={"rank": 0, "round": 1, **full},
+        device={"host": "node-1", "device": "cpu0"},
+        samples=64,
+        accuracy=0.25,
+        anything="unknown fields are ignored",
+    )
+    assert answer.status_code == 200
+    assert "action" not in answer.json()
+
+    answer = worker.query(rank=0).json()
+    assert (answer["msg_type"], answer["action"]) == ("RESPONSE", "TRAIN")
+    assert "worker 1 is not known yet" in answer["reason"]
+    answer = worker.query(rank=1, computation_time=30).json()
+    assert answer["action"] == "SYNC"
+    answer = worker.query(rank=0, local_iteration=2).json()
+    assert (answer["action"], answer["reason"]) == ("SYNC", "straggler 1 has done a step in this round")
+
+
+def test_a_repeated_query_gets_the_same_answer(worker: Worker) -> None:
+    first = worker.query(rank=0).json()
+    worker.query(rank=1, computation_time=30)
+    assert worker.query(rank=0).json() == first
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"msg_type": None}, "msg_type"),
+        ({"msg_type": "RESPONSE"}, "msg_type"),
+        ({"msg_type": ["QUERY"]}, "msg_type"),
+        ({"sender": ""}, "sender"),
+        ({"sender": "a b"}, "sender"),
+        ({"receiver": "worker-1"}, "receiver"),
+        ({"job": None}, "job"),
+        ({"job": "x" * 65}, "job"),
+        ({"job": "../x"}, "job"),
+        ({"job": 7}, "job"),
+        ({"status": None}, "status"),
+        ({"status": [1]}, "status"),
+        ({"status": {"rank": None}}, "rank"),
+        ({"status": {"rank": -1}}, "rank"),
+        ({"status": {"rank": 2}}, "rank"),
+        ({"status": {"rank": True}}, "rank"),
+        ({"status": {"rank": "0"}}, "rank"),
+        ({"status": {"rank": 0.5}}, "rank"),
+        ({"status": {"round": None}}, "round"),
+        ({"status": {"round": 0}}, "round"),
+        ({"status": {"round": 10**30}}, "round"),
+        ({"status": {"local_iteration": -1}}, "local_iteration"),
+        ({"status": {"computation_time": None}}, "computation_time"),
+        ({"status": {"computation_time": -0.001}}, "computation_time"),
+        ({"status": {"computation_time": 1e7}}, "computation_time"),
+        ({"status": {"computation_time": "fast"}}, "computation_time"),
+        ({"status": {"transmission_time": -1}}, "transmission_time"),
+        ({"status": {"timestamp": "now"}}, "timestamp"),
+        ({"device": "cpu"}, "device"),
+        ({"device": {"host": "a\nb"}}, "host"),
+        ({"device": {"device": "x" * 256}}, "device"),
+        ({"samples": -1}, "samples"),
+        ({"accuracy": 1.5}, "accuracy"),
+    ],
+)
+def test_a_wrong_field_of_a_message_is_named_and_changes_nothing(
+    worker: Worker, server: StateServerProcess, change: dict[str, Any], field: str
+) -> None:
+    message: dict[str, Any] = {
+        "msg_type": "QUERY",
+        "sender": "worker-0",
+        "receiver": "state-server",
+        "job": worker.job,
+        "status": {"rank": 0, "local_iteration": 1, "round": 1, "computation_time": 1.0},
+    }
+    if isinstance(change.get("status"), dict):
+        change = {"status": {**message["status"], **change["status"]}}
+    before = state(server)
+    answer = worker.session.post(f"{server.url}/message/", json={**message, **change}, timeout=TIMEOUT_S)
+    assert assert_json_error(answer, 400)["field"] == field
+    assert state(server) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"num_workers": None}, "num_workers"),
+        ({"num_workers": 0}, "num_workers"),
+        ({"num_workers": 100_001}, "num_workers"),
+        ({"policy": None}, "policy"),
+        ({"policy": "best"}, "policy"),
+        ({"epsilon": -0.1}, "epsilon"),
+    ],
+)
+def test_a_wrong_field_of_a_reset_does_not_end_the_running_job(
+    worker: Worker, server: StateServerProcess, settings: dict[str, Any], field: str
+) -> None:
+    answer = Worker(server.url, "another").send("RESET", **{"num_workers": 2, "policy": "journal", **settings})
+    assert assert_json_error(answer, 400)["field"] == field
+    assert state(server)["job"] == worker.job
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"\xff\xfe{}",
+        b'{"msg_type": NaN}',
+        b'{"status": {"computation_time": Infinity}}',
+        b'{"job": "a", "job": "b"}',
+        b"[" * 60_000,
+        b'{"rank": ' + b"9" * 5000 + b"}",
+        b"msg_type=QUERY&job=a",
+    ],
+    ids=range(11),
+)
+def test_a_body_that_is_no_message_is_refused(server: StateServerProcess, body: bytes) -> None:
+    assert_json_error(requests.post(f"{server.url}/message/", data=body, timeout=TIMEOUT_S), 400)
+
+
+def test_a_number_beyond_any_float_is_refused(worker: Worker) -> None:
+    status = '{"rank": 0, "round": 1, "local_iteration": 1, "computation_time": 1e999}'
+    body = f'{{"msg_type": "QUERY", "sender": "w", "job": "{worker.job}", "status": {status}}}'
+    answer = requests.post(f"{worker.url}/message/", data=body, timeout=TIMEOUT_S)
+    assert assert_json_error(answer, 400)["field"] == "computation_time"
+
+
+def test_a_body_above_64_kib_is_refused_and_the_connection_can_be_used_again(worker: Worker) -> None:
+    answer = worker.session.post(f"{worker.url}/message/", data=b" " * 65_537, timeout=TIMEOUT_S)
+    assert_json_error(answer, 413)
+    assert worker.query().status_code == 200
+
+
+def test_an_old_job_reaches_nothing(worker: Worker, server: StateServerProcess) -> None:
+    new = Worker(server.url, f"job-{next(_job_numbers)}")
+    new.reset()
+    before = state(server)
+    assert assert_json_error(worker.query(), 409)["code"] == "unknown-job"
+    assert assert_json_error(worker.report(round=7), 409)["code"] == "unknown-job"
+    assert assert_json_error(worker.reset(), 409)["code"] == "ended-job"
+    assert state(server) == before
+
+
+def test_a_running_job_cannot_be_reset_with_other_settings(worker: Worker, server: StateServerProcess) -> None:
+    assert assert_json_error(worker.reset(num_workers=3), 409)["code"] == "job-settings"
+    assert state(server)["num_workers"] == 2
+
+
+def test_a_message_of_an_earlier_round_is_stale(worker: Worker) -> None:
+    worker.report(round=3)
+    assert assert_json_error(worker.query(round=2), 409)["code"] == "stale"
+    assert assert_json_error(worker.report(round=2), 409)["code"] == "stale"
+
+
+# ------------------------------------------------------------------------------------------------ HTTP itself
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/message/", "/init/", "/apply/", "/reset/"])
+def test_only_post_changes_anything(server: StateServerProcess, worker: Worker, method: str, path: str) -> None:
+    before = state(server)
+    answer = requests.request(method, f"{server.url}{path}?num_workers=3&r=0&t=9", timeout=TIMEOUT_S)
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "POST"
+    if method != "HEAD":
+        assert "error" in answer.json()
+    assert state(server) == before
+
+
+def test_reading_endpoints_refuse_a_post(server: StateServerProcess) -> None:
+    for path in ("/", "/healthz"):
+        answer = requests.post(f"{server.url}{path}", data={"a": "b"}, timeout=TIMEOUT_S)
+        assert_json_error(answer, 405)
+        assert answer.headers["Allow"] == "GET, HEAD"
+
+
+def test_an_unknown_path_is_a_json_404(server: StateServerProcess) -> None:
+    assert_json_error(requests.get(f"{server.url}/nowhere", timeout=TIMEOUT_S), 404)
+    assert_json_error(requests.post(f"{server.url}/nowhere", data={"a": 1}, timeout=TIMEOUT_S), 404)
+
+
+def test_healthz(server: StateServerProcess) -> None:
+    answer = requests.get(f"{server.url}/healthz", timeout=TIMEOUT_S)
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_a_wrong_content_length_is_refused(server: StateServerProcess) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+    connection.putrequest("POST", "/init/")
+    connection.putheader("Content-Length", "many")
+    connection.endheaders()
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_a_half_sent_body_holds_up_nobody_else(server: StateServerProcess, worker: Worker) -> None:
+    head = b"POST /message/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{"
+    stalled = []
+    try:
+        for _ in range(50):
+            stalled.append(socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S))
+            stalled[-1].sendall(head)
+        assert worker.query().status_code == 200
+    finally:
+        for connection in stalled:
+            connection.close()
+    assert worker.query().status_code == 200
+
+
+def test_a_kept_connection_is_not_held_up_by_delayed_acknowledgements(worker: Worker) -> None:
+    """With Nagle's algorithm every query of a kept connection takes 40 ms and more."""
+    durations = []
+    for steps in range(1, 42):
+        begin = time.perf_counter()
+        assert worker.query(local_iteration=steps).status_code == 200
+        durations.append(time.perf_counter() - begin)
+    assert sorted(durations)[len(durations) // 2] < 0.02
+
+
+def test_32_workers_train_at_the_same_time(server: StateServerProcess) -> None:
+    """Each does ten rounds and waits for nobody: every query is answered, and the table adds up."""
+    num_workers, rounds = 32, 10
+    job = f"job-{next(_job_numbers)}"
+    Worker(server.url, job).reset(num_workers=num_workers)
+
+    def train(rank: int) -> list[str]:
+        worker = Worker(server.url, job)
+        actions = []
+        for round in range(1, rounds + 1):
+            assert worker.report(rank=rank, round=round).status_code == 200
+            for steps in (1, 2):
+                answer = worker.query(rank=rank, round=round, local_iteration=steps, computation_time=0.01 * rank)
+                assert answer.status_code == 200, answer.text
+                actions.append(answer.json()["action"])
+        return actions
+
+    with ThreadPoolExecutor(num_workers) as pool:
+        actions = list(pool.map(train, range(num_workers)))
+    assert {action for taken in actions for action in taken} <= {"TRAIN", "SYNC"}
+    published = state(server)
+    assert published["t"] == rounds
+    assert [(row[0], row[1], row[5]) for row in published["records"]] == [(k, 2, rounds) for k in range(num_workers)]
+
+
+def test_32_clients_with_a_new_connection_for_each_query_lose_none(server: StateServerProcess) -> None:
+    post(server, "/init/", num_workers=32)
+
+    def ask(number: int) -> int:
+        return post(server, "/apply/", r=number % 32, k=1, c=1, te=0).status_code
+
+    with ThreadPoolExecutor(32) as pool:
+        assert set(pool.map(ask, range(320))) == {200}
+
+
+# -------------------------------------------------------------------------------------------------- the process
+
+
+def test_before_a_job_there_is_nothing_to_ask() -> None:
+    with running_state_server() as server:
+        for path, form in (("/apply/", {"r": 0, "k": 1, "c": 1, "te": 1}), ("/reset/", {"r": 0, "t": 1, "te": 1})):
+            assert assert_json_error(post(server, path, **form), 409)["code"] == "no-job"
+        assert assert_json_error(requests.get(server.url, timeout=TIMEOUT_S), 409)["code"] == "no-job"
+        assert assert_json_error(Worker(server.url, "a").query(), 409)["code"] == "no-job"
+        assert requests.get(f"{server.url}/healthz", timeout=TIMEOUT_S).status_code == 200
+
+
+def test_with_a_token_every_post_needs_it() -> None:
+    with running_state_server(ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
+        assert Worker(server.url, "a", token="s3cret").reset().status_code == 200
+        before = state(server)
+        for authorization in (None, "Bearer wrong", "Bearer s3cre", "s3cret", "Basic s3cret", "Bearer \xe9"):
+            headers = {} if authorization is None else {"Authorization": authorization.encode("latin-1")}
+            for path in ("/message/", "/init/", "/apply/", "/reset/"):
+                answer = requests.post(f"{server.url}{path}", data={"r": 0}, headers=headers, timeout=TIMEOUT_S)
+                assert_json_error(answer, 401)
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert state(server) == before
+        headers = {"Authorization": "Bearer s3cret"}
+        assert requests.post(f"{server.url}/init/", headers=headers, timeout=TIMEOUT_S).status_code == 200
+        assert state(server)["policy"] == "journal"  # of ESYNC_POLICY
+
+
+def test_an_unknown_policy_in_the_environment_ends_the_start_with_one_clear_line() -> None:
+    result = subprocess.run(
+        [sys.executable, "manage.py", "runserver", "127.0.0.1:0"],
+        cwd=SERVER_FOLDER,
+        env={**os.environ, "ESYNC_POLICY": "best"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.returncode != 0
+    assert "ESYNC_POLICY='best' is unknown; choose from journal, preprint" in result.stderr
+
+
+def test_a_port_in_use_ends_the_start(server: StateServerProcess) -> None:
+    result = subprocess.run(
+        [sys.executable, "manage.py", "runserver", f"127.0.0.1:{server.port}", "--noreload"],
+        cwd=SERVER_FOLDER,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert result.returncode != 0
+    assert "already in use" in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------ own failures
+
+
+def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
+    import django
+    from django.apps import apps
+    from django.test import Client
+
+    django.setup()
+    from server.handlers import Handlers
+    from server.router import Router
+
+    class Failing(Handlers):
+        def query(self, message: object, now: float) -> Any:
+            raise ZeroDivisionError("a bug that nobody should read about")
+
+    monkeypatch.setattr(apps.get_app_config("server"), "router", Router(Failing(), clock=time.monotonic))
+    client = Client(raise_request_exception=False)
+    assert client.post("/init/", {}).status_code == 200
+    answer = client.post("/apply/", "r=0&k=1&c=1&te=1", content_type="application/x-www-form-urlencoded")
+    assert answer.status_code == 500
+    assert json.loads(answer.content) == {"error": "the state server failed on this request; its log says why"}
+    assert client.get("/").status_code == 200

@@ -1,0 +1,338 @@
+"""What each message does to the state, on a virtual clock and without HTTP."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
+from hypothesis import given
+from hypothesis import strategies as st
+from server.handlers import MAX_ACCURACIES, Conflict, Handlers
+from server.messages import Action, BadMessage, Device, Query, Report, Reset, Response, Status
+from server.router import Router
+from server.state import HISTORY_ROUNDS
+
+TRAIN, SYNC = Action.TRAIN, Action.SYNC
+
+
+def job_of(num_workers: int, policy: str = "journal", job: str = "a") -> Handlers:
+    handlers = Handlers()
+    handlers.reset(Reset("server-0", job, num_workers, policy, 0.5), now=0.0)
+    return handlers
+
+
+def report(rank: int, round: int, job: str | None = "a", **more: object) -> Report:
+    return Report(f"worker-{rank}", job, Status(rank, 0, round), **more)  # type: ignore[arg-type]
+
+
+def query(
+    rank: int, round: int | None, steps: int, seconds: float = 1.0, job: str | None = "a", **more: object
+) -> Query:
+    status = Status(rank, steps, round, seconds, 0.0)
+    return Query(f"worker-{rank}", job, status, **more)  # type: ignore[arg-type]
+
+
+def test_the_first_round_needs_no_known_times() -> None:
+    """Workers of 1 s and 4 s: the fast one trains until the slow one has done its first step."""
+    handlers = job_of(2)
+    for rank in (0, 1):
+        handlers.report(report(rank, 1), now=0.0)
+    for steps in (1, 2, 3):
+        assert handlers.query(query(0, 1, steps, 1.0), now=float(steps)).action is TRAIN
+    assert handlers.query(query(1, 1, 1, 4.0), now=4.0).action is SYNC
+    assert handlers.query(query(0, 1, 4, 1.0), now=4.1).action is SYNC
+
+
+def test_later_rounds_fill_the_stragglers_step() -> None:
+    handlers = job_of(2)
+    handlers.query(query(1, 1, 1, 4.0), now=4.0)
+    for rank in (0, 1):
+        handlers.report(report(rank, 2), now=10.0)
+    answers = [handlers.query(query(0, 2, steps, 1.0), now=10.0 + steps).action for steps in (1, 2, 3, 4)]
+    assert answers == [TRAIN, TRAIN, TRAIN, SYNC]
+
+
+def test_a_test_step_before_the_first_round_makes_the_time_known() -> None:
+    handlers = job_of(2)
+    for rank, seconds in ((0, 1.0), (1, 4.0)):
+        handlers.report(Report("w", "a", Status(rank, 0, 1, seconds, 0.0)), now=0.0)
+    assert handlers.query(query(0, 1, 1), now=1.0).action is TRAIN
+    assert handlers.query(query(0, 1, 2), now=3.5).action is SYNC
+
+
+def test_a_computation_time_of_zero_in_a_report_means_that_none_is_known() -> None:
+    handlers = job_of(2)
+    handlers.report(Report("w", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
+    assert handlers.snapshot(0.0).rows[1].step_time is None
+
+
+def test_a_repeated_query_changes_nothing_and_gets_the_same_answer() -> None:
+    handlers = job_of(2)
+    handlers.query(query(1, 1, 1, 4.0), now=4.0)
+    for rank in (0, 1):
+        handlers.report(report(rank, 2), now=10.0)
+    first = handlers.query(query(0, 2, 1, 1.0), now=11.0)
+    before = handlers.snapshot(0.0).rows[0]
+    assert handlers.query(query(0, 2, 1, 1.0), now=13.9) == first
+    after = handlers.snapshot(0.0).rows[0]
+    assert (before.heard, after.heard) == (11.0, 13.9)
+    assert (after.since, after.step_times, after.steps) == (before.since, before.step_times, before.steps)
+
+
+def test_a_repeated_report_does_not_restart_the_stragglers_clock() -> None:
+    handlers = job_of(2)
+    handlers.report(report(1, 1), now=5.0)
+    handlers.report(report(1, 1), now=9.0)
+    assert handlers.snapshot(9.0).rows[1].since == 5.0
+
+
+def test_a_query_that_a_later_one_has_overtaken_gets_the_later_answer() -> None:
+    handlers = job_of(1)
+    assert handlers.query(query(0, 1, 3), now=3.0).action is SYNC
+    assert handlers.query(query(0, 1, 2), now=3.1).action is SYNC
+    assert handlers.snapshot(4.0).rows[0].local_iteration == 3
+
+
+def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
+    handlers = job_of(2)
+    handlers.query(query(1, 1, 1, 4.0), now=4.0)
+    assert handlers.query(query(0, 1, 1, 1.0), now=4.0).action is SYNC
+    # A much slower third thought would make worker 0 wait; it was told already.
+    handlers.report(report(1, 2), now=5.0)
+    assert handlers.query(query(0, 1, 2, 1.0), now=5.0).action is SYNC
+
+
+def test_a_report_that_comes_after_its_rounds_first_query_moves_nothing_back() -> None:
+    handlers = job_of(1)
+    handlers.query(query(0, 4, 1), now=1.0)
+    handlers.report(report(0, 4), now=1.1)
+    row = handlers.snapshot(2.0).rows[0]
+    assert (row.round, row.local_iteration, row.action) == (4, 1, SYNC)
+
+
+@pytest.mark.parametrize("message", [report(0, 2), query(0, 2, 9)], ids=["report", "query"])
+def test_a_message_of_an_earlier_round_is_refused_and_moves_nothing_back(message: Report | Query) -> None:
+    handlers = job_of(1)
+    handlers.report(report(0, 3), now=1.0)
+    before = handlers.snapshot(2.0).rows
+    with pytest.raises(Conflict, match="is in round 3 already") as refusal:
+        (handlers.report if isinstance(message, Report) else handlers.query)(message, now=2.0)  # type: ignore[arg-type]
+    assert refusal.value.code == "stale"
+    assert handlers.snapshot(2.0).rows == before
+
+
+@pytest.mark.parametrize("message", [report(0, 9, "old"), query(0, 9, 1, job="old")], ids=["report", "query"])
+def test_a_late_message_of_an_old_job_changes_nothing(message: Report | Query) -> None:
+    handlers = job_of(1, job="old")
+    handlers.reset(Reset("server-0", "new", 1, "journal", 0.5), now=1.0)
+    before = handlers.snapshot(2.0).rows
+    with pytest.raises(Conflict) as refusal:
+        (handlers.report if isinstance(message, Report) else handlers.query)(message, now=2.0)  # type: ignore[arg-type]
+    assert refusal.value.code == "unknown-job"
+    assert handlers.snapshot(2.0).rows == before
+
+
+def test_a_late_reset_of_an_old_job_does_not_end_the_new_one() -> None:
+    handlers = job_of(1, job="old")
+    handlers.reset(Reset("server-0", "new", 1, "journal", 0.5), now=1.0)
+    with pytest.raises(Conflict) as refusal:
+        handlers.reset(Reset("server-0", "old", 1, "journal", 0.5), now=2.0)
+    assert refusal.value.code == "ended-job"
+
+
+def test_a_repeated_reset_changes_nothing_even_from_another_sender() -> None:
+    handlers = job_of(2)
+    handlers.query(query(0, 7, 1), now=1.0)
+    answer = handlers.reset(Reset("worker-1", "a", 2, "journal", 0.5), now=2.0)
+    assert "nothing was changed" in answer.reason
+    assert handlers.snapshot(2.0).round == 7
+
+
+def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
+    handlers = job_of(2)
+    with pytest.raises(Conflict, match="num_workers=2") as refusal:
+        handlers.reset(Reset("server-0", "a", 3, "journal", 0.5), now=1.0)
+    assert refusal.value.code == "job-settings"
+
+
+def test_messages_before_the_first_job_are_refused() -> None:
+    with pytest.raises(Conflict) as refusal:
+        Handlers().query(query(0, 1, 1), now=0.0)
+    assert refusal.value.code == "no-job"
+    assert Handlers().snapshot(0.0).settings is None
+
+
+def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
+    handlers = job_of(2)
+    with pytest.raises(BadMessage, match="give 0 to 1") as refusal:
+        handlers.query(query(2, 1, 1), now=0.0)
+    assert refusal.value.field == "rank"
+
+
+def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_restarted() -> None:
+    handlers = job_of(2)
+    handlers.report(Report("w", "a", Status(0, 3, 57, 1.0, 0.0), samples=64), now=0.0)
+    row = handlers.snapshot(0.0).rows[0]
+    assert (row.round, row.local_iteration, row.step_times) == (57, 3, (1.0,))
+    assert handlers.query(query(0, 57, 3), now=0.1).action is TRAIN
+    assert handlers.query(query(1, 57, 1, 4.0), now=1.0).action is SYNC
+    assert handlers.query(query(0, 57, 4), now=1.1).action is SYNC
+
+
+def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
+    handlers = job_of(2)
+    handlers.query(query(1, 1, 1, 1.5), now=1.5)
+    handlers.report(report(0, 2), now=2.0)
+    assert handlers.query(query(0, 2, 1, 0.5), now=31.0).action is TRAIN  # it has not entered the round
+    assert handlers.query(query(0, 2, 2, 0.5), now=31.6).action is SYNC
+    assert not handlers.snapshot(31.6).rows[1].counted
+    handlers.report(report(1, 2), now=40.0)
+    assert handlers.snapshot(40.0).straggler == 1
+
+
+def test_the_table_keeps_what_a_status_page_shows() -> None:
+    handlers = job_of(1)
+    where = Device("node-7", "gpu0")
+    for round in range(1, 31):
+        begin = 10.0 * round
+        handlers.report(report(0, round, device=where, accuracy=0.5), now=begin)
+        handlers.query(query(0, round, 3, samples=64), now=begin + 6)
+    row = handlers.snapshot(311.0).rows[0]
+    assert row.device == where
+    assert (row.steps, row.samples) == (90, 90 * 64)
+    assert len(row.past) == HISTORY_ROUNDS
+    last = row.past[-1]
+    assert (last.round, last.entered, last.synced, last.local_iterations) == (29, 290.0, 296.0, 3)
+
+
+def test_accuracies_come_from_rank_0_and_stay_bounded() -> None:
+    handlers = job_of(2)
+    handlers.report(report(1, 1, accuracy=0.9), now=1.0)
+    assert handlers.snapshot(1.0).accuracies == ()
+    for round in range(1, 1000):
+        handlers.report(report(0, round, accuracy=0.5), now=float(round))
+    accuracies = handlers.snapshot(1000.0).accuracies
+    assert accuracies[0] == (1, 1.0, 0.5)
+    assert accuracies[-1] == (999, 999.0, 0.5)
+    assert len(accuracies) <= MAX_ACCURACIES
+
+
+def test_a_query_costs_no_more_with_10_000_workers_than_with_10() -> None:
+    def seconds_per_query(num_workers: int) -> float:
+        handlers = job_of(num_workers)
+        for rank in range(num_workers):
+            handlers.query(query(rank, 1, 1, 1.0 + rank), now=1.0)
+        best = float("inf")
+        for repetition in range(5):
+            begin = time.perf_counter()
+            for steps in range(200):
+                handlers.query(query(0, 2, 200 * repetition + steps + 1, 1.0 + steps), now=2.0)
+            best = min(best, time.perf_counter() - begin)
+        return best / 200
+
+    # Linear would be a thousand times as much; the tree's 14 levels instead of 4 are not even twice.
+    assert seconds_per_query(10_000) < 5 * seconds_per_query(10)
+
+
+conversations = st.lists(
+    st.tuples(
+        st.sampled_from(["report", "query"]),
+        st.integers(0, 2),  # rank
+        st.integers(1, 3),  # round
+        st.integers(0, 4),  # local steps
+        st.integers(0, 320).map(lambda number: number / 64),  # step time
+        st.integers(0, 2560).map(lambda number: number / 64),  # time since the message before
+    ),
+    max_size=40,
+)
+
+
+def talk(conversation: list[tuple[str, int, int, int, float, float]], begin: float, policy: str) -> list[object]:
+    """All answers and refusals."""
+    handlers = Handlers()
+    handlers.reset(Reset("server-0", "a", 3, policy, 0.5), now=begin)
+    now, answers = begin, []
+    for kind, rank, round, steps, seconds, pause in conversation:
+        now += pause
+        status = Status(rank, steps, round, seconds, 0.25)
+        try:
+            if kind == "report":
+                answers.append(handlers.report(Report("w", "a", status), now))
+            else:
+                answers.append(handlers.query(Query("w", "a", status), now))
+        except Conflict as refusal:
+            answers.append(refusal.code)
+    return answers
+
+
+@pytest.mark.parametrize("policy", ["journal", "preprint"])
+@given(conversation=conversations, shift=st.integers(-4096, 4096).map(float))
+def test_a_conversation_does_not_depend_on_where_the_clock_starts(
+    policy: str, conversation: list[tuple[str, int, int, int, float, float]], shift: float
+) -> None:
+    assert talk(conversation, 0.0, policy) == talk(conversation, shift, policy)
+
+
+@pytest.mark.parametrize("policy", ["journal", "preprint"])
+@given(conversation=conversations)
+def test_sending_every_message_twice_changes_no_answer(
+    policy: str, conversation: list[tuple[str, int, int, int, float, float]]
+) -> None:
+    twice = [message for one in conversation for message in (one, (*one[:5], 0.0))]
+    answers = talk(twice, 0.0, policy)
+    assert answers[::2] == answers[1::2]
+    assert answers[::2] == talk(conversation, 0.0, policy)
+
+
+@given(conversation=conversations)
+def test_rounds_and_steps_never_go_back(conversation: list[tuple[str, int, int, int, float, float]]) -> None:
+    handlers = job_of(3)
+    seen = [(1, 0)] * 3
+    for kind, rank, round, steps, seconds, _pause in conversation:
+        status = Status(rank, steps, round, seconds, 0.25)
+        try:
+            if kind == "report":
+                handlers.report(Report("w", "a", status), 1.0)
+            else:
+                handlers.query(Query("w", "a", status), 1.0)
+        except Conflict:
+            pass
+        rows = handlers.snapshot(1.0).rows
+        now = [(row.round, row.local_iteration) for row in rows]
+        assert all(after >= before for before, after in zip(seen, now, strict=True))
+        seen = now
+
+
+# ------------------------------------------------------------------------------------------------- the router
+
+
+class FailingOnce(Handlers):
+    """Its first query fails as no handler should."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed = False
+
+    def query(self, message: Query, now: float) -> Response:
+        if not self.failed:
+            self.failed = True
+            raise ZeroDivisionError("a bug")
+        return super().query(message, now)
+
+
+def test_the_router_tells_the_sender_of_a_failure_and_goes_on() -> None:
+    router = Router(FailingOnce(), clock=lambda: 1.0)
+    router.ask(Reset("server-0", "a", 1, "journal", 0.5))
+    with pytest.raises(ZeroDivisionError):
+        router.ask(query(0, 1, 1))
+    assert router.ask(query(0, 1, 1)).action is SYNC
+
+
+def test_a_snapshot_holds_every_message_before_it() -> None:
+    router = Router(Handlers(), clock=lambda: 1.0)
+    router.ask(Reset("server-0", "a", 1, "journal", 0.5))
+    router.ask(query(0, 12, 1))
+    snapshot = router.snapshot()
+    assert snapshot.round == 12
+    assert dict(snapshot.counts) == {"RESET": 1, "QUERY": 1, "SYNC": 1}

@@ -1,0 +1,303 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from log_tree import NETWORK, ROOT, esync_round, run_program, sync_round, write_device, write_esync, write_sync
+
+import summary
+import utils
+
+
+def summarise(base, *arguments):
+    return summary.main(["-b", str(base), "-n", NETWORK, *arguments])
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+# -------------------------------------------------------------------------------------------- what is written
+
+
+def test_esync_of_two_hosts_is_summarised_round_by_round(tmp_path, capsys):
+    folder = write_esync(tmp_path)
+    (folder / "worker-0.log").write_text("a process log is no host")
+    assert summarise(tmp_path, "-m", "esync") == 0
+    assert read(folder / "ESync.json") == {
+        "alpha": {
+            "gpu0": {
+                "accuracy_list": [0.5, 0.8],
+                "num_samples_list": [192, 192],
+                "self_iters_list": [4, 4],  # three local steps and the aggregation
+                "elapsed_time_list": [4.0, 8.0],
+                "aggregate_time_list": [0.5, 0.5],
+                "accuracy_time_list": [4.0, 8.0],
+                "computing_time_list": [3.0, 3.0],
+                "bytes_pushed_list": [2_000_000, 2_000_000],
+                "bytes_pulled_list": [2_000_000, 2_000_000],
+                "rank": 0,
+                "num_workers": 2,
+            }
+        },
+        "beta": {
+            "cpu": {
+                "accuracy_list": [],
+                "num_samples_list": [64, 64],
+                "self_iters_list": [2, 2],
+                "elapsed_time_list": [5.0, 10.0],
+                "aggregate_time_list": [0.5, 0.5],
+                "accuracy_time_list": [],
+                "computing_time_list": [1.0, 1.0],
+                "bytes_pushed_list": [2_000_000, 2_000_000],
+                "bytes_pulled_list": [2_000_000, 2_000_000],
+                "rank": 1,
+                "num_workers": 2,
+            }
+        },
+    }
+    output = capsys.readouterr()
+    assert output.out == f"{folder}/ESync.json: 2 device(s) on 2 host(s), 2 rounds\n"
+    assert output.err == ""
+
+
+def test_published_logs_get_the_published_keys_and_what_can_be_worked_out(tmp_path, capsys):
+    folder = write_sync(tmp_path)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(folder / "Sync.json")["alpha"]["gpu0"] == {
+        "accuracy_list": [0.4, 0.8, 0.75],
+        "num_samples_list": [64, 64, 64],
+        "self_iters_list": [1, 1, 1],
+        "elapsed_time_list": [12.0, 24.0, 36.0],
+        "aggregate_time_list": [2.0, 2.0, 2.0],
+        "accuracy_time_list": [12.0, 24.0, 36.0],
+        "computing_time_list": [0.75, 0.75, 0.75],
+    }
+    assert capsys.readouterr().err == ""
+
+
+def test_an_accuracy_keeps_the_time_of_its_own_round(tmp_path):
+    rounds = [sync_round(n, 10.0 * n, accuracy) for n, accuracy in enumerate([None, 0.3, None, 0.4, 0.5], start=1)]
+    folder = tmp_path / NETWORK / "async"
+    write_device(folder / "a" / "cpu", rounds)
+    assert summarise(tmp_path, "-m", "async") == 0
+    device = read(folder / "Async.json")["a"]["cpu"]
+    assert device["accuracy_list"] == [0.3, 0.4, 0.5]
+    assert device["accuracy_time_list"] == [20.0, 40.0, 50.0]
+
+
+def test_local_mode_also_writes_the_final_accuracy_for_the_dotted_line(tmp_path):
+    folder = tmp_path / NETWORK / "local"
+    write_device(folder / "a" / "gpu0", [sync_round(1, 1.0, 0.9), sync_round(2, 2.0, 0.875)])
+    assert summarise(tmp_path, "-m", "local") == 0
+    assert (folder / "Local.json").exists()
+    assert (tmp_path / NETWORK / "standalone.txt").read_text() == "0.875\n"
+
+
+def test_local_mode_without_an_accuracy_writes_no_dotted_line(tmp_path, capsys):
+    write_device(tmp_path / NETWORK / "local" / "a" / "cpu", [sync_round(1, 1.0)])
+    assert summarise(tmp_path, "-m", "local") == 0
+    assert not (tmp_path / NETWORK / "standalone.txt").exists()
+    assert "has no accuracy, so standalone.txt is not written" in capsys.readouterr().err
+
+
+def test_without_a_mode_all_that_are_there_are_summarised(tmp_path, capsys):
+    write_esync(tmp_path)
+    write_sync(tmp_path, "sync-niid")
+    (tmp_path / NETWORK / "figures").mkdir()
+    assert summarise(tmp_path) == 0
+    assert (tmp_path / NETWORK / "esync" / "ESync.json").exists()
+    assert (tmp_path / NETWORK / "sync-niid" / "Sync-Non-IID.json").exists()
+    output = capsys.readouterr()
+    assert "ESync.json: 2 device(s)" in output.out
+    assert "Sync-Non-IID.json: 2 device(s)" in output.out
+    assert output.err == ""
+
+
+def test_devices_come_in_natural_order(tmp_path):
+    folder = tmp_path / NETWORK / "sync"
+    for name in ("cpu10", "cpu2", "cpu"):
+        write_device(folder / "a" / name, [sync_round(1, 1.0)])
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert list(read(folder / "Sync.json")["a"]) == ["cpu", "cpu2", "cpu10"]
+
+
+# ------------------------------------------------------------------------------- logs that are not as they should be
+
+
+def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_summarised(tmp_path, capsys):
+    folder = tmp_path / NETWORK / "sync"
+    device = write_device(folder / "a" / "cpu", [sync_round(n, 10.0 * n) for n in (1, 3, 4)])
+    (device / "iter-4.txt").write_text('{"num_iters": 4, "num_sam')
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(folder / "Sync.json")["a"]["cpu"]["elapsed_time_list"] == [10.0, 30.0]
+    warnings = capsys.readouterr().err
+    assert f"{device}: 1 round(s) missing, the first is iter-2.txt" in warnings
+    assert f"{device}/iter-4.txt cannot be read as JSON" in warnings
+    assert "counted without 2 lost round(s)" in warnings
+
+
+def test_empty_host_and_device_folders_are_named_and_the_rest_is_summarised(tmp_path, capsys):
+    folder = write_esync(tmp_path)
+    (folder / "gamma").mkdir()
+    (folder / "alpha" / "gpu1").mkdir()
+    assert summarise(tmp_path, "-m", "esync") == 0
+    assert list(read(folder / "ESync.json")) == ["alpha", "beta"]
+    assert list(read(folder / "ESync.json")["alpha"]) == ["gpu0"]
+    assert capsys.readouterr().err == (
+        f"warning: {folder}/alpha/gpu1 holds no iter-N.txt; left out\n"
+        f"warning: {folder}/gamma holds no device's folder; left out\n"
+    )
+
+
+def test_bytes_that_some_rounds_lack_are_left_out_and_told(tmp_path, capsys):
+    folder = tmp_path / NETWORK / "esync"
+    counted = {"bytes_pushed": 10, "bytes_pulled": 20}
+    write_device(folder / "a" / "cpu", [esync_round(1, 1.0, 1, **counted), esync_round(2, 2.0, 1, bytes_pulled=20)])
+    assert summarise(tmp_path, "-m", "esync") == 0
+    device = read(folder / "ESync.json")["a"]["cpu"]
+    assert "bytes_pushed_list" not in device
+    assert device["bytes_pulled_list"] == [20, 20]
+    assert "bytes_pushed is missing in 1 of 2 rounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("accuracy", ["NaN", '"high"', "null", "-0.5"])
+def test_an_accuracy_that_is_no_number_is_told_and_left_out(tmp_path, capsys, accuracy):
+    folder = tmp_path / NETWORK / "sync"
+    device = write_device(folder / "a" / "cpu", [sync_round(1, 10.0, 0.4), sync_round(2, 20.0, 0.5)])
+    text = (device / "iter-2.txt").read_text()
+    (device / "iter-2.txt").write_text(text.replace('"accuracy": 0.5', f'"accuracy": {accuracy}'))
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(folder / "Sync.json")["a"]["cpu"]["accuracy_list"] == [0.4]
+    assert "after 20.0 s is no number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['{"rank": 0, "num', "[0]", '{"rank": "none"}'])
+def test_a_damaged_run_file_costs_only_the_rank(tmp_path, text):
+    folder = tmp_path / NETWORK / "sync"
+    (write_device(folder / "a" / "cpu", [sync_round(1, 10.0)]) / "run.json").write_text(text)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert "rank" not in read(folder / "Sync.json")["a"]["cpu"]
+
+
+def test_the_missing_logs_of_a_host_are_noticed(tmp_path, capsys):
+    folder = tmp_path / NETWORK / "sync"
+    write_device(folder / "a" / "cpu", [sync_round(1, 10.0)], {"rank": 1, "num_workers": 3})
+    write_device(folder / "a" / "gpu0", [sync_round(1, 10.0)], {"rank": 0, "num_workers": 3})
+    assert summarise(tmp_path, "-m", "sync") == 0
+    warning = capsys.readouterr().err
+    assert "the job had 3 worker(s), the logs are of rank(s) 0, 1; copy the logs of all hosts there" in warning
+
+
+def test_what_an_earlier_run_left_is_noticed(tmp_path, capsys):
+    folder = write_esync(tmp_path)
+    write_device(folder / "beta" / "gpu7", [esync_round(1, 1.0, 1)], {"rank": 1, "num_workers": 2})
+    assert summarise(tmp_path, "-m", "esync") == 0
+    assert (
+        "rank(s) 0, 1, 1; copy the logs of all hosts there, and remove what other runs left" in capsys.readouterr().err
+    )
+
+
+def test_a_mode_without_logs_does_not_keep_the_others_from_their_summaries(tmp_path, capsys):
+    write_esync(tmp_path)
+    (tmp_path / NETWORK / "sync").mkdir()
+    assert summarise(tmp_path) == 0
+    assert (tmp_path / NETWORK / "esync" / "ESync.json").exists()
+    assert f"warning: {tmp_path / NETWORK / 'sync'} holds no readable round log" in capsys.readouterr().err
+
+
+def test_a_folder_of_logs_that_is_no_mode_is_named(tmp_path, capsys):
+    write_esync(tmp_path)
+    write_sync(tmp_path, "sync-old")
+    assert summarise(tmp_path) == 0
+    assert f"{tmp_path / NETWORK / 'sync-old'} is no mode of this program; left out" in capsys.readouterr().err
+
+
+def test_an_empty_mode_leaves_an_earlier_summary_alone(tmp_path, capsys):
+    folder = tmp_path / NETWORK / "esync"
+    (folder / "alpha" / "cpu").mkdir(parents=True)
+    (folder / "ESync.json").write_text("{}")
+    assert summarise(tmp_path, "-m", "esync") == 2
+    assert (folder / "ESync.json").read_text() == "{}"
+
+
+def test_a_summary_that_cannot_be_written_ends_in_one_line(tmp_path, capsys):
+    folder = write_esync(tmp_path)
+    (folder / "ESync.json.tmp").mkdir()  # in the way of the file that is written first
+    assert summarise(tmp_path, "-m", "esync") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ")
+    assert f"{folder}/ESync.json.tmp" in error
+
+
+# ------------------------------------------------------------------------------------------------ as a program
+
+
+def test_the_published_command_line_works():
+    flags = summary.tree_parser("").parse_args(["-b", "/path/to/logs", "-n", "resnet18-v1"])
+    assert flags.base == Path("/path/to/logs")
+    assert flags.network == "resnet18-v1"
+
+
+def test_a_real_run_prints_what_it_wrote(tmp_path):
+    folder = write_esync(tmp_path)
+    result = run_program("summary.py", "-b", tmp_path, "-n", NETWORK, "-m", "esync")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"{folder}/ESync.json: 2 device(s) on 2 host(s), 2 rounds\n"
+
+
+def test_a_real_run_on_an_empty_tree_ends_with_one_line_and_exit_code_2(tmp_path):
+    folder = tmp_path / NETWORK / "esync"
+    folder.mkdir(parents=True)
+    result = run_program("summary.py", "-b", tmp_path, "-n", NETWORK, "-m", "esync")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"error: {folder} holds no readable round log (HOST/DEVICE/iter-N.txt); "
+        "train first, or copy the log folders of all hosts there\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("-b", "{base}/nowhere"), "{base}/nowhere is not a folder; give the one that holds NETWORK/MODE/HOST"),
+        (("-b", "{base}", "-n", "lenett"), "{base}/lenett is not a folder; {base} holds lenet: choose with -n"),
+        (("-b", "{base}", "-n", NETWORK, "-m", "async"), "{base}/lenet holds no folder async, but esync; train first"),
+    ],
+)
+def test_a_wrong_folder_is_named_with_what_is_there(tmp_path, capsys, arguments, complaint):
+    write_esync(tmp_path)
+    assert summary.main([argument.format(base=tmp_path) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert complaint.format(base=tmp_path) in error
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_mode_is_refused_with_the_known_ones(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        summarise(tmp_path, "-m", "esink")
+    assert end.value.code == 2
+    assert "esync-niid" in capsys.readouterr().err
+
+
+def test_summary_needs_nothing_but_the_standard_library():
+    program = (
+        "import sys\n"
+        "for name in ('mxnet', 'django', 'numpy', 'matplotlib', 'requests'): sys.modules[name] = None\n"
+        "import summary\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
+
+
+def test_the_reader_knows_the_stages_that_the_writer_uses(tmp_path):
+    now = iter([0.0, 0.0, 1.0, 3.0, 7.0, 15.0, 15.0, 15.0]).__next__
+    measure = utils.Measure(write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", []), clock=now)
+    for stage in (utils.GET_BATCH, utils.FORWARD_BACKWARD, utils.GLOBAL_AGGREGATE):
+        measure.enter(stage)  # at 1, 3 and 7 s
+    measure.write_round(64, None)  # ends at 15 s
+    assert summarise(tmp_path, "-m", "sync") == 0
+    device = read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]
+    assert device["computing_time_list"] == [6.0]  # 2 s get_batch, 4 s forward and backward
+    assert device["aggregate_time_list"] == [8.0]
+    assert device["elapsed_time_list"] == [15.0]
