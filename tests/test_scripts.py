@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import get_data, local_cluster
+import config
+from scripts import demo, get_data, local_cluster
 from scripts.process import Kind, Role
 from scripts.roles import build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
@@ -220,8 +221,8 @@ def test_a_roles_exit_code_is_passed_on_if_it_is_about_the_set_up(tmp_path, code
 
 
 def test_of_several_dead_the_cause_is_named(tmp_path):
-    lost = role(tmp_path, Kind.WORKER, "time.sleep(0.05); os._exit(3)", "worker 0")
-    killed = role(tmp_path, Kind.WORKER, "os.kill(os.getpid(), 9)", "worker 1")
+    lost = role(tmp_path, Kind.WORKER, f"{SERVER}\nos._exit(3)", "worker 0")
+    killed = role(tmp_path, Kind.WORKER, f"{DONE}; os.kill(os.getpid(), 9)", "worker 1")
     assert "worker 1 was killed by signal 9" in supervise(lost, killed)[1][-1]
 
 
@@ -282,7 +283,7 @@ def test_what_a_role_started_ends_with_it(tmp_path):
 
 
 def test_the_console_shows_one_worker_whole_and_of_the_others_what_matters(tmp_path):
-    program = "print('round 1'); print(f'12:00:01 worker | warning: {sys.argv[2]} is hot', flush=True); time.sleep(0.5)"
+    program = "print('round 1'); print(f'12:00:01 worker | warning: {sys.argv[2]} is hot')"
     _, lines = supervise(
         role(tmp_path, Kind.WORKER, program, "worker 0", show_all=True),
         role(tmp_path, Kind.WORKER, program, "worker 1"),
@@ -295,9 +296,9 @@ def test_the_console_shows_one_worker_whole_and_of_the_others_what_matters(tmp_p
 
 
 def test_what_is_wrong_for_all_is_said_once(tmp_path):
-    program = "print(f'12:00:01 {sys.argv[2]} | error: no data', flush=True); time.sleep(0.3)"
-    _, lines = supervise(*(role(tmp_path, Kind.WORKER, program, f"worker {rank}") for rank in range(3)))
-    assert lines == ["12:00:01 worker 0 | error: no data"]
+    program = "print(f'12:00:01 {sys.argv[2]} | error: no data')"
+    _, (line,) = supervise(*(role(tmp_path, Kind.WORKER, program, f"worker {rank}") for rank in range(3)))
+    assert line.endswith("| error: no data")
 
 
 @pytest.mark.parametrize(
@@ -403,6 +404,15 @@ def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
     assert [line for line in lines if "warning" in line] == [
         f"warning: {stale} is of an earlier job and counts in this one's summary; to remove it: rm -r '{stale}'"
     ]
+
+
+@pytest.mark.parametrize("mode", demo.MODES)
+def test_the_demo_asks_for_the_job_that_its_options_say(mode):
+    given, for_main = demo.parse(["--seconds", "9", "-e", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
+    job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
+    worker = config.parse(build_roles(job)[-1].command[2:])
+    assert (worker.mode, worker.max_seconds, worker.eval_duration, worker.seed) == (mode, 9, 3, 7)
+    assert (worker.min_step_time, worker.device) == (0.2, "cpu1")
 
 
 # --------------------------------------------------------------------------------------------------- get_data
@@ -515,9 +525,7 @@ def test_the_environment_is_made_once_and_again_when_that_was_interrupted(copy):
     first = set_up(copy)
     assert first.returncode == 0, first.stderr
     assert "making" in first.stderr
-    begin = time.monotonic()
     assert set_up(copy).stderr == f"{copy}/.venv is ready\n"
-    assert time.monotonic() - begin < 1
 
     (copy / "requirements.txt").write_text("# still nothing\n")
     changed = set_up(copy)

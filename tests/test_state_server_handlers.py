@@ -96,11 +96,13 @@ def test_a_query_that_a_later_one_has_overtaken_gets_the_later_answer() -> None:
 
 def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
     handlers = job_of(2)
-    handlers.query(query(1, 1, 1, 4.0), now=4.0)
-    assert handlers.query(query(0, 1, 1, 1.0), now=4.0).action is SYNC
-    # A much slower third thought would make worker 0 wait; it was told already.
-    handlers.report(report(1, 2), now=5.0)
-    assert handlers.query(query(0, 1, 2, 1.0), now=5.0).action is SYNC
+    for rank, seconds in ((0, 4.0), (1, 1.0)):
+        handlers.report(Report("w", "a", Status(rank, 0, 1, seconds, 0.0)), now=0.0)
+    assert handlers.query(query(0, 1, 1, 4.0), now=4.0).action is SYNC
+    # Now the other one turns out to be far away: without the first answer there would be time for a step.
+    handlers.report(Report("w", "a", Status(1, 0, 1, 1.0, 100.0)), now=4.0)
+    assert handlers.snapshot(4.0).straggler == 1
+    assert handlers.query(query(0, 1, 2, 4.0), now=8.0).action is SYNC
 
 
 def test_a_report_that_comes_after_its_rounds_first_query_moves_nothing_back() -> None:

@@ -1,0 +1,1 @@
+"""The Django project around the state server's one app, `server`."""

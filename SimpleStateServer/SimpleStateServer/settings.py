@@ -1,0 +1,51 @@
+"""Settings of the state server. What a user may change comes from the environment:
+
+ESYNC_SECRET_KEY  Django's secret key (default: random at every start; nothing that is signed outlives the process)
+ESYNC_TOKEN       when set, every POST needs the header `Authorization: Bearer <token>`
+ESYNC_POLICY      policy of a job that is started by the published `POST /init/` (default: preprint, as published)
+ESYNC_LOG_LEVEL   how much the server's own log says (default: INFO; DEBUG names every decision)
+"""
+
+import os
+import secrets
+
+from django.core.exceptions import ImproperlyConfigured
+from server.policies import POLICIES
+
+DEBUG = False
+SECRET_KEY = os.environ.get("ESYNC_SECRET_KEY") or secrets.token_urlsafe(50)
+# Workers reach the server under whatever name or address their network gives it, and no answer is built from the Host
+# header, so there is nothing that a list of names would protect.
+ALLOWED_HOSTS = ["*"]
+
+INSTALLED_APPS = ["server"]
+# None on purpose. Every worker asks after every local step, so each layer is paid on every query.
+MIDDLEWARE: list[str] = []
+ROOT_URLCONF = "SimpleStateServer.urls"
+WSGI_APPLICATION = "SimpleStateServer.wsgi.application"
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
+USE_TZ = True
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024  # bytes of a request's body; more is answered with 413
+
+STATE_SERVER_TOKEN = os.environ.get("ESYNC_TOKEN", "")
+STATE_SERVER_INIT_POLICY = os.environ.get("ESYNC_POLICY") or "preprint"
+if STATE_SERVER_INIT_POLICY not in POLICIES:
+    raise ImproperlyConfigured(
+        f"ESYNC_POLICY={STATE_SERVER_INIT_POLICY!r} is unknown; choose from {', '.join(POLICIES)}"
+    )
+STATE_SERVER_LOG_LEVEL = os.environ.get("ESYNC_LOG_LEVEL") or "INFO"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s state server | %(message)s", "datefmt": "%H:%M:%S"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "WARNING"},
+    "loggers": {
+        "server": {"level": STATE_SERVER_LOG_LEVEL},
+        # A line for every query, and for every 409 of a worker that waits for its job, would bury everything else.
+        "django.request": {"level": "ERROR"},
+        "django.server": {"handlers": ["stderr"], "level": "ERROR", "propagate": False},
+    },
+}

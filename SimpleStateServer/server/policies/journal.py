@@ -1,0 +1,57 @@
+"""ESync as in the journal paper: balances the reach-server time, computation plus transmission.
+
+Source: Li et al., "ESync: Accelerating Intra-Domain Federated Learning in Heterogeneous Data Centers", IEEE
+Transactions on Services Computing 15(4), 2022, doi 10.1109/TSC.2020.3044043.
+
+Rule: with d_k = c_k + m_k and straggler s = argmax d, worker k aggregates when it is s, when s has done a step in this
+round or was told to aggregate, or when one more step would bring its update later than the straggler's:
+now + d_k > t_s + d_s. There is no epsilon.
+
+Two additions. A worker whose step time is not known yet counts as the slowest of all, so the first round needs no
+times: the others train until it has done its first step. And a straggler that is a round ahead is not waited for.
+"""
+
+from __future__ import annotations
+
+from server.messages import Action
+from server.policies.policy import Decision, Policy, sync, train
+from server.state import Row, Table
+
+
+def delay(row: Row) -> float:
+    """d_k in seconds; infinite while the worker's step time is not known."""
+    return row.reach_server_time
+
+
+def decide(table: Table, rank: int, now: float) -> Decision:
+    """Answers a QUERY.
+
+    Args:
+        table: the state table; the asker's row holds what it has just told.
+        rank: of the asker.
+        now: seconds on the clock of the table's times.
+    """
+    asker, straggler = table.rows[rank], table.slowest
+    if asker.local_iteration == 0:
+        return train("no local step in this round yet")
+    if asker.round > straggler.round:
+        return train(f"straggler {straggler.rank} has not entered round {asker.round} yet")
+    if asker.rank == straggler.rank:
+        return sync(f"is the straggler: reaches the server in {delay(asker):.3g} s")
+    if asker.round < straggler.round:
+        return sync(f"straggler {straggler.rank} is in round {straggler.round} already")
+    if straggler.local_iteration >= 1:
+        return sync(f"straggler {straggler.rank} has done a step in this round")
+    if straggler.action is Action.SYNC:
+        return sync(f"straggler {straggler.rank} was told to aggregate")
+    if straggler.since is None or straggler.step_time is None:
+        return train(f"the step time of worker {straggler.rank} is not known yet")
+    left = straggler.since + delay(straggler) - now
+    if delay(asker) > left:
+        return sync(
+            f"another step would take {delay(asker):.3g} s, and straggler {straggler.rank} is due in {left:.3g} s"
+        )
+    return train(f"straggler {straggler.rank} is due in {left:.3g} s, another step takes {delay(asker):.3g} s")
+
+
+POLICY = Policy("journal", delay, decide)

@@ -1,0 +1,46 @@
+"""ESync as first published: balances the computation time, with a tolerance epsilon in seconds.
+
+Source: the ESync preprint and its published program. The decision is kept exactly, except that the times are the
+server's own and not the worker's `te`, so that skewed clocks decide nothing.
+
+Rule: with s the worker of the longest last step c, rest = c_s - (now - t_s). Worker k aggregates when it is s, when s
+was told to aggregate, or when c_k + epsilon > rest; not before s has entered the current round.
+"""
+
+from __future__ import annotations
+
+from server.messages import Action
+from server.policies.policy import Decision, Policy, sync, train
+from server.state import Row, Table
+
+
+def delay(row: Row) -> float:
+    """Seconds of the last local step; 0 while it is not known, as in the published program."""
+    return row.computation_time or 0.0
+
+
+def decide(table: Table, rank: int, now: float) -> Decision:
+    """Answers a QUERY.
+
+    Args:
+        table: the state table; the asker's row holds what it has just told.
+        rank: of the asker.
+        now: seconds on the clock of the table's times.
+    """
+    asker, slowest = table.rows[rank], table.slowest
+    if asker.local_iteration == 0:
+        return train("no local step in this round yet")
+    if slowest.round < table.round:
+        return train(f"the slowest device {slowest.rank} has not entered round {table.round} yet")
+    if asker.rank == slowest.rank:
+        return sync(f"is the slowest device: its last step took {delay(asker):.3g} s")
+    if slowest.action is Action.SYNC:
+        return sync(f"the slowest device {slowest.rank} was told to aggregate")
+    rest = delay(slowest) - (0.0 if slowest.since is None else now - slowest.since)
+    comparison = f"{delay(asker):.3g} s + epsilon {table.epsilon:.3g} s against {rest:.3g} s"
+    if delay(asker) + table.epsilon > rest:
+        return sync(f"the slowest device {slowest.rank} is nearly done: {comparison}")
+    return train(f"time for another step before the slowest device {slowest.rank} is done: {comparison}")
+
+
+POLICY = Policy("preprint", delay, decide)
