@@ -30,6 +30,7 @@ NETWORKS = (
 )
 DATASETS = ("fashion-mnist", "mnist", "cifar10")
 POLICIES = ("journal", "preprint")
+QUERIES = ("blocking", "non-blocking")
 ROLES = ("scheduler", "server", "worker")
 
 
@@ -163,6 +164,18 @@ class Config:
     )
     epsilon: float = _flag(
         "--epsilon", default=0.5, type=_at_least(0, float), help="tolerance in seconds of the preprint's rule"
+    )
+    query: str = _flag(
+        "--query",
+        default="blocking",
+        choices=QUERIES,
+        help="ESync's question after each local step: wait for the answer, or train on until it comes",
+    )
+    query_delay: float = _flag(
+        "--query-delay",
+        default=0.0,
+        type=_at_least(0, float),
+        help="seconds on top of each round trip to the state server: emulates a slower network",
     )
     start_timeout: float = _flag(
         "--start-timeout",

@@ -99,6 +99,7 @@ LOCAL_UPDATE = "local update"
 GLOBAL_UPDATE = "global update"  # ESync's aggregation
 GLOBAL_AGGREGATE = "global aggregate"  # that of SSGD, ASGD and DC-ASGD
 EVALUATION = "evaluation"
+ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
 
 COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
@@ -157,6 +158,14 @@ class Measure:
         self._close()
         self._stage = None
         self._steps.append({})
+
+    def abandon_step(self) -> None:
+        """The current entry's step is given up: what it took so far was of no use."""
+        self._close()
+        self._stage = None
+        times = self._steps[-1]
+        lost = sum(times.pop(stage) for stage in COMPUTING_STAGES if stage in times)
+        times[ABANDONED] = lost
 
     def _close(self) -> None:
         now = self._clock()

@@ -25,6 +25,7 @@ from trainer.base import DeviceFeed, Job, Trainer
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
+from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from utils import Measure
@@ -37,10 +38,10 @@ STEP_SIZE = 0.002
 class OneStepARound:
     """A state server that always says: aggregate."""
 
-    def begin_job(self, job, num_workers):
+    def begin_job(self):
         pass
 
-    def join(self, job, rank):
+    def join(self, job, rank, num_workers):
         pass
 
     def report(self, round_, step_s, transmission_s, accuracy):
@@ -100,7 +101,9 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         if algorithm == "sync":
             trainer = SyncTrainer(mine, store, STEP_SIZE)
         elif algorithm == "esync":
-            trainer = ESyncTrainer(mine, store, OneStepARound(), STEP_SIZE, 1.0, sample_share=0.5)
+            state = OneStepARound()
+            queries = BlockingQueries(state)
+            trainer = ESyncTrainer(mine, store, state, queries, STEP_SIZE, 1.0, sample_share=0.5)
         else:
             compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
             trainer = AsyncTrainer(mine, store, cluster.num_servers, STEP_SIZE, compensation)

@@ -394,7 +394,7 @@ def test_only_post_changes_anything(server: StateServerProcess, worker: Worker, 
 
 
 def test_reading_endpoints_refuse_a_post(server: StateServerProcess) -> None:
-    for path in ("/", "/healthz"):
+    for path in ("/", "/healthz", "/status.json", "/metrics"):
         answer = requests.post(f"{server.url}{path}", data={"a": "b"}, timeout=TIMEOUT_S)
         assert_json_error(answer, 405)
         assert answer.headers["Allow"] == "GET, HEAD"

@@ -53,9 +53,9 @@ class AsyncTrainer(Trainer):
             model.broadcast(self.parameters.weights)
         self._votes.broadcast([mx.nd.zeros((1,))])
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        self.compute_gradients(images, labels)
+        return self.compute_gradients(images, labels)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Pushes the gradients as they are computed, and pulls the weights that follow."""

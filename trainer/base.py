@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.data import Samples
+from trainer.data import EndlessBatches, Samples
 from trainer.engine import mx
 from trainer.parameters import Exchange, Parameters
+from trainer.queries import FORWARD_SHARE
 from trainer.stop import Limits
 from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, Measure
 
@@ -59,7 +60,7 @@ class Job:
 
     network: Any
     feed: DeviceFeed
-    batches: Iterator[Samples]
+    batches: EndlessBatches
     warm_up_batch: Samples  # any samples: nothing is learnt from them
     evaluate: Callable[[], float] | None  # on rank 0 only
     eval_every: int  # rounds
@@ -75,6 +76,8 @@ class Trainer:
 
     # In a synchronous job all ranks do the same rounds, so the end of one must be the end of all.
     rounds_in_step = True
+    # Whether a step can be given up between its forward and its backward pass.
+    can_abandon = False
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -95,9 +98,16 @@ class Trainer:
     def begin_round(self) -> None:
         """Called before the first local step of each round."""
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
-        """One step on one batch: the gradient, and what the algorithm does with it locally."""
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+        """One step on one batch: the gradient, and what the algorithm does with it locally.
+
+        Returns False if the step was given up, because the round turned out to be over; nothing of it may be left.
+        """
         raise NotImplementedError
+
+    def round_is_over(self) -> bool:
+        """Asked in the middle of a step where `can_abandon`: whether to give it up."""
+        return False
 
     def ready(self) -> bool:
         """Whether the round's local steps are done."""
@@ -106,6 +116,9 @@ class Trainer:
     def synchronize(self, wants_stop: bool) -> bool:
         """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
+
+    def end(self) -> None:
+        """Called after the last round."""
 
     # ----------------------------------------------------------------------------------------------- the loop
 
@@ -122,6 +135,7 @@ class Trainer:
             self.rounds += 1
             reason = self._train_round()
             if reason:
+                self.end()
                 return reason
 
     def _train_round(self) -> str:
@@ -133,7 +147,10 @@ class Trainer:
             batch = next(self.job.batches)
             images, labels = self.job.feed(batch)
             measure.enter(FORWARD_BACKWARD)
-            self.local_step(images, labels)
+            if not self.local_step(images, labels):
+                self.job.batches.put_back(batch)
+                measure.abandon_step()
+                break
             self.steps += 1
             samples += len(batch.labels)
             if self.ready():
@@ -148,14 +165,28 @@ class Trainer:
         self._write(samples, accuracy)
         return reason
 
-    def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
-        """Gradients of the loss summed over the batch. Only begins: wait for them before you time them."""
+    def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+        """Gradients of the loss summed over the batch. Only begins: wait for them before you time them.
+
+        Returns False if the step was given up after the forward pass.
+        """
         with mx.autograd.record():
-            self._loss = self._loss_function(self.job.network(images), labels)
-        self._loss.backward()
+            loss = self._loss_function(self.job.network(images), labels)
+        if self.can_abandon:
+            loss.wait_to_read()
+            self._pad(FORWARD_SHARE)
+            if self.round_is_over():
+                return False
+        loss.backward()
+        self._pad(1.0)
+        self._loss = loss
+        return True
+
+    def _pad(self, share: float) -> None:
+        """Emulates a slower device: waits until a share of the step's shortest time has passed."""
         if self.job.min_step_time_s:
             mx.nd.waitall()
-            time.sleep(max(0.0, self._step_began + self.job.min_step_time_s - time.monotonic()))
+            time.sleep(max(0.0, self._step_began + share * self.job.min_step_time_s - time.monotonic()))
 
     def _warm_up(self) -> None:
         """One pass with nothing kept: memory and kernels are set up before the first step is timed."""

@@ -197,11 +197,18 @@ class EndlessBatches:
         self._batch_size = batch_size
         self._random = np.random.default_rng(seed)
         self._order = indices[:0]
+        self._returned: list[Samples] = []
 
     def __iter__(self) -> EndlessBatches:
         return self
 
+    def put_back(self, batch: Samples) -> None:
+        """Takes back a batch that was drawn and not trained on; it is the next one again."""
+        self._returned.append(batch)
+
     def __next__(self) -> Samples:
+        if self._returned:
+            return self._returned.pop()
         while len(self._order) < self._batch_size:
             self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
         chosen, self._order = np.split(self._order, [self._batch_size])

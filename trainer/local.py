@@ -14,13 +14,14 @@ class LocalTrainer(Trainer):
         super().__init__(job)
         self._step_size = step_size
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step."""
         self.compute_gradients(images, labels)
         mx.nd.waitall()
         self.measure.enter(LOCAL_UPDATE)
         self.parameters.sgd_step(self._step_size)
         mx.nd.waitall()
+        return True
 
     def synchronize(self, wants_stop: bool) -> bool:
         """There is nobody to agree with."""

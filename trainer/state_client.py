@@ -1,11 +1,14 @@
-"""A worker's side of the state server: messages as JSON over one kept HTTP connection."""
+"""A worker's side of the state server: messages as JSON over kept HTTP connections."""
 
 from __future__ import annotations
 
 import logging
 import os
 import random
+import statistics
+import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +20,13 @@ CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
-# How long a worker goes on asking a server that does not answer, or does not know the job yet.
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0  # how long a worker waits for a server that is restarted
+ROUND_TRIPS = 5  # that the round trip time is the median of
+
+# The server's words for a job that it does not know: not yet, or not any more because it was restarted.
+UNKNOWN_JOB = ("no-job", "unknown-job")
+# And for a message of a round that this worker has left meanwhile: a question that later ones have overtaken.
+OVERTAKEN = "stale"
 
 _JOB_NUMBER_RANGE = 1 << 24  # whole numbers below this survive the kvstore's float32
 
@@ -34,30 +42,49 @@ def job_id(number: Sequence[float]) -> str:
 
 
 class StateClient:
-    """Sends RESET, REPORT and QUERY; understands RESPONSE. Every message may be sent twice without harm."""
+    """Sends RESET, REPORT and QUERY; understands RESPONSE.
+
+    Every message may be sent twice without harm, so it is sent until it is answered. Threads may share a client.
+    """
 
     def __init__(
-        self, host: str, port: str, policy: str, epsilon_s: float, host_name: str, device: str, token: str | None = None
+        self,
+        host: str,
+        port: str,
+        policy: str,
+        epsilon_s: float,
+        host_name: str = "",
+        device: str = "",
+        batch_size: int = 0,
+        delay_s: float = 0.0,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """
         Args:
-            policy: ESync's rule for the jobs that this client begins.
+            policy: ESync's rule for the job.
             epsilon_s: tolerance of the preprint's rule.
             host_name: this worker's host, for the status page.
             device: this worker's device, for the status page.
-            token: shared secret of the state server; default: environment variable ESYNC_TOKEN.
+            batch_size: samples of a local step, for the status page.
+            delay_s: emulated network: added to each round trip.
+            patience_s: how long to go on asking a server that does not answer.
         """
         self.address = f"http://{host}:{port}"
-        self._policy = policy
-        self._epsilon_s = epsilon_s
+        self._rule = {"policy": policy, "epsilon": epsilon_s}
         self._device = {"host": host_name, "device": device}
+        self._batch_size = batch_size
+        self._delay_s = delay_s
+        self._patience_s = patience_s
         self._job = ""
+        self._num_workers = 0
         self._rank = 0
-        self._session = requests.Session()
-        self._session.trust_env = False  # a proxy has no place between a worker and its state server
-        token = os.environ.get("ESYNC_TOKEN") if token is None else token
-        if token:
-            self._session.headers["Authorization"] = f"Bearer {token}"
+        self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
+        self._thread = threading.local()
+
+    @property
+    def round_trip_s(self) -> float:
+        """Median of the last round trips; 0 before the first."""
+        return statistics.median(self._round_trips) if self._round_trips else 0.0
 
     def check(self) -> None:
         """Makes sure that the server is there, before this worker joins the cluster.
@@ -75,15 +102,18 @@ class StateClient:
         if answer.status_code != 200:
             raise SetupError(f"{self.address} answers {answer.status_code} to /healthz: that is not a state server")
 
-    def begin_job(self, job: str, num_workers: int) -> None:
-        """RESET: the server forgets the job before and makes an empty record for each rank."""
-        self._job = job
-        rule = {"policy": self._policy, "epsilon": self._epsilon_s}
-        self._send({"msg_type": "RESET", "num_workers": num_workers, **rule})
-
-    def join(self, job: str, rank: int) -> None:
+    def join(self, job: str, rank: int, num_workers: int) -> None:
         """From now on this client speaks for `rank` in `job`."""
-        self._job, self._rank = job, rank
+        self._job, self._rank, self._num_workers = job, rank, num_workers
+
+    def begin_job(self) -> None:
+        """RESET: the server forgets the job before and makes an empty record for each rank.
+
+        Raises:
+            PeerLost: no answer.
+            JobError: the server refuses the job.
+        """
+        self._send({"msg_type": "RESET", "num_workers": self._num_workers, **self._rule})
 
     def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
         """REPORT: this worker has the global model and enters round `round_`."""
@@ -94,7 +124,8 @@ class StateClient:
 
     def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """QUERY after a local step: whether to aggregate now (SYNC) or to train on (TRAIN)."""
-        answer = self._send({"msg_type": "QUERY", "status": self._status(round_, steps, step_s, transmission_s)})
+        status = self._status(round_, steps, step_s, transmission_s)
+        answer = self._send({"msg_type": "QUERY", "status": status, "samples": self._batch_size})
         return bool(answer["action"] == "SYNC")
 
     def _status(self, round_: int, steps: int, step_s: float, transmission_s: float) -> dict[str, Any]:
@@ -107,41 +138,66 @@ class StateClient:
             "timestamp": time.time(),
         }
 
+    @property
+    def _session(self) -> requests.Session:
+        """This thread's own connection."""
+        if not hasattr(self._thread, "session"):
+            session = requests.Session()
+            session.trust_env = False  # a proxy has no place between a worker and its state server
+            token = os.environ.get("ESYNC_TOKEN")
+            if token:
+                session.headers["Authorization"] = f"Bearer {token}"
+            self._thread.session = session
+        session = self._thread.session
+        assert isinstance(session, requests.Session)
+        return session
+
     def _send(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Sends a message until it is answered.
+        """Sends a message until it is answered. A server that was restarted is told about the job first.
 
         Raises:
-            PeerLost: no answer within PATIENCE_S.
+            PeerLost: no answer for as long as this client is patient.
             JobError: the server refuses the message.
         """
-        envelope = {"sender": f"worker-{self._rank}", "receiver": "state-server", "job": self._job, **message}
-        give_up, pause = time.monotonic() + PATIENCE_S, FIRST_PAUSE_S
+        give_up, pause = time.monotonic() + self._patience_s, FIRST_PAUSE_S
         while True:
             try:
-                answer = self._session.post(
-                    f"{self.address}/message/", json=envelope, timeout=(CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S)
-                )
+                answer = self._post(message)
                 if answer.ok:
                     return dict(answer.json())
                 trouble = f"answered {answer.status_code}: {answer.text[:300]}"
-                # Unknown jobs become known: rank 0 may be a moment behind. Anything else is refused for good.
-                if answer.status_code not in (409, 502, 503, 504):
+                code = answer.json().get("code")
+                if code == OVERTAKEN:
+                    return {"action": "TRAIN"}
+                if code in UNKNOWN_JOB and message["msg_type"] != "RESET":
+                    self.begin_job()
+                    continue
+                if answer.status_code < 500:
                     raise JobError(f"the state server at {self.address} {trouble}")
             except (requests.RequestException, ValueError) as error:
                 trouble = f"does not answer ({_reason(error)})"
             if time.monotonic() + pause > give_up:
-                raise PeerLost(f"the state server at {self.address} {trouble}; tried for {PATIENCE_S:g} s")
+                raise PeerLost(f"the state server at {self.address} {trouble}; tried for {self._patience_s:g} s")
             if pause == FIRST_PAUSE_S:
                 logging.warning("the state server at %s %s; asking again", self.address, trouble)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
+    def _post(self, message: dict[str, Any]) -> requests.Response:
+        envelope = {"sender": f"worker-{self._rank}", "receiver": "state-server", "job": self._job, **message}
+        begin = time.monotonic()
+        time.sleep(self._delay_s / 2)
+        answer = self._session.post(
+            f"{self.address}/message/", json=envelope, timeout=(CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S)
+        )
+        time.sleep(self._delay_s / 2)
+        self._round_trips.append(time.monotonic() - begin)
+        return answer
+
 
 def _reason(error: Exception) -> str:
     """The innermost cause of a connection error, without the library's wrapping."""
-    while error.__context__ is not None and not isinstance(error, OSError | TimeoutError):
-        error = error.__context__  # type: ignore[assignment]
-    cause: BaseException | None = error
-    while isinstance(cause, requests.RequestException) and cause.__context__ is not None:
-        cause = cause.__context__.__cause__ or cause.__context__
+    cause: BaseException = error
+    while cause.__context__ is not None and not getattr(cause, "strerror", None):
+        cause = cause.__context__
     return getattr(cause, "strerror", None) or type(cause).__name__

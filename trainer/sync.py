@@ -66,9 +66,9 @@ class SyncTrainer(SynchronousTrainer):
         super().__init__(job, store)
         self._step_size = step_size
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        self.compute_gradients(images, labels)
+        return self.compute_gradients(images, labels)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics."""

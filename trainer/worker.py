@@ -17,6 +17,7 @@ from trainer.base import DeviceFeed, Evaluator, Job, Trainer
 from trainer.engine import device_context, mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
+from trainer.queries import BlockingQueries, NonBlockingQueries
 from trainer.run_folder import RunFolder
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
@@ -48,6 +49,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             config.epsilon,
             host_name=platform.node(),
             device=config.device,
+            batch_size=config.batch_size,
+            delay_s=config.query_delay,
         )
         state.check()
     if cluster is None:
@@ -131,4 +134,5 @@ def _trainer(
         compensation = config.dcasgd_lambda if config.use_dcasgd else None
         return AsyncTrainer(job, store, cluster.num_servers, config.learning_rate, compensation)
     assert state is not None
-    return ESyncTrainer(job, store, state, config.local_lr, config.global_lr, sample_share)
+    queries = BlockingQueries(state) if config.query == "blocking" else NonBlockingQueries(state)
+    return ESyncTrainer(job, store, state, queries, config.local_lr, config.global_lr, sample_share)

@@ -132,25 +132,24 @@ def _timeline(snapshot: Snapshot, shown: list[Row], states: list[str]) -> dict[s
     def age(moment: float | None) -> float | None:
         return None if moment is None else _rounded(now - moment)
 
-    lanes = []
+    lanes: list[dict[str, Any]] = []
+    seconds = 0.0
     for row in shown:
         spans = [(past.round, past.entered, past.synced) for past in row.past]
         if row.entered is not None:
             spans.append((row.round, row.entered, row.synced))
         left = [entered for _, entered, _ in spans[1:]] + [None]
+        recent = [(*span, until) for span, until in zip(spans, left, strict=False) if span[0] >= first_round]
+        if recent:
+            seconds = max(seconds, now - recent[0][1])
         lanes.append(
             {
                 "rank": row.rank,
                 "silent": age(row.heard) if states[row.rank] == SILENT else None,
-                "spans": [
-                    [round, age(entered), age(synced), age(until)]
-                    for (round, entered, synced), until in zip(spans, left, strict=False)
-                    if round >= first_round
-                ],
+                "spans": [[round, age(entered), age(synced), age(until)] for round, entered, synced, until in recent],
             }
         )
-    ages = [span[1] for lane in lanes for span in lane["spans"]]  # type: ignore[attr-defined]
-    return {"seconds": max(ages, default=0.0), "lanes": lanes}
+    return {"seconds": _rounded(seconds), "lanes": lanes}
 
 
 def _rounded(seconds: float) -> float:
