@@ -31,10 +31,11 @@ class StateServerProcess:
 
 
 @contextlib.contextmanager
-def running_state_server(**environment: str) -> Iterator[StateServerProcess]:
-    """Starts `manage.py runserver` on a free port of 127.0.0.1 and ends it afterwards, whatever happens.
+def running_state_server(port: int = 0, **environment: str) -> Iterator[StateServerProcess]:
+    """Starts `manage.py runserver` on 127.0.0.1 and ends it afterwards, whatever happens.
 
     Args:
+        port: where it listens; 0: a free port.
         environment: variables such as ESYNC_TOKEN; none of the caller's own ESYNC_ variables reach the server.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ESYNC_", "DJANGO_"))}
@@ -42,7 +43,7 @@ def running_state_server(**environment: str) -> Iterator[StateServerProcess]:
         log = Path(folder) / "server.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", "runserver", "127.0.0.1:0", "--noreload"],
+                [sys.executable, "manage.py", "runserver", f"127.0.0.1:{port}", "--noreload"],
                 cwd=SERVER_FOLDER,
                 env={**inherited, "PYTHONUNBUFFERED": "1", **environment},
                 stdout=output,

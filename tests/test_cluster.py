@@ -1,14 +1,15 @@
 """Whole jobs as users start them: scripts/local_cluster with real processes, real data, the real state server."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, free_ports, wait_for
+from state_server_process import running_state_server
 
 import summary
 from utils import RUN_FILE, iter_files, read_json, read_rounds
@@ -74,6 +75,41 @@ def test_esync_gives_the_fast_workers_more_local_steps(tmp_path):
     assert middle[0] > middle[1] > middle[2]
 
 
+def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_is_complete(tmp_path):
+    flags = ["--max-rounds", "6", "-e", "100", "--query", "non-blocking", "--query-delay", "0.1"]
+    run_cluster(tmp_path, "-m", "esync", "--workers", "0.02,0.02,0.3", worker_flags=flags)
+    abandoned = 0
+    for folder in device_folders(tmp_path / "lenet" / "esync"):
+        records = list(read_rounds(folder, no_warnings))
+        assert len(records) == 6
+        for record in records:
+            *steps, last = record["time"].values()
+            assert record["num_samples"] == 64 * len(steps)  # what is complete is aggregated, the rest is not counted
+            assert all("local update" in step for step in steps)
+            assert "global update" in last
+            abandoned += "abandoned" in last
+    assert abandoned > 0
+
+
+def test_a_state_server_that_comes_back_costs_no_round(tmp_path):
+    (port,) = free_ports(1)
+    with cluster(tmp_path, num_workers=2) as processes:
+        with running_state_server(port):
+            for rank, step_time in enumerate(("0.02", "0.2")):
+                flags = ["-m", "esync", "-c", "1", "-n", "lenet", "-e", "1000", "--max-rounds", "12"]
+                flags += ["-ld", str(tmp_path), "-port", str(port), "--device-name", f"cpu{rank}"]
+                flags += ["--min-step-time", step_time]
+                processes.start_worker(rank, "main.py", *flags)
+            wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
+        assert all(process.poll() is None for process in processes.running.values())
+        with running_state_server(port):
+            assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+    for rank in range(2):
+        assert len(list(read_rounds(tmp_path / f"cpu{rank}", no_warnings))) == 12
+        assert "12 rounds done" in read_json(tmp_path / f"cpu{rank}" / RUN_FILE)["ended"]
+    assert "was restarted; telling it about the job" in processes.log("worker0") + processes.log("worker1")
+
+
 def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path):
     flags = ["--max-rounds", "2", "-e", "100", "-ll", "0.0005", "-b", "8", "--dataset", "fashion-mnist"]
     run_cluster(tmp_path, "-m", "esync", "-n", "resnet18-v1", "--workers", "0,0.5", worker_flags=flags)
@@ -101,10 +137,9 @@ def test_split_by_class_is_filed_apart_and_summarised(tmp_path):
 
 
 def test_standalone_training_reaches_a_target_and_stops(tmp_path):
-    flags = ["-c", "1", "-n", "lenet", "-e", "50", "-dd", str(DATA), "--target-accuracy", "0.6", "-ld", str(tmp_path)]
-    subprocess.run(
-        [sys.executable, "main.py", "-m", "local", *flags], cwd=ROOT, check=True, timeout=DEADLINE_S, capture_output=True
-    )
+    flags = ["-m", "local", "-c", "1", "-n", "lenet", "-e", "50", "--target-accuracy", "0.6"]
+    command = [sys.executable, "main.py", *flags, "-dd", str(DATA), "-ld", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=DEADLINE_S, capture_output=True)
     rounds = list(read_rounds(tmp_path / "cpu", no_warnings))
     accuracies = [record["accuracy"] for record in rounds if "accuracy" in record]
     assert max(accuracies[:-1], default=0) >= 0.6 or accuracies[-1] >= 0.6
@@ -149,15 +184,13 @@ def test_ctrl_c_ends_a_local_cluster_cleanly(tmp_path):
 def processes_with(text):
     """Command lines of processes that mention `text`."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/cmdline", "rb") as file:  # noqa: PTH123
-                    command = file.read().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if text in command:
-                found.append(command)
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in command:
+            found.append(command)
     return found
 
 

@@ -180,6 +180,16 @@ def test_every_epoch_uses_every_sample_once_whatever_the_batch_size(num_samples,
         assert sorted(epoch.tolist()) == list(range(num_samples))
 
 
+def test_a_batch_that_was_put_back_is_the_next_one_again():
+    samples = Samples(np.arange(10, dtype=np.uint8), np.arange(10, dtype=np.uint8))
+    batches = EndlessBatches(samples, np.arange(10), 5, 0)
+    first = next(batches)
+    batches.put_back(first)
+    again, second = next(batches), next(batches)
+    assert again is first
+    assert sorted([*first.labels, *second.labels]) == list(range(10))
+
+
 def test_batches_depend_on_the_seed_alone():
     samples = Samples(np.arange(100, dtype=np.uint8), np.arange(100, dtype=np.uint8))
 

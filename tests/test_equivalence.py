@@ -88,7 +88,8 @@ def by_hand(pushes, rate, strength, num_workers, weight=1.0):
 @pytest.mark.parametrize("pushes", [[0, 0, 0, 1, 0, 1, 1], [0, 1, 2, 2, 1, 0, 0]])
 def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
     keys_per_worker, num_workers = 4, 3
-    optimizer = pickle.loads(pickle.dumps(PerWorkerDCASGD(0.03, 0.5, keys_per_worker, num_workers * keys_per_worker), 0))
+    optimizer = PerWorkerDCASGD(0.03, 0.5, keys_per_worker, num_workers * keys_per_worker)
+    optimizer = pickle.loads(pickle.dumps(optimizer, 0))  # as it travels to the server
     stored = {worker: mx.nd.array([1.0]) for worker in range(num_workers)}
     seen = []
     for worker in pushes:

@@ -182,6 +182,25 @@ def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_
     assert handlers.query(query(0, 57, 4), now=1.1).action is SYNC
 
 
+def test_after_a_restart_nobody_is_asked_to_wait_for_a_worker_that_is_in_the_aggregation_already() -> None:
+    handlers = Handlers()
+    handlers.reset(Reset("worker-0", "a", 3, "journal", 0.5, resumed=True), now=0.0)
+    assert handlers.query(query(0, 7, 5, 1.0), now=0.0).action is SYNC  # the slowest of those that were heard
+    handlers.report(report(0, 8), now=1.0)
+    handlers.report(report(1, 8), now=1.0)
+    handlers.query(query(1, 8, 1, 4.0), now=5.0)
+    handlers.report(report(0, 9), now=6.0)
+    handlers.report(report(1, 9), now=6.0)
+    handlers.report(report(2, 9), now=6.0)
+    assert handlers.query(query(0, 9, 1, 1.0), now=7.0).action is TRAIN  # and now all count
+
+
+def test_a_job_may_be_taken_over_by_several_workers_at_once() -> None:
+    handlers = job_of(2)
+    answer = handlers.reset(Reset("worker-1", "a", 2, "journal", 0.5, resumed=True), now=1.0)
+    assert "already running" in answer.reason
+
+
 def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
     handlers = job_of(2)
     handlers.query(query(1, 1, 1, 1.5), now=1.5)

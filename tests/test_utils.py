@@ -63,6 +63,19 @@ def test_a_round_log_maps_each_step_to_seconds_per_stage(tmp_path, clock):
     }
 
 
+def test_what_a_step_took_that_was_given_up_is_not_computing_time(tmp_path, clock):
+    measure = Measure(tmp_path, clock)
+    for stage, seconds in ((CHECK_READY, 0.25), (GET_BATCH, 1.0), (FORWARD_BACKWARD, 2.0)):
+        measure.enter(stage)
+        clock.now += seconds
+    measure.abandon_step()
+    clock.now += 8.0  # belongs to no stage
+    measure.enter(GLOBAL_UPDATE)
+    clock.now += 4.0
+    record = measure.write_round(64, accuracy=None)
+    assert record["time"] == {"0": {"check ready": 0.25, "abandoned": 3.0, "global update": 4.0}}
+
+
 def test_rounds_count_from_one_and_only_evaluated_ones_have_an_accuracy(tmp_path, clock, warnings):
     measure = Measure(tmp_path, clock)
     measure.write_round(64, accuracy=None)

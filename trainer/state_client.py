@@ -106,14 +106,17 @@ class StateClient:
         """From now on this client speaks for `rank` in `job`."""
         self._job, self._rank, self._num_workers = job, rank, num_workers
 
-    def begin_job(self) -> None:
+    def begin_job(self, resumed: bool = False) -> None:
         """RESET: the server forgets the job before and makes an empty record for each rank.
+
+        Args:
+            resumed: the job is running already; the server was restarted.
 
         Raises:
             PeerLost: no answer.
             JobError: the server refuses the job.
         """
-        self._send({"msg_type": "RESET", "num_workers": self._num_workers, **self._rule})
+        self._send({"msg_type": "RESET", "num_workers": self._num_workers, **self._rule, "resumed": int(resumed)})
 
     def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
         """REPORT: this worker has the global model and enters round `round_`."""
@@ -170,7 +173,8 @@ class StateClient:
                 if code == OVERTAKEN:
                     return {"action": "TRAIN"}
                 if code in UNKNOWN_JOB and message["msg_type"] != "RESET":
-                    self.begin_job()
+                    logging.warning("the state server at %s was restarted; telling it about the job", self.address)
+                    self.begin_job(resumed=True)
                     continue
                 if answer.status_code < 500:
                     raise JobError(f"the state server at {self.address} {trouble}")

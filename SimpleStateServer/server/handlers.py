@@ -101,7 +101,7 @@ class Handlers:
         self._counts["RESET"] += 1
         running = self.job.settings if self.job else None
         if running and running.job == message.job:
-            if dataclasses.replace(running, sender=message.sender) != message:
+            if dataclasses.replace(running, sender=message.sender, resumed=message.resumed) != message:
                 raise Conflict(
                     "job-settings",
                     f"job {message.job!r} is running with num_workers={running.num_workers}, "
@@ -113,10 +113,12 @@ class Handlers:
         if running:
             self._ended.append(running.job)
         policy = POLICIES[message.policy]
-        self.job = Job(message, policy, Table(message.num_workers, policy.delay, message.epsilon, started=now))
+        table = Table(message.num_workers, policy.delay, message.epsilon, started=now, counted=not message.resumed)
+        self.job = Job(message, policy, table)
         log.info(
-            "job %s begins | %d workers | policy %s | epsilon %g s",
+            "job %s %s | %d workers | policy %s | epsilon %g s",
             message.job,
+            "goes on" if message.resumed else "begins",
             message.num_workers,
             message.policy,
             message.epsilon,

@@ -77,13 +77,23 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Starts a job: round 1 and an empty record for each rank. `epsilon` (s) is read by the preprint's policy only."""
+    """Starts a job: round 1 and an empty record for each rank.
+
+    Attributes:
+        sender: name of the worker that starts it.
+        job: its id.
+        num_workers: N.
+        policy: name of the rule.
+        epsilon: seconds; read by the preprint's policy only.
+        resumed: the job is in full swing, and it is this server that is new to it.
+    """
 
     sender: str
     job: str
     num_workers: int
     policy: str
     epsilon: float
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +290,8 @@ def parse(body: bytes, policies: Collection[str]) -> Reset | Report | Query:
     fields.choice("receiver", (STATE_SERVER,), STATE_SERVER)
     job = fields.name("job")
     if msg_type == MessageType.RESET:
-        return Reset(sender, job, **reset_settings(fields, policies, epsilon=0.5))
+        settings = reset_settings(fields, policies, epsilon=0.5)
+        return Reset(sender, job, **settings, resumed=bool(fields.whole("resumed", 0, 1, 0)))
 
     progress_fields = fields.object("status")
     progress = status(progress_fields)

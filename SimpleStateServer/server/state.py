@@ -60,7 +60,8 @@ class Row:
         last_action: the last answer in any round.
         reason: why it was given, in words.
         heard: when anything was last heard, repeated messages included; None before the first.
-        counted: False while the worker is silent for so long that no decision counts on it.
+        counted: False while no decision counts on the worker: it has been silent for too long, or was not heard yet
+            since this server took over a job that was running.
         entered: when it entered this round.
         synced: when it was told to aggregate in this round.
         device: where it runs.
@@ -185,23 +186,33 @@ class Table:
         delay: seconds by which the job's policy calls a worker slow.
         epsilon: the preprint's tolerance in seconds.
         started: when the job began.
+        counted: whether decisions count on workers that were not heard yet. In a new job they do: everybody is in the
+            first round. In a job that was taken over they must not: a worker may be waiting in the aggregation already.
     """
 
     def __init__(
-        self, num_workers: int, delay: Callable[[Row], float], epsilon: float = 0.0, started: float = 0.0
+        self,
+        num_workers: int,
+        delay: Callable[[Row], float],
+        epsilon: float = 0.0,
+        started: float = 0.0,
+        counted: bool = True,
     ) -> None:
         self.epsilon = epsilon
         self.started = started
         self.round = 1  # the latest that any worker has entered
-        self.rows = [Row(rank) for rank in range(num_workers)]
+        self.rows = [Row(rank, counted=counted) for rank in range(num_workers)]
         self._delay = delay
-        self._slowest = Slowest([delay(row) for row in self.rows])
+        self._slowest = Slowest([self._counted_delay(row) for row in self.rows])
 
     def put(self, row: Row) -> None:
         """Replaces the row of its worker."""
         self.rows[row.rank] = row
         self.round = max(self.round, row.round)
-        self._slowest.change(row.rank, self._delay(row) if row.counted else _NOT_COUNTED)
+        self._slowest.change(row.rank, self._counted_delay(row))
+
+    def _counted_delay(self, row: Row) -> float:
+        return self._delay(row) if row.counted else _NOT_COUNTED
 
     @property
     def slowest(self) -> Row:

@@ -1,0 +1,125 @@
+"""A worker's questions to a real state server: waiting for the answer, and training on meanwhile."""
+
+import itertools
+
+import pytest
+from cluster_processes import free_ports, wait_for
+from hypothesis import given
+from hypothesis import strategies as st
+from state_server_process import running_state_server
+
+from trainer.queries import FORWARD_SHARE, BlockingQueries, NonBlockingQueries, worthwhile_wait
+from trainer.state_client import StateClient, draw_job_number, job_id
+from utils import JobError, PeerLost, SetupError
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_state_server() as running:
+        yield running
+
+
+def clients(server, num_workers, **options):
+    """One client a worker, in a new job."""
+    job = job_id(draw_job_number())
+    made = []
+    for rank in range(num_workers):
+        made.append(StateClient("127.0.0.1", str(server.port), "journal", 0.5, **options))
+        made[-1].join(job, rank, num_workers)
+    made[0].begin_job()
+    return made
+
+
+def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(server):
+    fast, slow = map(BlockingQueries, clients(server, 2))
+    for queries in (fast, slow):
+        queries.report(1, 0.0, 0.0, None)
+    assert fast.ask(1, 1, 0.1, 0.0) is False
+    assert fast.ask(1, 2, 0.1, 0.0) is False
+    assert slow.ask(1, 1, 5.0, 0.0) is True
+    assert fast.ask(1, 3, 0.1, 0.0) is True
+
+
+def test_without_waiting_the_answer_comes_later_and_stays(server):
+    # A round trip of 0.2 s against steps of 0.01 s: no answer can be there when `ask` returns.
+    fast, slow = clients(server, 2, delay_s=0.2)
+    queries = NonBlockingQueries(fast)
+    queries.report(1, 0.0, 0.0, 0.5)
+    assert queries.ask(1, 1, 0.01, 0.0) is False
+    steps = itertools.count(1)
+    wait_for(lambda: slow.query(1, next(steps), 5.0, 0.0), "the straggler's READY")
+    assert queries.ask(1, 2, 0.01, 0.0) is False
+    wait_for(lambda: queries.is_ready(1), "READY")
+    assert queries.ask(1, 3, 0.01, 0.0) is True
+    assert queries.is_ready(2) is False
+    queries.close()
+
+
+def test_answers_of_an_earlier_round_do_not_end_a_later_one(server):
+    alone, _ = clients(server, 2, delay_s=0.1)
+    queries = NonBlockingQueries(alone, max_under_way=2)
+    for steps in range(1, 20):
+        queries.ask(1, steps, 0.001, 0.0)  # more than can be under way at once
+    queries.report(2, 0.001, 0.0, None)
+    queries.close()
+    assert queries.is_ready(2) is False
+
+
+def test_a_question_that_arrives_after_its_round_is_harmless(server):
+    alone, _ = clients(server, 2)
+    alone.report(5, 0.1, 0.0, None)
+    assert alone.query(4, 3, 0.1, 0.0) is False
+
+
+def test_a_failure_under_way_reaches_the_training_thread():
+    (port,) = free_ports(1)
+    client = StateClient("127.0.0.1", str(port), "journal", 0.5, patience_s=0.1)
+    client.join("job", 0, 1)
+    queries = NonBlockingQueries(client)
+    queries.ask(1, 1, 0.1, 0.0)
+
+    def failed():
+        try:
+            queries.ask(1, 2, 0.1, 0.0)
+        except PeerLost as error:
+            return f"http://127.0.0.1:{port}" in str(error)
+        return False
+
+    wait_for(failed, "the failure")
+    queries.close()
+
+
+def test_a_job_that_another_one_has_replaced_ends(server):
+    old, _ = clients(server, 2)
+    clients(server, 2)
+    with pytest.raises(JobError, match="another one is running"):
+        old.query(1, 1, 0.1, 0.0)
+
+
+def test_an_address_where_nobody_answers_is_named():
+    (port,) = free_ports(1)
+    client = StateClient("127.0.0.1", str(port), "journal", 0.5, patience_s=0.2)
+    with pytest.raises(SetupError, match=f"http://127.0.0.1:{port} .Connection refused"):
+        client.check()
+    with pytest.raises(PeerLost, match=f"http://127.0.0.1:{port} does not answer"):
+        client.begin_job()
+
+
+def test_a_token_is_sent_where_the_server_wants_one(monkeypatch):
+    with running_state_server(ESYNC_TOKEN="secret") as guarded:
+        with pytest.raises(JobError, match="401"):
+            clients(guarded, 1)
+        monkeypatch.setenv("ESYNC_TOKEN", "secret")
+        (alone,) = clients(guarded, 1)
+        assert alone.query(1, 1, 0.1, 0.0) is True
+
+
+def test_a_straggler_waits_for_its_answer_and_a_fast_worker_far_away_does_not():
+    assert worthwhile_wait(step_s=3.5, round_trip_s=0.002, steps_per_round=1) > 0.002
+    assert worthwhile_wait(step_s=0.03, round_trip_s=0.1, steps_per_round=117) == 0.0
+
+
+@given(st.floats(0, 100), st.floats(0, 10), st.integers(1, 1000))
+def test_waiting_never_costs_more_than_what_it_saves(step_s, round_trip_s, steps):
+    if worthwhile_wait(step_s, round_trip_s, steps):
+        assert steps * round_trip_s < FORWARD_SHARE * step_s
