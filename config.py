@@ -167,7 +167,7 @@ class Config:
     )
     query: str = _flag(
         "--query",
-        default="blocking",
+        default="non-blocking",
         choices=QUERIES,
         help="ESync's question after each local step: wait for the answer, or train on until it comes",
     )

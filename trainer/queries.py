@@ -26,16 +26,21 @@ LATENESS = 2.0  # how many times its usual round trip an answer may take to be w
 def worthwhile_wait(step_s: float, round_trip_s: float, steps_per_round: int) -> float:
     """Seconds that a worker should wait for an answer before it begins another step.
 
-    An answer that comes in the middle of a forward pass is acted upon only at its end. That costs a device with long
-    steps more than a short wait: its own time, and at the straggler everybody's. Waiting costs a round trip a step,
-    giving up a step costs a forward pass a round; the lesser is chosen.
+    Whoever trains on acts upon READY only at the end of the pass that runs when it arrives: late by a part of its step,
+    once a round. Whoever waits pays a round trip for every other answer of the round. The lesser is chosen: a straggler
+    with its one step a round waits, and everybody would wait for it otherwise; a fast worker far away does not.
 
     Args:
         step_s: of this worker.
         round_trip_s: of a question and its answer.
         steps_per_round: local steps of this worker in a round.
     """
-    return LATENESS * round_trip_s if steps_per_round * round_trip_s < FORWARD_SHARE * step_s else 0.0
+    if step_s <= 0:
+        return 0.0
+    rest = round_trip_s % step_s
+    end_of_pass = FORWARD_SHARE * step_s if rest <= FORWARD_SHARE * step_s else step_s
+    late_s = end_of_pass - rest
+    return LATENESS * round_trip_s if (steps_per_round - 1) * round_trip_s <= late_s else 0.0
 
 
 class Queries(Protocol):
