@@ -85,7 +85,8 @@ class Trainer:
         self.exchange: Exchange | None = None
         self.rounds = 0
         self.steps = 0  # local steps in this round
-        self.accuracy: float | None = None
+        self.accuracy: float | None = None  # the last that was measured
+        self.evaluated_round = 0  # after which it was
         self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
@@ -200,7 +201,7 @@ class Trainer:
         if self.job.evaluate is None or not (last or self.rounds % self.job.eval_every == 0):
             return None
         self.measure.enter(EVALUATION)
-        self.accuracy = self.job.evaluate()
+        self.accuracy, self.evaluated_round = self.job.evaluate(), self.rounds
         return self.accuracy
 
     def _write(self, samples: int, accuracy: float | None) -> None:

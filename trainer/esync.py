@@ -70,7 +70,8 @@ class ESyncTrainer(SynchronousTrainer):
     def begin_round(self) -> None:
         """Tells the state server that this worker is in the round."""
         self.measure.enter(CHECK_READY)
-        self._queries.report(self.rounds, self._step_s, self._transmission_s, self.accuracy)
+        accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
+        self._queries.report(self.rounds, self._step_s, self._transmission_s, accuracy)
 
     def round_is_over(self) -> bool:
         """Whether an answer to an earlier question has come meanwhile."""
