@@ -103,7 +103,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         elif algorithm == "esync":
             state = OneStepARound()
             queries = BlockingQueries(state)
-            trainer = ESyncTrainer(mine, store, state, queries, STEP_SIZE, 1.0, sample_share=0.5)
+            trainer = ESyncTrainer(mine, store, STEP_SIZE, 1.0, 0.5, state=state, queries=queries)
         else:
             compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
             trainer = AsyncTrainer(mine, store, cluster.num_servers, STEP_SIZE, compensation)

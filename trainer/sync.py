@@ -21,6 +21,7 @@ class SynchronousTrainer(Trainer):
 
     def __init__(self, job: Job, store: Any) -> None:
         super().__init__(job)
+        self.store = store
         self.exchange = Exchange(store)
 
     def broadcast(self) -> None:

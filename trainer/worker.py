@@ -135,4 +135,4 @@ def _trainer(
         return AsyncTrainer(job, store, cluster.num_servers, config.learning_rate, compensation)
     assert state is not None
     queries = BlockingQueries(state) if config.query == "blocking" else NonBlockingQueries(state)
-    return ESyncTrainer(job, store, state, queries, config.local_lr, config.global_lr, sample_share)
+    return ESyncTrainer(job, store, config.local_lr, config.global_lr, sample_share, state=state, queries=queries)

@@ -1,0 +1,71 @@
+"""Model averaging: workers train their own copies for a while, then the mean of the model updates is applied,
+w <- w + eps * sum_k (n_k / n) * (w_k - w), n_k the samples that worker k holds. When is up to the algorithm."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from trainer.base import Job
+from trainer.engine import mx
+from trainer.sync import SynchronousTrainer
+from utils import GLOBAL_UPDATE, LOCAL_UPDATE
+
+
+class ModelAveragingTrainer(SynchronousTrainer):
+    """Local SGD steps, and one aggregation a round. Subclasses say when a round's steps are done."""
+
+    def __init__(self, job: Job, store: Any, local_rate: float, global_rate: float, sample_share: float) -> None:
+        """
+        Args:
+            local_rate: step size of the local steps.
+            global_rate: eps.
+            sample_share: n_k / n.
+        """
+        super().__init__(job, store)
+        self._local_rate = local_rate
+        self._global_rate = global_rate
+        self._sample_share = sample_share
+        self.step_s = 0.0  # of the last complete local step
+
+    def broadcast(self) -> None:
+        """Also keeps the global model, which the local one departs from."""
+        super().broadcast()
+        self._global_weights = [weight.copy() for weight in self.parameters.weights]
+        self._global_statistics = self.auxiliary()
+
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+        """A whole SGD step on the local weights, or nothing of it."""
+        if not self.compute_gradients(images, labels):
+            return False
+        mx.nd.waitall()
+        if self.can_abandon and self.round_is_over():
+            return False
+        self.measure.enter(LOCAL_UPDATE)
+        self.parameters.sgd_step(self._local_rate)
+        mx.nd.waitall()
+        self.step_s = time.monotonic() - self._step_began
+        return True
+
+    def synchronize(self, wants_stop: bool) -> bool:
+        """Sums the weighted model updates of all workers and adds them to the global model."""
+        self.measure.enter(GLOBAL_UPDATE)
+        # Weighted before they are summed; a difference is always in the default layout.
+        local = self.parameters.weights + self.auxiliary()
+        updates = [
+            (here - everywhere) * self._sample_share
+            for here, everywhere in zip(local, self._global_weights + self._global_statistics, strict=True)
+        ]
+        stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop)
+        num_weights = len(self._global_weights)
+        for weight, everywhere, update in zip(
+            self.parameters.weights, self._global_weights, updates[:num_weights], strict=True
+        ):
+            everywhere += self._global_rate * update
+            everywhere.copyto(weight)
+        # Statistics are averaged: the global rate is a step size, and these take no steps.
+        for everywhere, update in zip(self._global_statistics, updates[num_weights:], strict=True):
+            everywhere += update
+        self.set_auxiliary(self._global_statistics)
+        mx.nd.waitall()
+        return stop
