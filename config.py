@@ -34,8 +34,8 @@ QUERIES = ("blocking", "non-blocking")
 ROLES = ("scheduler", "server", "worker")
 
 
-def _at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
-    """A parser for a finite number that is not below `minimum`."""
+def at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
+    """Makes a parser for a finite number that is not below `minimum`."""
 
     def parse(text: str) -> Any:
         value = kind(text)
@@ -47,24 +47,37 @@ def _at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
     return parse
 
 
-def _above_zero(text: str) -> float:
+def above_zero(text: str) -> float:
+    """Parses a finite number above 0."""
     value = float(text)
     if not math.isfinite(value) or value <= 0:
         raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0")
     return value
 
 
-_above_zero.__name__ = "float"
+above_zero.__name__ = "float"
 
 
-def _fraction(text: str) -> float:
+def accuracy(text: str) -> float:
+    """Parses an accuracy that can be reached: above 0, up to 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0, up to 1")
+    return value
+
+
+accuracy.__name__ = "float"
+
+
+def fraction(text: str) -> float:
+    """Parses a number from 0 to 1."""
     value = float(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is out of range; give a number from 0 to 1")
     return value
 
 
-_fraction.__name__ = "float"
+fraction.__name__ = "float"
 
 
 def _switch(text: str) -> int:
@@ -98,24 +111,24 @@ class Config:
 
     # Published flags.
     learning_rate: float = _flag(
-        "-l", "--learning-rate", default=0.001, type=_above_zero, help="step size of SSGD, ASGD, DC-ASGD and local SGD"
+        "-l", "--learning-rate", default=0.001, type=above_zero, help="step size of SSGD, ASGD, DC-ASGD and local SGD"
     )
     local_lr: float = _flag(
-        "-ll", "--local-lr", default=0.001, type=_above_zero, help="step size of the local steps of ESync"
+        "-ll", "--local-lr", default=0.001, type=above_zero, help="step size of the local steps of ESync"
     )
     global_lr: float = _flag(
-        "-gl", "--global-lr", default=1.0, type=_above_zero, help="factor on the averaged model update of ESync"
+        "-gl", "--global-lr", default=1.0, type=above_zero, help="factor on the averaged model update of ESync"
     )
     batch_size: int = _flag(
-        "-b", "--batch-size", default=64, type=_at_least(1), help="samples per step on each device"
+        "-b", "--batch-size", default=64, type=at_least(1), help="samples per step on each device"
     )
     data_dir: str = _flag("-dd", "--data-dir", default="data", help="folder that holds the dataset's folder")
-    gpu: int = _flag("-g", "--gpu", default=0, type=_at_least(0), help="id of the one GPU that this process uses")
+    gpu: int = _flag("-g", "--gpu", default=0, type=at_least(0), help="id of the one GPU that this process uses")
     cpu: int = _flag("-c", "--cpu", default=0, type=_switch, help="1 trains on the CPU")
     network: str = _flag("-n", "--network", default="resnet18-v1", choices=NETWORKS, help="the network to train")
     log_dir: str = _flag("-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it")
     eval_duration: int = _flag(
-        "-e", "--eval-duration", default=1, type=_at_least(1), help="rounds between two evaluations (on rank 0)"
+        "-e", "--eval-duration", default=1, type=at_least(1), help="rounds between two evaluations (on rank 0)"
     )
     mode: str = _flag("-m", "--mode", default="esync", choices=MODES, help="the synchronisation algorithm")
     use_dcasgd: int = _flag(
@@ -138,23 +151,23 @@ class Config:
         help="name of this worker's log folder (default: cpu, or gpu with its id)",
     )
     max_rounds: int = _flag(
-        "--max-rounds", default=0, type=_at_least(0), help="stop after so many rounds (0: no limit)"
+        "--max-rounds", default=0, type=at_least(0), help="stop after so many rounds (0: no limit)"
     )
     max_seconds: float = _flag(
-        "--max-seconds", default=0.0, type=_at_least(0, float), help="stop after so many seconds (0: no limit)"
+        "--max-seconds", default=0.0, type=at_least(0, float), help="stop after so many seconds (0: no limit)"
     )
     target_accuracy: float = _flag(
-        "--target-accuracy", default=0.0, type=_fraction, help="stop at this test accuracy (0: no target)"
+        "--target-accuracy", default=0.0, type=fraction, help="stop at this test accuracy (0: no target)"
     )
-    seed: int = _flag("--seed", default=0, type=_at_least(0), help="seed of initial weights, shuffling and dropout")
+    seed: int = _flag("--seed", default=0, type=at_least(0), help="seed of initial weights, shuffling and dropout")
     min_step_time: float = _flag(
         "--min-step-time",
         default=0.0,
-        type=_at_least(0, float),
+        type=at_least(0, float),
         help="pad every local step to so many seconds: emulates a slower device",
     )
     dcasgd_lambda: float = _flag(
-        "--dcasgd-lambda", default=0.04, type=_at_least(0, float), help="strength of DC-ASGD's delay compensation"
+        "--dcasgd-lambda", default=0.04, type=at_least(0, float), help="strength of DC-ASGD's delay compensation"
     )
     policy: str = _flag(
         "--policy",
@@ -163,7 +176,7 @@ class Config:
         help="ESync's rule: reach-server time (journal), or computing time and --epsilon (preprint)",
     )
     epsilon: float = _flag(
-        "--epsilon", default=0.5, type=_at_least(0, float), help="tolerance in seconds of the preprint's rule"
+        "--epsilon", default=0.5, type=at_least(0, float), help="tolerance in seconds of the preprint's rule"
     )
     query: str = _flag(
         "--query",
@@ -174,13 +187,13 @@ class Config:
     query_delay: float = _flag(
         "--query-delay",
         default=0.0,
-        type=_at_least(0, float),
+        type=at_least(0, float),
         help="seconds on top of each round trip to the state server: emulates a slower network",
     )
     start_timeout: float = _flag(
         "--start-timeout",
         default=600.0,
-        type=_at_least(0, float),
+        type=at_least(0, float),
         help="seconds to wait for the other processes of the job at the start (0: for ever)",
     )
 

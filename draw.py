@@ -8,7 +8,6 @@ throughput, traffic load and computing time ratio. The numbers themselves are wo
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +20,7 @@ from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+import config
 import metrics
 import summary
 from metrics import IID, LOCAL, MODES, NON_IID, SSGD, Curve, Devices, Mode, Warn, distributed
@@ -324,22 +324,12 @@ def _ratios(mode: Mode, devices: Devices, warn: Warn) -> dict[tuple[str, str], f
     return {key: ratio for key, ratio in ratios.items() if ratio is not None}
 
 
-def _target(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no accuracy; give a number above 0, up to 1")
-    return value
-
-
-_target.__name__ = "float"  # argparse names it in "invalid float value"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table, saves the figures and returns the exit code: 2 where there is nothing to draw."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
     parser.add_argument(
-        "--target", type=_target, default=0.8, help="test accuracy to compare the times to (%(default)s)"
+        "--target", type=config.accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
     )
     parser.add_argument("--show", action="store_true", help="also open the figures in windows")
     options = parser.parse_args(arguments)

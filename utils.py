@@ -5,6 +5,7 @@ Standard library only, so that a figure machine needs no MXNet and a trainer mac
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -70,10 +71,20 @@ def fail(message: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON so that a reader sees the old file or the new one, never a part of it."""
+    """Writes `value` as JSON so that a reader sees the old file or the new one, never a part of it.
+
+    Raises:
+        SetupError: the disk is full, or the folder cannot be written to.
+    """
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(value))
-    os.replace(temporary, path)
+    text = json.dumps(value, allow_nan=False)
+    try:
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise SetupError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def read_json(path: Path) -> Any:
@@ -128,7 +139,7 @@ def mode_name(mode: str, use_dcasgd: bool, split_by_class: bool) -> str:
 class Measure:
     """Times the stages of each local step and writes one `iter-N.txt` a round.
 
-    The time between two calls belongs to the stage that was entered last, so nothing falls between stages.
+    The time between two calls belongs to the stage that was entered last. Only writing the file is in none.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -217,7 +228,7 @@ def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str,
             record["num_samples"], record["total_time"] = int(record["num_samples"]), float(record["total_time"])
         except SetupError as error:
             warn(f"{error}; round left out")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             warn(f"{path} is not a round log ({type(error).__name__}: {error}); round left out")
         else:
             yield record

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import config
 from scripts import get_data, local_cluster
 from scripts.roles import ROOT
 from scripts.supervisor import console
@@ -39,10 +40,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         prog="scripts/demo.sh", description=__doc__, formatter_class=local_cluster.HelpFormatter, allow_abbrev=False
     )
     local_cluster.add_network(parser)
-    parser.add_argument("--seconds", type=_above_zero, default=SECONDS, help="to train with each algorithm")
+    parser.add_argument("--seconds", type=config.above_zero, default=SECONDS, help="to train with each algorithm")
     parser.add_argument("--workers", default=STEP_TIMES_S, help="shortest time of a local step, one number a worker")
     parser.add_argument(
-        "--target", type=_accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
+        "--target", type=config.accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
     )
     parser.add_argument("-b", "--batch-size", type=int, default=BATCH_SIZE, help="samples a step")
     parser.add_argument("-l", "--learning-rate", type=float, default=LEARNING_RATE, help="step size of SSGD")
@@ -74,20 +75,6 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--seed": given.seed,
     }
     return [*_words(cluster), "--", *_words(worker), *for_main]
-
-
-def _above_zero(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0")
-    return value
-
-
-def _accuracy(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0, up to 1")
-    return value
 
 
 def _words(flags: dict[str, object]) -> list[str]:

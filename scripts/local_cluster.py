@@ -10,11 +10,13 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died,
 from __future__ import annotations
 
 import argparse
-import math
+import contextlib
+import dataclasses
+import fcntl
 import random
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import config
@@ -25,6 +27,22 @@ from utils import EXIT_OK, SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
 STANDALONE_WORKERS = "0"
+
+
+# main.py's flags that say where a worker belongs and what it is filed as.
+CLUSTERS_OWN = (
+    "mode",
+    "use_dcasgd",
+    "network",
+    "split_by_class",
+    "log_dir",
+    "device",
+    "cpu",
+    "state_server_ip",
+    "state_server_port",
+)
+
+LOCK_FILE = ".lock"
 
 
 # ---------------------------------------------------------------------------------------------------------- ports
@@ -66,7 +84,7 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("-m", "--mode", choices=MODES, default="esync", help="algorithm; dcasgd: async, -dcasgd 1")
     add_network(parser)
-    parser.add_argument("--servers", type=_count, default=1, help="number of parameter servers")
+    parser.add_argument("--servers", type=config.at_least(1), default=1, help="number of parameter servers")
     parser.add_argument(
         "--workers",
         type=step_times,
@@ -79,7 +97,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--split-by-class", action="store_true", help="non-i.i.d. data: each worker has its classes")
     parser.add_argument("--root-port", type=_port, default=0, help="port of the scheduler; 0: a free one")
     parser.add_argument("--state-server-port", type=_port, default=0, help="port of the state server; 0: a free one")
-    parser.add_argument("--grace", type=_seconds, default=60.0, help="seconds that the workers get to end their round")
+    parser.add_argument("--grace", type=seconds, default=60.0, help="seconds that the workers get to end their round")
     given = parser.parse_args(own)
     default_workers = step_times(STANDALONE_WORKERS if given.mode == "local" else DEFAULT_WORKERS)
     step_times_s = getattr(given, "workers", default_workers)
@@ -98,9 +116,26 @@ def parse(arguments: Sequence[str]) -> Options:
         worker_arguments=worker_arguments,
         grace_s=given.grace,
     )
-    for role in workers(options, {}):
-        config.parse(role.command[2:])  # main.py's flags are wrong now, and once, or not at all
+    check_worker_flags(options)
     return options
+
+
+def check_worker_flags(options: Options) -> None:
+    """Makes sure that every worker will start, and as what it is logged as.
+
+    Raises:
+        SetupError: a flag behind `--` contradicts the cluster. Wrong flags end the process, as in main.py.
+    """
+    plain = dataclasses.replace(options, worker_arguments=())
+    for role, own in zip(workers(options, {}), workers(plain, {}), strict=True):
+        parsed, ours = config.parse(role.command[2:]), config.parse(own.command[2:])
+        for name in CLUSTERS_OWN:
+            if getattr(parsed, name) != getattr(ours, name):
+                flag = "--" + name.replace("_", "-")
+                raise SetupError(
+                    f"{flag} {getattr(parsed, name)} behind `--` contradicts the cluster, where it is "
+                    f"{getattr(ours, name)}: use an option of this script instead (--help)"
+                )
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -132,23 +167,12 @@ def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int
     return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
+seconds = config.at_least(0, float)
+
+
 def step_times(text: str) -> tuple[float, ...]:
     """Parses the list of workers."""
-    return tuple(_seconds(part) for part in text.split(","))
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value) or value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give 0 or more seconds")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give 1 or more")
-    return value
+    return tuple(seconds(part) for part in text.split(","))
 
 
 def _port(text: str) -> int:
@@ -180,7 +204,31 @@ def run(
         build: makes the processes; the tests give stand-ins.
         say: prints a line for the user.
     """
-    options.log_folder.mkdir(parents=True, exist_ok=True)
+    with claimed(options.log_folder):
+        return _run(options, build, say)
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Makes a log folder and keeps other clusters out of it.
+
+    Raises:
+        SetupError: it cannot be written to, or another cluster that still runs writes there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK_FILE).open("w")
+    except OSError as error:
+        raise SetupError(f"log folder {folder}: {error.strerror}; choose another with --log-base") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SetupError(f"another cluster writes its logs to {folder}: give this one its own --log-base") from None
+        yield
+
+
+def _run(options: Options, build: Callable[[Options], list[Role]], say: Callable[[str], None]) -> Outcome:
     for path in stale_devices(options):
         say(f"warning: {path} is of an earlier job and counts in this one's summary; to remove it: rm -r '{path}'")
     outcome = Supervisor(build(options), say, Waits(grace_s=options.grace_s)).run()

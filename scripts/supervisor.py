@@ -194,6 +194,7 @@ class Supervisor:
         self._forward()
         lines = role.log.read_text(errors="replace").splitlines()
         reason = next((f", says: {line.strip()}" for line in reversed(lines) if _ERROR.search(line)), "")
+        reason = reason if lines else ", is empty: is the disk full?"
         raise _Finished(
             EXIT_SETUP if code == EXIT_SETUP else EXIT_PEER_LOST,
             f"error: {role.label} {_how(code)}; stopping the job. Its log, {role.log}{reason}",

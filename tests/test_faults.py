@@ -1,16 +1,20 @@
 """Nothing hangs: whatever is missing or dies, every process ends soon, with one line that says what happened."""
 
+import contextlib
+import http.server
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, free_ports, wait_for
 
-from utils import EXIT_PEER_LOST, EXIT_SETUP
+from trainer.state_client import StateClient
+from utils import EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
 ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", "-dd", str(DATA)]
 
@@ -34,6 +38,7 @@ def worker_environment():
 
 
 def assert_one_error_line(finished, *words, code=EXIT_SETUP):
+    """Checks that a process ended with one line on stderr, and what is in it."""
     assert finished.returncode == code, finished.stdout + finished.stderr
     (line,) = finished.stderr.strip().splitlines()
     assert "error: " in line
@@ -60,6 +65,84 @@ def test_a_state_server_that_is_not_there(tmp_path):
     (port,) = free_ports(1)
     finished = run_main(tmp_path, *ENDLESS, "-port", str(port), **worker_environment())
     assert_one_error_line(finished, f"http://127.0.0.1:{port}", "state_server.sh")
+
+
+@contextlib.contextmanager
+def some_other_server(healthz):
+    """A web server that is no state server: it answers 200 to everything."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.answer(healthz)
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer(b"<html>welcome</html>")
+
+        def answer(self, body):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield StateClient("127.0.0.1", str(server.server_address[1]), "journal", 0.5)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("healthz", [b"<html>welcome</html>", b"[1]", b"{}"])
+def test_another_server_is_not_taken_for_a_state_server(healthz):
+    with some_other_server(healthz) as client, pytest.raises(SetupError, match="not a state server"):
+        client.check()
+
+
+def test_an_answer_that_is_no_response_is_an_error_at_once():
+    with some_other_server(b'{"status": "ok"}') as client:
+        client.check()
+        with pytest.raises(JobError, match="welcome"):
+            client.begin_job()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PS_HEARTBEAT_TIMEOUT", "6.5"),
+        ("PS_HEARTBEAT_INTERVAL", ""),
+        ("DMLC_PS_ROOT_URI", "no.such.host.invalid"),
+        ("DMLC_INTERFACE", "nosuch0"),
+    ],
+)
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_a_setting_that_cannot_work(tmp_path, name, value, role):
+    environment = worker_environment() | {"DMLC_ROLE": role, name: value}
+    assert_one_error_line(run_main(tmp_path, *ENDLESS, "-m", "sync", **environment), name)
+
+
+def test_a_batch_larger_than_the_data(tmp_path):
+    finished = run_main(tmp_path, "-m", "local", "-c", "1", "-n", "lenet", "-b", "99999999999", "-dd", str(DATA))
+    assert_one_error_line(finished, "99999999999", "60000", "-b")
+
+
+def test_a_step_size_that_diverges(tmp_path):
+    flags = ["-m", "local", "-c", "1", "-n", "lenet", "-l", "1e30", "-e", "1000", "-dd", str(DATA)]
+    finished = run_main(tmp_path, *flags)
+    assert_one_error_line(finished, "the loss is", "-l", code=EXIT_BUG)
+
+
+def test_a_worker_that_fails_after_it_has_joined_ends_the_job(tmp_path):
+    with cluster(tmp_path, num_workers=2) as processes:
+        for rank, batch_size in enumerate(("64", "70000")):
+            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}", "-b", batch_size]
+            processes.start_worker(rank, "main.py", *flags)
+        codes = processes.exit_codes()
+    assert codes == {
+        "scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST, "worker1": EXIT_SETUP
+    }  # fmt: skip
+    assert "error: batch size 70000" in processes.log("worker1")
 
 
 def test_a_mode_that_needs_a_cluster_without_one(tmp_path):

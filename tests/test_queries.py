@@ -65,6 +65,13 @@ def test_answers_of_an_earlier_round_do_not_end_a_later_one(server):
     assert queries.is_ready(2) is False
 
 
+def test_before_the_first_round_nobody_is_ready(server):
+    (alone,) = clients(server, 1)
+    queries = NonBlockingQueries(alone)
+    assert queries.is_ready(0) is False  # else the warm-up would be given up
+    queries.close()
+
+
 def test_a_question_that_arrives_after_its_round_is_harmless(server):
     alone, _ = clients(server, 2)
     alone.report(5, 0.1, 0.0, None)

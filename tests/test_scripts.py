@@ -22,6 +22,7 @@ from scripts import demo, get_data, local_cluster
 from scripts.process import Kind, Role
 from scripts.roles import build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
+from utils import EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
@@ -566,3 +567,28 @@ def test_a_python_is_found_behind_shims_that_fail(copy):
     path = f"{copy / 'bin'}:/usr/bin:/bin"
     command = ["bash", "-c", f"source {copy}/scripts/common.sh && find_python"]
     assert shell(command, PATH=path, PYTHON="").stdout == f"{copy}/bin/python3.11\n"
+
+
+@pytest.mark.parametrize(
+    "flags", [["-m", "sync"], ["-s", "1"], ["-n", "alexnet"], ["-ld", "elsewhere"], ["--device-name", "x"], ["-c", "0"]]
+)
+def test_a_flag_for_the_workers_must_not_contradict_the_cluster(tmp_path, flags, capsys):
+    arguments = ["--log-base", str(tmp_path), "-m", "esync", "--", *flags]
+    assert local_cluster.main(arguments) == EXIT_SETUP
+    assert "contradicts the cluster" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_clusters_do_not_write_to_the_same_logs(tmp_path):
+    folder = tmp_path / "esync"
+    with local_cluster.claimed(folder), pytest.raises(SetupError, match="--log-base"), local_cluster.claimed(folder):
+        pass
+    with local_cluster.claimed(folder):
+        pass  # the first one is gone
+
+
+def test_a_log_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert local_cluster.main(["--log-base", str(tmp_path / "file")]) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--log-base" in line

@@ -110,7 +110,8 @@ def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_read(tmp_path, clo
     assert "iter-4.txt" in truncated
 
 
-@pytest.mark.parametrize("content", ["[]", "3", '{"num_iters": 1}', '{"num_samples": 1, "total_time": 1, "time": []}'])
+@pytest.mark.parametrize("content", ["[]", "3", '{"num_iters": 1}', '{"num_samples": 1, "total_time": 1, "time": []}',
+     '{"num_samples": Infinity, "total_time": 1, "time": {}}'])
 def test_a_file_of_another_shape_is_named_and_left_out(tmp_path, warnings, content):
     (tmp_path / iter_file(1)).write_text(content)
     assert list(read_rounds(tmp_path, warnings.append)) == []

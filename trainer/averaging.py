@@ -26,7 +26,6 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._local_rate = local_rate
         self._global_rate = global_rate
         self._sample_share = sample_share
-        self.step_s = 0.0  # of the last complete local step
 
     def broadcast(self) -> None:
         """Also keeps the global model, which the local one departs from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from trainer.engine import mx
 from trainer.parameters import Exchange, Parameters
 from trainer.queries import FORWARD_SHARE
 from trainer.stop import Limits
-from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, Measure
+from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, JobError, Measure
 
 
 class DeviceFeed:
@@ -90,6 +91,7 @@ class Trainer:
         self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
+        self.step_s = 0.0  # of the last complete local step; a test step before the first
 
     # ---------------------------------------------------------------------------------------------- the hooks
 
@@ -156,15 +158,19 @@ class Trainer:
             samples += len(batch.labels)
             if self.ready():
                 break
-        signalled = self.job.stop_requested()
-        done = self.job.limits.rounds_done(self.rounds)
-        wish = "a signal came" if signalled else self.job.limits.reached(measure.elapsed_s, self.accuracy)
+        wish, done = self._wish(), self.job.limits.rounds_done(self.rounds)
         agreed = self.synchronize(bool(wish or (done and self.rounds_in_step)))
-        reason = wish or done or ("another worker asked for it" if agreed else "")
-        reason = reason if agreed or done else ""
-        accuracy = self._evaluate(last=bool(reason) and not signalled)
+        # Whatever came while this rank waited for the others is a reason too.
+        reason = (self._wish() or done or "another worker asked for it") if agreed or done else ""
+        accuracy = self._evaluate(last=bool(reason) and not self.job.stop_requested())
         self._write(samples, accuracy)
         return reason
+
+    def _wish(self) -> str:
+        """Why this worker wants all to stop, in words; empty if it does not."""
+        if self.job.stop_requested():
+            return "a signal came"
+        return self.job.limits.reached(self.measure.elapsed_s, self.accuracy)
 
     def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """Gradients of the loss summed over the batch. Only begins: wait for them before you time them.
@@ -190,10 +196,13 @@ class Trainer:
             time.sleep(max(0.0, self._step_began + share * self.job.min_step_time_s - time.monotonic()))
 
     def _warm_up(self) -> None:
-        """One pass with nothing kept: memory and kernels are set up before the first step is timed."""
+        """Two passes with nothing kept: the first sets up memory and kernels, the second tells the time of a step."""
         statistics = self.parameters.gather_auxiliary() if self.parameters.has_auxiliary else None
-        self.compute_gradients(*self.job.feed(self.job.warm_up_batch))
-        mx.nd.waitall()
+        for _ in range(2):
+            self._step_began = time.monotonic()
+            self.compute_gradients(*self.job.feed(self.job.warm_up_batch))
+            mx.nd.waitall()
+        self.step_s = time.monotonic() - self._step_began
         if statistics is not None:
             self.parameters.scatter_auxiliary(statistics)
 
@@ -207,6 +216,8 @@ class Trainer:
     def _write(self, samples: int, accuracy: float | None) -> None:
         assert self._loss is not None
         loss = float(self._loss.mean().asscalar())
+        if not math.isfinite(loss):
+            raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l, for esync -ll)")
         traffic = self.exchange.take_traffic() if self.exchange is not None else {}
         record = self.measure.write_round(samples, accuracy, loss=loss, **traffic)
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]

@@ -1,7 +1,7 @@
 """The only place that imports MXNet first, and what must be so before and after that import.
 
 `import mxnet` with DMLC_ROLE=scheduler or server becomes that role and never returns; so this module is imported only
-after the flags were parsed, and `trainer.parameter_server` hides the variable meanwhile.
+after the flags were parsed, and `trainer.roles` hides the variable meanwhile.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ MAX_UNDER_WAY = 16
 
 
 FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two gradients where it computes one value
-LATENESS = 2.0  # how many times its usual round trip an answer may take to be waited for
+LATENESS = 2.0  # how many times its usual round trip an answer may take to be waited for, at least
 
 
 def worthwhile_wait(step_s: float, round_trip_s: float, steps_per_round: int) -> float:
@@ -40,7 +40,10 @@ def worthwhile_wait(step_s: float, round_trip_s: float, steps_per_round: int) ->
     rest = round_trip_s % step_s
     end_of_pass = FORWARD_SHARE * step_s if rest <= FORWARD_SHARE * step_s else step_s
     late_s = end_of_pass - rest
-    return LATENESS * round_trip_s if (steps_per_round - 1) * round_trip_s <= late_s else 0.0
+    if (steps_per_round - 1) * round_trip_s > late_s:
+        return 0.0
+    # A late answer is still cheaper than a forward pass.
+    return max(LATENESS * round_trip_s, FORWARD_SHARE * step_s / steps_per_round)
 
 
 class Queries(Protocol):
@@ -93,7 +96,7 @@ class NonBlockingQueries:
         self._next: Callable[[], None] | None = None
         self._round = 0
         self._steps = self._steps_before = 1  # local steps in this round and in the one before
-        self._ready_round = 0
+        self._ready_round = -1  # in round 0, before training, nobody is ready
         self._failure: BaseException | None = None
 
     def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:

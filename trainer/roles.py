@@ -19,7 +19,8 @@ from trainer.stop import SignalWatch
 from utils import EXIT_BUG, EXIT_PEER_LOST, SetupError, fail
 
 # ps-lite sends heartbeats and tells the dead only with an interval set. A process counts as dead after the time-out.
-HEARTBEAT = {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "6"}
+INTERVAL, TIMEOUT = "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"
+HEARTBEAT = {INTERVAL: "1", TIMEOUT: "6"}
 CHECKS_BEFORE_ALARM = 3  # a process that has just joined has no heartbeat yet
 CHECK_EVERY_S = 1.0
 REMIND_EVERY_S = 15.0
@@ -31,9 +32,30 @@ SCHEDULER, SERVERS, WORKERS = 1, 2, 4
 
 
 def prepare_environment() -> None:
-    """Sets what ps-lite reads from the environment, before MXNet is imported; the user's own settings win."""
+    """Sets what ps-lite reads from the environment, before MXNet is imported; the user's own settings win.
+
+    Raises:
+        SetupError: a setting is no whole number of seconds.
+    """
     for name, value in HEARTBEAT.items():
-        os.environ.setdefault(name, value)
+        text = os.environ.setdefault(name, value)
+        if not (text.isascii() and text.isdigit()):
+            raise SetupError(f"{name}={text!r} is not a whole number of seconds (0 for {INTERVAL}: no heartbeats)")
+
+
+def check_address(cluster: Cluster) -> None:
+    """Makes sure that the scheduler's address and the network card can exist.
+
+    Raises:
+        SetupError: the name does not resolve, or there is no such card.
+    """
+    try:
+        socket.getaddrinfo(cluster.root_uri, cluster.root_port)
+    except OSError as error:
+        raise SetupError(f"DMLC_PS_ROOT_URI={cluster.root_uri!r} cannot be resolved ({error.strerror})") from None
+    card, cards = os.environ.get("DMLC_INTERFACE"), [name for _, name in socket.if_nameindex()]
+    if card and card not in cards:
+        raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
 
 
 @contextlib.contextmanager
@@ -53,6 +75,7 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
         SetupError: the scheduler's port cannot be had.
     """
     prepare_environment()
+    check_address(cluster)
     if cluster.role == "scheduler":
         _check_port(cluster)
     signals = SignalWatch(on_first="the job ends when its workers do")
@@ -159,9 +182,13 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
+        with die_on_error("the watch over the other processes failed"):
+            self._watch()
+
+    def _watch(self) -> None:
         if not self._wait_for_start():
             return
-        if os.environ["PS_HEARTBEAT_INTERVAL"] == "0":
+        if int(os.environ[INTERVAL]) == 0:
             return  # the user switched heartbeats off: without them everybody looks dead
         alarms = 0
         while not self._ended.wait(CHECK_EVERY_S):
@@ -172,8 +199,8 @@ class Watch:
 
     def _wait_for_start(self) -> bool:
         cluster, begin, reminded = self._cluster, time.monotonic(), time.monotonic()
-        if self.store is not None:
-            self._ended.wait(ENGINE_START_S)
+        if self.store is not None and self._ended.wait(ENGINE_START_S):
+            return False
         others = (
             f"a job of 1 scheduler ({cluster.root_uri}:{cluster.root_port}), "
             f"{cluster.num_servers} server(s) and {cluster.num_workers} worker(s)"
@@ -207,14 +234,13 @@ class Watch:
         from trainer.engine import mx
 
         if timeout_s is None:
-            timeout_s = int(os.environ["PS_HEARTBEAT_TIMEOUT"])
+            timeout_s = int(os.environ[TIMEOUT])
         count = ctypes.c_int()
-        mx.base.check_call(
-            mx.base._LIB.MXKVStoreGetNumDeadNode(
-                self.store.handle, ctypes.c_int(node), ctypes.byref(count), ctypes.c_int(timeout_s)
-            )
+        refused = mx.base._LIB.MXKVStoreGetNumDeadNode(
+            self.store.handle, ctypes.c_int(node), ctypes.byref(count), ctypes.c_int(timeout_s)
         )
-        return count.value
+        # A server leaves the cluster inside its main thread's `run`; from then on ps-lite knows no nodes.
+        return 0 if refused else count.value
 
     @staticmethod
     def _leave(reason: str) -> None:

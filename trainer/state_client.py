@@ -99,8 +99,10 @@ class StateClient:
                 f"no state server answers at {self.address} ({_reason(error)}): start it with "
                 "scripts/state_server.sh, or name its address with -ip and -port"
             ) from None
-        if answer.status_code != 200:
-            raise SetupError(f"{self.address} answers {answer.status_code} to /healthz: that is not a state server")
+        if answer.status_code != 200 or _object(answer).get("status") != "ok":
+            raise SetupError(
+                f"{self.address} is not a state server: it answers {answer.status_code} {answer.text[:80]!r}"
+            )
 
     def join(self, job: str, rank: int, num_workers: int) -> None:
         """From now on this client speaks for `rank` in `job`."""
@@ -129,7 +131,7 @@ class StateClient:
         """QUERY after a local step: whether to aggregate now (SYNC) or to train on (TRAIN)."""
         status = self._status(round_, steps, step_s, transmission_s)
         answer = self._send({"msg_type": "QUERY", "status": status, "samples": self._batch_size})
-        return bool(answer["action"] == "SYNC")
+        return bool(answer.get("action") == "SYNC")
 
     def _status(self, round_: int, steps: int, step_s: float, transmission_s: float) -> dict[str, Any]:
         return {
@@ -166,10 +168,11 @@ class StateClient:
         while True:
             try:
                 answer = self._post(message)
-                if answer.ok:
-                    return dict(answer.json())
+                said = _object(answer)
+                if answer.ok and said.get("msg_type") == "RESPONSE":
+                    return said
                 trouble = f"answered {answer.status_code}: {answer.text[:300]}"
-                code = answer.json().get("code")
+                code = said.get("code")
                 if code == OVERTAKEN:
                     return {"action": "TRAIN"}
                 if code in UNKNOWN_JOB and message["msg_type"] != "RESET":
@@ -178,7 +181,7 @@ class StateClient:
                     continue
                 if answer.status_code < 500:
                     raise JobError(f"the state server at {self.address} {trouble}")
-            except (requests.RequestException, ValueError) as error:
+            except requests.RequestException as error:
                 trouble = f"does not answer ({_reason(error)})"
             if time.monotonic() + pause > give_up:
                 raise PeerLost(f"the state server at {self.address} {trouble}; tried for {self._patience_s:g} s")
@@ -197,6 +200,15 @@ class StateClient:
         time.sleep(self._delay_s / 2)
         self._round_trips.append(time.monotonic() - begin)
         return answer
+
+
+def _object(answer: requests.Response) -> dict[str, Any]:
+    """The JSON object of an answer; empty if it is something else."""
+    try:
+        value = answer.json()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _reason(error: Exception) -> str:

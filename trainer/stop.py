@@ -27,7 +27,7 @@ class SignalWatch:
         """
         self.requested = False
         self._patient = False
-        self._on_first = on_first
+        self.on_first = on_first
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
@@ -42,7 +42,7 @@ class SignalWatch:
                 logging.warning("%s: stopped at once", name)
                 os._exit(EXIT_FORCED)
             self.requested = True
-            logging.warning("%s: %s; once more to stop at once", name, self._on_first)
+            logging.warning("%s: %s; once more to stop at once", name, self.on_first)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from trainer.run_folder import RunFolder
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from trainer.sync import SyncTrainer
-from utils import EXIT_OK, setup_logging
+from utils import EXIT_OK, SetupError, setup_logging
 
 STORE_TYPES = {"esync": "dist_sync", "sync": "dist_sync", "async": "dist_async"}
 
@@ -37,6 +37,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         SetupError: a device, a file, a folder or the state server is not there.
         PeerLost: another process of the job is gone.
     """
+    if cluster is not None:
+        roles.check_address(cluster)
     context = device_context(bool(config.cpu), config.gpu)
     dataset = data.load(config.dataset, config.data_dir)
     folder = RunFolder(config)
@@ -89,6 +91,7 @@ def _train(
     reason = trainer.run(open_log)
     folder.describe(rank, num_workers, parameter_bytes, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
+    signals.on_first = "this worker is done and waits for the others, so signal one of those"
     return EXIT_OK
 
 
@@ -101,6 +104,9 @@ def _job(
     rank: int,
     num_workers: int,
 ) -> Job:
+    total = len(dataset.train.labels)
+    if config.batch_size > total:
+        raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
     channels, *sides = dataset.train.images.shape[1:]
     input_size = models.REGISTRY[config.network].input_size
     image_shape = (channels, *([input_size] * 2 if input_size else sides))
