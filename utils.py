@@ -84,7 +84,7 @@ def write_json(path: Path, value: Any) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise SetupError(f"{path} cannot be written: {error.strerror}") from None
+        raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
 
 
 def read_json(path: Path) -> Any:
