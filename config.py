@@ -17,7 +17,7 @@ from typing import Any
 
 from utils import SetupError
 
-MODES = ("esync", "sync", "async", "local")
+MODES = ("esync", "sync", "async", "ssp", "local-sgd", "local")
 NETWORKS = (
     "alexnet",
     "resnet18-v1",
@@ -111,13 +111,21 @@ class Config:
 
     # Published flags.
     learning_rate: float = _flag(
-        "-l", "--learning-rate", default=0.001, type=above_zero, help="step size of SSGD, ASGD, DC-ASGD and local SGD"
+        "-l",
+        "--learning-rate",
+        default=0.001,
+        type=above_zero,
+        help="step size of SSGD, ASGD, DC-ASGD, SSP and standalone SGD",
     )
     local_lr: float = _flag(
-        "-ll", "--local-lr", default=0.001, type=above_zero, help="step size of the local steps of ESync"
+        "-ll", "--local-lr", default=0.001, type=above_zero, help="step size of the local steps of ESync and local SGD"
     )
     global_lr: float = _flag(
-        "-gl", "--global-lr", default=1.0, type=above_zero, help="factor on the averaged model update of ESync"
+        "-gl",
+        "--global-lr",
+        default=1.0,
+        type=above_zero,
+        help="factor on the averaged model update of ESync and local SGD",
     )
     batch_size: int = _flag(
         "-b", "--batch-size", default=64, type=at_least(1), help="samples per step on each device"
@@ -190,6 +198,10 @@ class Config:
         type=at_least(0, float),
         help="seconds on top of each round trip to the state server: emulates a slower network",
     )
+    staleness: int = _flag(
+        "--staleness", default=3, type=at_least(0), help="ssp: steps that a worker may be ahead of the slowest"
+    )
+    sync_every: int = _flag("--sync-every", default=8, type=at_least(1), help="local-sgd: local steps a round")
     start_timeout: float = _flag(
         "--start-timeout",
         default=600.0,

@@ -39,9 +39,11 @@ ESYNC = Algorithm("esync", "ESync", "ESync", "#0072B2", "-", "o", "")
 SSGD = Algorithm("sync", "Sync", "SSGD", "#D55E00", "--", "s", "//")
 ASGD = Algorithm("async", "Async", "ASGD", "#009E73", "-.", "^", "..")
 DC_ASGD = Algorithm("dcasgd", "DCASGD", "DC-ASGD", "#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx")
+SSP = Algorithm("ssp", "SSP", "SSP", "#E69F00", (0, (6, 2)), "v", "\\\\")
+LOCAL_SGD = Algorithm("local-sgd", "LocalSGD", "Local SGD", "#56B4E9", (0, (2, 1)), "P", "++")
 STANDALONE = Algorithm("local", "Local", "Standalone", "#000000", ":", "", "")
 
-DISTRIBUTED = (ESYNC, SSGD, ASGD, DC_ASGD)
+DISTRIBUTED = (ESYNC, SSGD, ASGD, DC_ASGD, SSP, LOCAL_SGD)
 
 
 @dataclass(frozen=True)

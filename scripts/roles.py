@@ -14,7 +14,7 @@ from utils import mode_name
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
-MODES = ("esync", "sync", "async", "dcasgd", "local")
+MODES = ("esync", "sync", "async", "dcasgd", "ssp", "local-sgd", "local")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from trainer.base import DeviceFeed, Job, Trainer
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
+from trainer.local_sgd import LocalSGDTrainer
 from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
@@ -100,6 +101,8 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         trainer: Trainer
         if algorithm == "sync":
             trainer = SyncTrainer(mine, store, STEP_SIZE)
+        elif algorithm == "local-sgd":
+            trainer = LocalSGDTrainer(mine, store, STEP_SIZE, 1.0, 0.5, sync_every=1)
         elif algorithm == "esync":
             state = OneStepARound()
             queries = BlockingQueries(state)

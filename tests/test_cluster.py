@@ -15,6 +15,7 @@ import summary
 from utils import RUN_FILE, iter_files, read_json, read_rounds
 
 WORKERS = "0,0,0.2"
+MANY_STEPS = ("esync", "local-sgd")  # modes whose rounds have more than one local step
 
 
 def run_cluster(log_base, *options, worker_flags=(), deadline_s=DEADLINE_S):
@@ -36,9 +37,9 @@ def no_warnings(text):
     raise AssertionError(text)
 
 
-@pytest.mark.parametrize("mode", ["esync", "sync", "async", "dcasgd"])
+@pytest.mark.parametrize("mode", ["esync", "sync", "async", "dcasgd", "ssp", "local-sgd"])
 def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
-    rounds = {"esync": 8, "sync": 30, "async": 30, "dcasgd": 30}[mode]
+    rounds = 8 if mode in MANY_STEPS else 30
     servers = "2" if mode == "dcasgd" else "1"
     flags = ["--max-rounds", str(rounds), "-e", "4", "-l", "0.001", "-ll", "0.0005"]
     output = run_cluster(
@@ -57,7 +58,7 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
         assert all(record["bytes_pulled"] == record["bytes_pushed"] for record in records)
         evaluated = [record["num_iters"] for record in records if "accuracy" in record]
         assert evaluated == (sorted({*range(4, rounds + 1, 4), rounds}) if rank == 0 else [])
-        assert all(len(record["time"]) == 1 for record in records) == (mode != "esync")
+        assert all(len(record["time"]) == 1 for record in records) == (mode not in MANY_STEPS)
     last = list(read_rounds(folders[0], no_warnings))[-1]
     assert last["accuracy"] > 0.25  # chance is 0.1
 
@@ -73,6 +74,28 @@ def test_esync_gives_the_fast_workers_more_local_steps(tmp_path):
     assert set(steps[2]) == {1}  # the straggler never takes a second one
     middle = [sorted(worker)[len(worker) // 2] for worker in steps]
     assert middle[0] > middle[1] > middle[2]
+
+
+def test_local_sgd_takes_the_same_number_of_steps_everywhere(tmp_path):
+    flags = ["--max-rounds", "3", "-e", "100", "--sync-every", "5"]
+    run_cluster(tmp_path, "-m", "local-sgd", "--workers", "0,0.1", worker_flags=flags)
+    for folder in device_folders(tmp_path / "lenet" / "local-sgd"):
+        for record in read_rounds(folder, no_warnings):
+            assert record["num_samples"] == 5 * 64
+            assert len(record["time"]) == 6
+
+
+def test_ssp_keeps_the_workers_within_the_staleness_bound(tmp_path):
+    flags = ["--max-rounds", "20", "-e", "100", "--staleness", "2", "-l", "0.0005"]
+    run_cluster(tmp_path, "-m", "ssp", "--workers", "0,0.1", worker_flags=flags)
+    fast, slow = (
+        [record["total_time"] for record in read_rounds(folder, no_warnings)]
+        for folder in device_folders(tmp_path / "lenet" / "ssp")
+    )
+    for clock, when in enumerate(fast[:-1], start=1):
+        # The slow worker had pushed the gradient of round `clock - 2` by then; that round's log follows its pull.
+        assert sum(time < when + 0.05 for time in slow) >= clock - 2 - 1
+    assert fast[10] > slow[7]  # and it really waited: alone it would have been done long before
 
 
 def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_is_complete(tmp_path):

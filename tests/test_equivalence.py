@@ -56,10 +56,11 @@ def test_ssgd_on_two_half_batches_equals_one_big_batch(folder, ssgd):
     assert max(np.abs(weight).max() for weight in alone) > 0.1  # and these are not zeros
 
 
-def test_esync_with_one_local_step_and_global_rate_one_equals_ssgd(folder, ssgd):
-    esync = trained(folder / "esync", "esync", num_servers=2)
-    assert largest_difference(esync[0], esync[1]) == 0
-    assert largest_difference(esync[0], ssgd[0]) < 1e-6
+@pytest.mark.parametrize("algorithm", ["esync", "local-sgd"])
+def test_model_averaging_after_one_local_step_equals_ssgd(folder, ssgd, algorithm):
+    averaged = trained(folder / algorithm, algorithm, num_servers=2)
+    assert largest_difference(averaged[0], averaged[1]) == 0
+    assert largest_difference(averaged[0], ssgd[0]) < 1e-6
 
 
 def test_dcasgd_with_lambda_zero_is_asgd(folder, asgd):

@@ -34,6 +34,10 @@ def test_every_mode_has_its_published_folder_and_file_name():
         "sync-niid": "Sync-Non-IID.json",
         "async-niid": "Async-Non-IID.json",
         "dcasgd-niid": "DCASGD-Non-IID.json",
+        "ssp": "SSP.json",
+        "ssp-niid": "SSP-Non-IID.json",
+        "local-sgd": "LocalSGD.json",
+        "local-sgd-niid": "LocalSGD-Non-IID.json",
         "local": "Local.json",
     }
 

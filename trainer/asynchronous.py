@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from trainer.base import Job, Trainer
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
@@ -15,21 +17,32 @@ from utils import GLOBAL_AGGREGATE
 class AsyncTrainer(Trainer):
     """A round is one gradient pushed and the weights pulled, whatever the other workers do.
 
-    BatchNorm's running statistics stay each worker's own. One key more holds the votes: a worker that wants all to stop
-    pushes -1 as its gradient, which makes the value positive. A worker with its rounds done just ends.
+    BatchNorm's running statistics stay each worker's own. One key more is a board of numbers that every worker can add
+    to and read. The first counts the workers that want all to stop. A worker with its rounds done just ends.
     """
 
     rounds_in_step = False
 
-    def __init__(self, job: Job, store: Any, num_servers: int, step_size: float, compensation: float | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        store: Any,
+        num_servers: int,
+        step_size: float,
+        compensation: float | None,
+        board_size: int = 1,
+    ) -> None:
         """
         Args:
             num_servers: of the job; arrays of one position must lie on the same server under every worker's key.
             step_size: eta.
             compensation: lambda of DC-ASGD; None for plain ASGD.
+            board_size: numbers on the board.
         """
         super().__init__(job)
         self._store = store
+        self._step_size = step_size
+        self._values = mx.nd.zeros((board_size,))
         num_arrays = len(self.parameters.weights)
         if compensation is None:
             self._num_models, keys_per_worker = 1, num_arrays
@@ -43,7 +56,7 @@ class AsyncTrainer(Trainer):
         own = job.rank if self._num_models > 1 else 0
         self._models = [Exchange(store, first_key=model * keys_per_worker) for model in range(self._num_models)]
         self.exchange = self._models[own]
-        self._votes = Exchange(store, first_key=self._num_models * keys_per_worker)
+        self._board = Exchange(store, first_key=self._num_models * keys_per_worker)
 
     def broadcast(self) -> None:
         """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
@@ -51,7 +64,7 @@ class AsyncTrainer(Trainer):
             self._store.set_optimizer(self._optimizer)
         for model in self._models:
             model.broadcast(self.parameters.weights)
-        self._votes.broadcast([mx.nd.zeros((1,))])
+        self._board.broadcast([self._values])
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
@@ -59,13 +72,28 @@ class AsyncTrainer(Trainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Pushes the gradients as they are computed, and pulls the weights that follow."""
-        gradients, vote = self.parameters.gradients, mx.nd.array([-float(wants_stop)])
+        gradients = self.parameters.gradients
         self.exchange.push(gradients)
-        self._votes.push([vote])
+        if wants_stop:
+            self.post(0)
         for gradient in gradients:
             gradient.wait_to_read()
         self.measure.enter(GLOBAL_AGGREGATE)
+        self.before_pull()
         self.exchange.pull(self.parameters.weights)
-        self._votes.pull([vote])
+        return bool(self.read_board()[0] > 0)
+
+    def before_pull(self) -> None:
+        """Called when this worker's gradients are on their way."""
+
+    def post(self, position: int) -> None:
+        """Adds 1 to a number on the board. The server takes it for a gradient, and subtracts eta times that."""
+        notice = np.zeros(self._values.shape, dtype=np.float32)
+        notice[position] = -1 / self._step_size
+        self._board.push([mx.nd.array(notice)])
+
+    def read_board(self) -> np.ndarray:
+        """The numbers on the board; waits for all that is under way."""
+        self._board.pull([self._values])
         mx.nd.waitall()
-        return bool(vote.asscalar() > 0)
+        return self._values.asnumpy()

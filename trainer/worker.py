@@ -17,14 +17,22 @@ from trainer.base import DeviceFeed, Evaluator, Job, Trainer
 from trainer.engine import device_context, mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
+from trainer.local_sgd import LocalSGDTrainer
 from trainer.queries import BlockingQueries, NonBlockingQueries
 from trainer.run_folder import RunFolder
+from trainer.ssp import SSPTrainer
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from trainer.sync import SyncTrainer
 from utils import EXIT_OK, SetupError, setup_logging
 
-STORE_TYPES = {"esync": "dist_sync", "sync": "dist_sync", "async": "dist_async"}
+STORE_TYPES = {
+    "esync": "dist_sync",
+    "local-sgd": "dist_sync",
+    "sync": "dist_sync",
+    "async": "dist_async",
+    "ssp": "dist_async",
+}
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -139,6 +147,11 @@ def _trainer(
     if config.mode == "async":
         compensation = config.dcasgd_lambda if config.use_dcasgd else None
         return AsyncTrainer(job, store, cluster.num_servers, config.learning_rate, compensation)
+    if config.mode == "ssp":
+        return SSPTrainer(job, store, cluster.num_servers, config.learning_rate, config.staleness)
+    averaging = (job, store, config.local_lr, config.global_lr, sample_share)
+    if config.mode == "local-sgd":
+        return LocalSGDTrainer(*averaging, sync_every=config.sync_every)
     assert state is not None
     queries = BlockingQueries(state) if config.query == "blocking" else NonBlockingQueries(state)
-    return ESyncTrainer(job, store, config.local_lr, config.global_lr, sample_share, state=state, queries=queries)
+    return ESyncTrainer(*averaging, state=state, queries=queries)

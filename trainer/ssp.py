@@ -1,0 +1,43 @@
+"""SSP, stale synchronous parallel (Ho et al., "More effective distributed ML via a stale synchronous parallel parameter
+server", NIPS 2013): w <- w - eta * g at once as in ASGD, but a worker that is more than s steps ahead of the slowest
+waits.
+With s = 0 all steps are in step, with a large s it is ASGD."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from trainer.asynchronous import AsyncTrainer
+from trainer.base import Job
+from trainer.engine import mx
+
+POLL_S = 0.002
+
+
+class SSPTrainer(AsyncTrainer):
+    """ASGD with a bound on how far the workers are apart.
+
+    The workers' clocks (steps done) stand behind the vote on the board that all ranks read from the kvstore.
+    """
+
+    def __init__(self, job: Job, store: Any, num_servers: int, step_size: float, staleness: int) -> None:
+        """
+        Args:
+            staleness: s, steps that a worker may be ahead of the slowest.
+        """
+        super().__init__(job, store, num_servers, step_size, compensation=None, board_size=1 + job.num_workers)
+        self._staleness = staleness
+
+    def before_pull(self) -> None:
+        """Turns this worker's clock once its gradient has arrived, and waits for those too far behind."""
+        mx.nd.waitall()
+        self.post(1 + self.job.rank)
+        while True:
+            board = self.read_board()
+            clocks = np.rint(board[1:])
+            if self.rounds - clocks.min() <= self._staleness or board[0] > 0:
+                return
+            time.sleep(POLL_S)
