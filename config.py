@@ -174,6 +174,11 @@ class Config:
         type=at_least(0, float),
         help="pad every local step to so many seconds: emulates a slower device",
     )
+    straggler_trace: str = _flag(
+        "--straggler-trace",
+        default="",
+        help="CSV file (start_s,duration_s,extra_s): for a while every local step takes longer; emulates a straggler",
+    )
     dcasgd_lambda: float = _flag(
         "--dcasgd-lambda", default=0.04, type=at_least(0, float), help="strength of DC-ASGD's delay compensation"
     )

@@ -39,7 +39,7 @@ def no_warnings(text):
 
 @pytest.mark.parametrize("mode", ["esync", "sync", "async", "dcasgd", "ssp", "local-sgd"])
 def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
-    rounds = 8 if mode in MANY_STEPS else 30
+    rounds = 8 if mode in MANY_STEPS else 60 if mode == "ssp" else 30
     servers = "2" if mode == "dcasgd" else "1"
     flags = ["--max-rounds", str(rounds), "-e", "4", "-l", "0.001", "-ll", "0.0005"]
     output = run_cluster(

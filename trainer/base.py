@@ -17,6 +17,7 @@ from trainer.engine import mx
 from trainer.parameters import Exchange, Parameters
 from trainer.queries import FORWARD_SHARE
 from trainer.stop import Limits
+from trainer.straggler_trace import Slowdown, extra_step_time
 from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, JobError, Measure
 
 
@@ -70,6 +71,7 @@ class Job:
     rank: int = 0
     num_workers: int = 1
     min_step_time_s: float = 0.0
+    trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
 
 
 class Trainer:
@@ -186,6 +188,9 @@ class Trainer:
                 return False
         loss.backward()
         self._pad(1.0)
+        if self.rounds and self.job.trace:
+            mx.nd.waitall()
+            time.sleep(extra_step_time(self.job.trace, self.measure.elapsed_s))
         self._loss = loss
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 import models
 from config import Cluster, Config
-from trainer import data, roles
+from trainer import data, roles, straggler_trace
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Evaluator, Job, Trainer
 from trainer.engine import device_context, mx
@@ -35,6 +36,18 @@ STORE_TYPES = {
 }
 
 
+@dataclass(frozen=True)
+class Workplace:
+    """What a worker has on its own machine, found and checked before it joins the others."""
+
+    context: mx.Context
+    dataset: data.Dataset
+    folder: RunFolder
+    state: StateClient | None  # where the mode asks a state server
+    trace: tuple[straggler_trace.Slowdown, ...]
+    signals: SignalWatch
+
+
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     """Trains as a worker of `cluster`, or alone; returns the exit code.
 
@@ -47,9 +60,21 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     """
     if cluster is not None:
         roles.check_address(cluster)
+    place = _workplace(config, signals)
+    if cluster is None:
+        return _train(config, None, None, place)
+    with roles.joined(cluster, STORE_TYPES[config.mode], config.start_timeout) as store:
+        setup_logging(f"worker {store.rank} {config.device}")
+        return _train(config, cluster, store, place)
+
+
+def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     context = device_context(bool(config.cpu), config.gpu)
+    trace = straggler_trace.read(Path(config.straggler_trace)) if config.straggler_trace else ()
     dataset = data.load(config.dataset, config.data_dir)
-    folder = RunFolder(config)
+    total = len(dataset.train.labels)
+    if config.batch_size > total:
+        raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
     state = None
     if config.mode == "esync":
         state = StateClient(
@@ -63,58 +88,36 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             delay_s=config.query_delay,
         )
         state.check()
-    if cluster is None:
-        return _train(config, None, None, state, context, dataset, folder, signals)
-    with roles.joined(cluster, STORE_TYPES[config.mode], config.start_timeout) as store:
-        setup_logging(f"worker {store.rank} {config.device}")
-        return _train(config, cluster, store, state, context, dataset, folder, signals)
+    return Workplace(context, dataset, RunFolder(config), state, trace, signals)
 
 
-def _train(
-    config: Config,
-    cluster: Cluster | None,
-    store: Any,
-    state: StateClient | None,
-    context: mx.Context,
-    dataset: data.Dataset,
-    folder: RunFolder,
-    signals: SignalWatch,
-) -> int:
+def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace) -> int:
     rank, num_workers = (store.rank, store.num_workers) if cluster else (0, 1)
-    samples = data.partition(dataset.train.labels, rank, num_workers, bool(config.split_by_class), config.seed)
-    job = _job(config, context, dataset, samples, signals, rank, num_workers)
-    trainer = _trainer(config, cluster, job, store, state, len(samples) / len(dataset.train.labels))
+    labels = place.dataset.train.labels
+    indices = data.partition(labels, rank, num_workers, bool(config.split_by_class), config.seed)
+    job = _job(config, place, indices, rank, num_workers)
+    trainer = _trainer(config, cluster, job, store, place.state, len(indices) / len(labels))
     parameter_bytes = trainer.parameters.num_bytes()
     logging.info(
         "%s, %s, %d bytes of parameters, rank %d of %d, %d samples",
-        config.mode, config.network, parameter_bytes, rank, num_workers, len(samples),
+        config.mode, config.network, parameter_bytes, rank, num_workers, len(indices),
     )  # fmt: skip
 
     def open_log() -> Path:
-        path = folder.open()
-        signals.be_patient()
-        folder.describe(rank, num_workers, parameter_bytes)
+        path = place.folder.open()
+        place.signals.be_patient()
+        place.folder.describe(rank, num_workers, parameter_bytes)
         return path
 
     reason = trainer.run(open_log)
-    folder.describe(rank, num_workers, parameter_bytes, ended=reason)
-    logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
-    signals.on_first = "this worker is done and waits for the others, so signal one of those"
+    place.folder.describe(rank, num_workers, parameter_bytes, ended=reason)
+    logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, place.folder.path)
+    place.signals.on_first = "this worker is done and waits for the others, so signal one of those"
     return EXIT_OK
 
 
-def _job(
-    config: Config,
-    context: mx.Context,
-    dataset: data.Dataset,
-    indices: np.ndarray,
-    signals: SignalWatch,
-    rank: int,
-    num_workers: int,
-) -> Job:
-    total = len(dataset.train.labels)
-    if config.batch_size > total:
-        raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
+def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int) -> Job:
+    context, dataset = place.context, place.dataset
     channels, *sides = dataset.train.images.shape[1:]
     input_size = models.REGISTRY[config.network].input_size
     image_shape = (channels, *([input_size] * 2 if input_size else sides))
@@ -130,10 +133,11 @@ def _job(
         evaluate=Evaluator(network, dataset.test, feed, config.batch_size) if rank == 0 else None,
         eval_every=config.eval_duration,
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
-        stop_requested=lambda: signals.requested,
+        stop_requested=lambda: place.signals.requested,
         rank=rank,
         num_workers=num_workers,
         min_step_time_s=config.min_step_time,
+        trace=place.trace,
     )
 
 
