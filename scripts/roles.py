@@ -60,13 +60,13 @@ def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -
 
 
 def state_server(options: Options, environment: Mapping[str, str]) -> Role:
-    """Django's own server, up before the workers ask."""
+    """The state server as in production, up before the workers ask."""
     port = options.state_server_port
     return Role(
         name="state server",
         kind=Kind.SERVICE,
-        command=[sys.executable, "manage.py", "runserver", f"{HOST}:{port}", "--noreload"],
-        environment=_base(environment) | {"DJANGO_RUNSERVER_HIDE_WARNING": "true"},
+        command=[sys.executable, "manage.py", "serve", f"{HOST}:{port}"],
+        environment=_base(environment),
         folder=ROOT / "SimpleStateServer",
         log=options.log_folder / "state-server.log",
         title=f"port {port}",

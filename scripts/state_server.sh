@@ -15,4 +15,4 @@ fi
 no_arguments "$@"
 python=$(project_python)
 cd "$root/SimpleStateServer"
-exec "$python" manage.py runserver "${STATE_SERVER_HOST:-127.0.0.1}:${STATE_SERVER_PORT:-10010}" --noreload
+exec "$python" manage.py serve "${STATE_SERVER_HOST:-127.0.0.1}:${STATE_SERVER_PORT:-10010}"
