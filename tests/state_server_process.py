@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,11 +31,14 @@ class StateServerProcess:
 
 
 @contextlib.contextmanager
-def running_state_server(port: int = 0, **environment: str) -> Iterator[StateServerProcess]:
+def running_state_server(
+    port: int = 0, command: Sequence[str] = ("runserver", "--noreload"), **environment: str
+) -> Iterator[StateServerProcess]:
     """Starts `manage.py runserver` on 127.0.0.1 and ends it afterwards, whatever happens.
 
     Args:
         port: where it listens; 0: a free port.
+        command: of manage.py; the address is added.
         environment: variables such as ESYNC_TOKEN; none of the caller's own ESYNC_ variables reach the server.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ESYNC_", "DJANGO_"))}
@@ -43,7 +46,7 @@ def running_state_server(port: int = 0, **environment: str) -> Iterator[StateSer
         log = Path(folder) / "server.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", "runserver", f"127.0.0.1:{port}", "--noreload"],
+                [sys.executable, "manage.py", *command, f"127.0.0.1:{port}"],
                 cwd=SERVER_FOLDER,
                 env={**inherited, "PYTHONUNBUFFERED": "1", **environment},
                 stdout=output,
@@ -66,7 +69,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     give_up = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < give_up:
         said = log.read_text()
-        if match := re.search(r"Starting development server at http://127\.0\.0\.1:(\d+)/", said):
+        if match := re.search(r"server at http://127\.0\.0\.1:(\d+)/", said):
             return int(match[1])
         if process.poll() is not None:
             break

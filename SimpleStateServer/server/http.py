@@ -100,6 +100,9 @@ def _unreadable(request: HttpRequest) -> HttpResponse | None:
         return error(f"the body is larger than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes", 413)
     except UnreadablePostError as problem:
         return error(f"the body ended too soon: {problem}", 400)
+    if len(request.body) < int(length):
+        # Some servers hand over what has come when the sender leaves, and half a form is a form.
+        return error(f"the body ended after {len(request.body)} of {length} bytes", 400)
     return None
 
 

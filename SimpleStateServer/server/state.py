@@ -1,6 +1,6 @@
 """The state table: one immutable row a worker, and an index that finds the straggler without looking at every row.
 
-Only the router's thread changes a table, so there is no lock. Rows are immutable: a reader is handed a tuple of them
+Only the router changes a table, one message at a time. Rows are immutable: a reader is handed a tuple of them
 and may take as long as it likes. All times are seconds on the server's monotonic clock, given by the caller.
 """
 
