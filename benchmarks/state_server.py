@@ -10,8 +10,8 @@ Prints a table and ends. Compared, in alternation, so that the noise of a shared
     production   `manage.py serve`, POST /message/, kept connections
     floor        the same requests to a server that answers a constant: what the client alone can do
 
-Every client is a worker of one job that does one query after the other and, told to aggregate, enters the next round; so
-each query is decided. Client and server share the machine. Figures are medians over the alternations.
+Every client is a worker of one job that does one query after the other and, told to aggregate, enters the next round;
+so each query is decided. Client and server share the machine. Figures are medians over the alternations.
 """
 
 from __future__ import annotations
