@@ -35,7 +35,6 @@ DEFAULT_WORKERS = 256
 MAX_WORKERS = 100_000
 
 SPARE_THREADS = 64
-COMPUTING_THREADS = 2  # one that computes, one that is ready to
 CONNECTIONS_PER_WORKER = 20  # a worker that does not wait for answers keeps up to 16, and reconnects at times
 SPARE_CONNECTIONS = 256
 SPARE_FILES = 64  # that this process has open besides its connections
@@ -128,19 +127,19 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def in_turns(application: WSGIApplication) -> WSGIApplication:
-    """Lets many requests wait for their bodies, and few compute.
+    """Lets many requests wait for their bodies, and one compute.
 
     Python runs one thread at a time. A hundred that all want to are passed the right to run among each other, which
-    costs more than the requests: with these turns 32 clients get half as many queries a second again.
+    costs more than the requests: with turns 32 clients get about half as many queries a second again.
     """
-    turns = threading.Semaphore(COMPUTING_THREADS)
+    turn = threading.Lock()
 
     def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         length = environ.get("CONTENT_LENGTH") or "0"
         if length.isascii() and length.isdigit() and int(length) <= settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
             # A body that has ended too soon is shorter than it says; the views refuse it.
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(length)))
-        with turns:
+        with turn:
             return application(environ, start_response)
 
     return answer
