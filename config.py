@@ -13,11 +13,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from utils import SetupError
+from utils import CHECKPOINT_FILE, SetupError
 
-MODES = ("esync", "sync", "async", "ssp", "local-sgd", "local")
+MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
 NETWORKS = (
     "alexnet",
     "resnet18-v1",
@@ -31,6 +32,7 @@ NETWORKS = (
 DATASETS = ("fashion-mnist", "mnist", "cifar10")
 POLICIES = ("journal", "preprint")
 QUERIES = ("blocking", "non-blocking")
+STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 ROLES = ("scheduler", "server", "worker")
 
 
@@ -86,6 +88,12 @@ def _switch(text: str) -> int:
     return int(text)
 
 
+def _switch_order(text: str) -> str:
+    if not re.fullmatch("[01]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
+    return text
+
+
 def _port(text: str) -> str:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
@@ -99,10 +107,18 @@ def _device_name(text: str) -> str:
 
 
 def _flag(
-    *names: str, default: Any, help: str, type: Callable[[str], Any] = str, choices: Sequence[str] | None = None
+    *names: str,
+    default: Any,
+    help: str,
+    type: Callable[[str], Any] = str,
+    choices: Sequence[str] | None = None,
+    mode: str | None = None,
+    **more: Any,
 ) -> Any:
-    arguments = {"default": default, "help": help, "type": type, "choices": choices}
-    return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments})
+    """A field of Config and its flag. With `mode` it is an error to give it in another one, where it would do nothing;
+    `more` goes to argparse."""
+    arguments = {"default": default, "help": help, "type": type, "choices": choices, **more}
+    return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments, "mode": mode})
 
 
 @dataclass(frozen=True)
@@ -140,7 +156,7 @@ class Config:
     )
     mode: str = _flag("-m", "--mode", default="esync", choices=MODES, help="the synchronisation algorithm")
     use_dcasgd: int = _flag(
-        "-dcasgd", "--use-dcasgd", default=0, type=_switch, help="1 selects DC-ASGD in async mode"
+        "-dcasgd", "--use-dcasgd", default=0, type=_switch, mode="async", help="1 selects DC-ASGD in async mode"
     )
     split_by_class: int = _flag(
         "-s", "--split-by-class", default=0, type=_switch, help="1 gives each worker a range of classes (non-i.i.d.)"
@@ -207,6 +223,66 @@ class Config:
         "--staleness", default=3, type=at_least(0), help="ssp: steps that a worker may be ahead of the slowest"
     )
     sync_every: int = _flag("--sync-every", default=8, type=at_least(1), help="local-sgd: local steps a round")
+    wbsp_overlap: int = _flag(
+        "--wbsp-overlap",
+        default=0,
+        type=_switch,
+        mode="wbsp",
+        help="wbsp: 1 pushes and pulls in a second thread while training goes on (PCC)",
+    )
+    switch_order: str = _flag(
+        "--switch-order",
+        default="10",
+        type=_switch_order,
+        help="sync-switch: the phases, 1 for BSP and 0 for ASP",
+    )
+    train_steps: tuple[int, ...] = _flag(
+        "--train-steps",
+        default=(400, 7600),
+        type=at_least(1),
+        nargs="+",
+        metavar="STEPS",
+        help="sync-switch: steps of each phase; a step is one batch on every worker, under ASP as many batches in all",
+    )
+    momentum: float = _flag(
+        "--momentum",
+        default=0.0,
+        type=fraction,
+        mode="sync-switch",
+        help="sync-switch: momentum of the server's SGD, below 1",
+    )
+    straggler_policy: str = _flag(
+        "--straggler-policy",
+        default="none",
+        choices=STRAGGLER_POLICIES,
+        mode="sync-switch",
+        help="sync-switch: what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts "
+        "(greedy), or leave it out for the rest of the phase (elastic)",
+    )
+    ckpt_frequency: tuple[int, ...] = _flag(
+        "--ckpt-frequency",
+        default=(0,),
+        type=at_least(0),
+        nargs="+",
+        metavar="STEPS",
+        help="sync-switch: steps between two checkpoints, one number, or one for each phase (0: none)",
+    )
+    checkpoint: str = _flag(
+        "--checkpoint",
+        default="",
+        mode="sync-switch",
+        metavar="FILE",
+        help="sync-switch: rank 0 keeps its checkpoint there (default: checkpoint.npz in the log folder)",
+    )
+    resume: int = _flag(
+        "--resume",
+        default=0,
+        type=_switch,
+        mode="sync-switch",
+        nargs="?",
+        const=1,
+        help="sync-switch: go on from the checkpoint, and with the logs",
+    )
     start_timeout: float = _flag(
         "--start-timeout",
         default=600.0,
@@ -218,6 +294,17 @@ class Config:
     def device(self) -> str:
         """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Where rank 0 keeps its checkpoint."""
+        return Path(self.checkpoint) if self.checkpoint else Path(self.log_dir) / CHECKPOINT_FILE
+
+    @property
+    def ckpt_steps(self) -> tuple[int, ...]:
+        """Steps between two checkpoints, one number for each phase."""
+        same = self.ckpt_frequency * len(self.switch_order)
+        return same if len(self.ckpt_frequency) == 1 else self.ckpt_frequency
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
@@ -231,10 +318,49 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     )
     for field in dataclasses.fields(Config):
         parser.add_argument(*field.metadata["names"], dest=field.name, **field.metadata["arguments"])
-    config = Config(**vars(parser.parse_args(arguments)))
-    if config.use_dcasgd and config.mode != "async":
-        parser.error(f"--use-dcasgd 1 belongs to mode async, not to {config.mode}: add -m async")
+    given: dict[str, Any] = vars(parser.parse_args(arguments))
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    config = Config(**given)
+    try:
+        _check(config)
+    except SetupError as error:
+        parser.error(str(error))
     return config
+
+
+def _check(config: Config) -> None:
+    """Makes sure that the flags fit together.
+
+    Raises:
+        SetupError: they do not.
+    """
+    for field in dataclasses.fields(Config):
+        mode, value = field.metadata["mode"], getattr(config, field.name)
+        if mode and mode != config.mode and value != field.default:
+            flag = field.metadata["names"][-1]
+            raise SetupError(f"{flag} {value} belongs to mode {mode}, not to {config.mode}: add -m {mode}")
+    if config.mode != "sync-switch":
+        return
+    order, phases = config.switch_order, len(config.switch_order)
+    if len(config.train_steps) != phases:
+        raise SetupError(
+            f"--switch-order {order} has {phases} phase(s), --train-steps {len(config.train_steps)} number(s): "
+            "give one number for each phase"
+        )
+    if len(config.ckpt_frequency) not in (1, phases):
+        raise SetupError(
+            f"--switch-order {order} has {phases} phase(s), --ckpt-frequency {len(config.ckpt_frequency)} number(s): "
+            "give one number, or one for each phase"
+        )
+    if config.momentum == 1:
+        raise SetupError("--momentum 1 never forgets: give a number from 0 to below 1")
+    if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
+        raise SetupError(
+            f"--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts; --switch-order "
+            f"{order} has no ASP phase behind a BSP phase: choose an order that ends with 10, or another policy"
+        )
+    if config.straggler_policy == "elastic" and "1" not in order:
+        raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,12 @@ ASGD = Algorithm("async", "Async", "ASGD", "#009E73", "-.", "^", "..")
 DC_ASGD = Algorithm("dcasgd", "DCASGD", "DC-ASGD", "#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx")
 SSP = Algorithm("ssp", "SSP", "SSP", "#E69F00", (0, (6, 2)), "v", "\\\\")
 LOCAL_SGD = Algorithm("local-sgd", "LocalSGD", "Local SGD", "#56B4E9", (0, (2, 1)), "P", "++")
+WBSP = Algorithm("wbsp", "WBSP", "WBSP", "#882255", (0, (8, 2, 2, 2)), "<", "--")
+WBSP_PCC = Algorithm("wbsp-pcc", "WBSP-PCC", "WBSP with overlap", "#999933", (0, (8, 2)), ">", "||")
+SYNC_SWITCH = Algorithm("sync-switch", "SyncSwitch", "Sync-Switch", "#332288", (0, (1, 1)), "X", "oo")
 STANDALONE = Algorithm("local", "Local", "Standalone", "#000000", ":", "", "")
 
-DISTRIBUTED = (ESYNC, SSGD, ASGD, DC_ASGD, SSP, LOCAL_SGD)
+DISTRIBUTED = (ESYNC, SSGD, ASGD, DC_ASGD, SSP, LOCAL_SGD, WBSP, WBSP_PCC, SYNC_SWITCH)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Mode:
     @property
     def name(self) -> str:
         """Its folder in the log tree, which is also the value of -m."""
-        return utils.mode_name(self.algorithm.name, use_dcasgd=False, split_by_class=self.split == NON_IID)
+        return utils.mode_name(self.algorithm.name, split_by_class=self.split == NON_IID)
 
     @property
     def file_name(self) -> str:

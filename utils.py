@@ -116,6 +116,7 @@ COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 
 RUN_FILE = "run.json"
+CHECKPOINT_FILE = "checkpoint.npz"
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
 
 
@@ -130,10 +131,13 @@ def iter_files(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-def mode_name(mode: str, use_dcasgd: bool, split_by_class: bool) -> str:
+# Algorithms that are another mode of main.py with a flag: their name -> that mode and the flag's field in Config.
+VARIANTS = {"dcasgd": ("async", "use_dcasgd"), "wbsp-pcc": ("wbsp", "wbsp_overlap")}
+
+
+def mode_name(algorithm: str, split_by_class: bool) -> str:
     """Folder of a run in the log tree: the mode as summary.py names it (dcasgd, esync-niid, ...)."""
-    name = "dcasgd" if mode == "async" and use_dcasgd else mode
-    return f"{name}-niid" if split_by_class else name
+    return f"{algorithm}-niid" if split_by_class else algorithm
 
 
 class Measure:

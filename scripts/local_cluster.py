@@ -1,8 +1,8 @@
 """Starts a whole job on this machine, waits for it, and leaves no process behind whatever happens.
 
-State server (mode esync), scheduler, parameter servers and CPU workers on 127.0.0.1; each worker pads its steps to the
-time that it is given, so that one machine stands for several of different speeds. What follows `--` goes to every
-worker's main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a process in
+State server (where the mode asks one), scheduler, parameter servers and CPU workers on 127.0.0.1; each worker pads its
+steps to the time that it is given, so that one machine stands for several of different speeds. What follows `--` goes
+to every worker's main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a process in
 LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 130 killed.
 """
@@ -33,6 +33,7 @@ STANDALONE_WORKERS = "0"
 CLUSTERS_OWN = (
     "mode",
     "use_dcasgd",
+    "wbsp_overlap",
     "network",
     "split_by_class",
     "log_dir",
@@ -82,7 +83,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(
         prog="scripts/local_cluster.sh", description=__doc__, formatter_class=HelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("-m", "--mode", choices=MODES, default="esync", help="algorithm; dcasgd: async, -dcasgd 1")
+    parser.add_argument(
+        "-m", "--mode", choices=MODES, default="esync", help="algorithm; dcasgd is async, wbsp-pcc is wbsp with overlap"
+    )
     add_network(parser)
     parser.add_argument("--servers", type=config.at_least(1), default=1, help="number of parameter servers")
     parser.add_argument(

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.process import Kind, Role
-from utils import mode_name
+from utils import VARIANTS, mode_name
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
-MODES = ("esync", "sync", "async", "dcasgd", "ssp", "local-sgd", "local")
+MODES = ("esync", "sync", "async", "dcasgd", "ssp", "local-sgd", "wbsp", "wbsp-pcc", "sync-switch", "local")
+COORDINATED = ("esync", "wbsp", "wbsp-pcc", "sync-switch")  # these have a state server
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,13 @@ class Options:
 
     @property
     def main_mode(self) -> str:
-        """main.py's name of the mode: DC-ASGD is its async with a flag."""
-        return "async" if self.mode == "dcasgd" else self.mode
+        """main.py's name of the mode: DC-ASGD, for example, is its async with a flag."""
+        return VARIANTS[self.mode][0] if self.mode in VARIANTS else self.mode
 
     @property
     def log_folder(self) -> Path:
         """Of this mode; holds the hosts' folders and the processes' logs."""
-        name = mode_name(self.main_mode, self.mode == "dcasgd", self.split_by_class)
-        return self.log_base / self.network / name
+        return self.log_base / self.network / mode_name(self.mode, self.split_by_class)
 
     @property
     def host_folder(self) -> Path:
@@ -54,7 +54,7 @@ class Options:
 def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -> list[Role]:
     """The processes of a job: names, commands and environment variables."""
     roles = [] if options.mode == "local" else [scheduler(options, environment), *servers(options, environment)]
-    if options.mode == "esync":
+    if options.mode in COORDINATED:
         roles.insert(0, state_server(options, environment))
     return [*roles, *workers(options, environment)]
 
@@ -129,6 +129,7 @@ def worker_command(options: Options, device: str, step_time_s: float) -> list[st
         "--device-name": device,
         "--min-step-time": step_time_s,
         "-dcasgd": int(options.mode == "dcasgd"),
+        "--wbsp-overlap": int(options.mode == "wbsp-pcc"),
         "-s": int(options.split_by_class),
         "-ip": HOST,
         "-port": options.state_server_port,

@@ -42,6 +42,40 @@ def test_dcasgd_belongs_to_async_mode():
     assert exit_.value.code == EXIT_SETUP
 
 
+SWITCH = ["-m", "sync-switch"]
+
+
+def test_the_phases_of_sync_switch_are_read():
+    config = parse([*SWITCH, "--switch-order", "101", "--train-steps", "5", "6", "7", "--ckpt-frequency", "3"])
+    assert (config.switch_order, config.train_steps, config.ckpt_steps) == ("101", (5, 6, 7), (3, 3, 3))
+    assert parse(SWITCH).train_steps == (400, 7600)  # as published
+    assert parse([*SWITCH, "--resume"]).resume == parse([*SWITCH, "--resume", "1"]).resume == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--train-steps", "5"], "--switch-order 10 has 2 phase(s), --train-steps 1 number(s)"),
+        (["--ckpt-frequency", "1", "2", "3"], "--switch-order 10 has 2 phase(s), --ckpt-frequency 3 number(s)"),
+        (["--train-steps", "5", "0"], "0 is out of range"),
+        (["--switch-order", "12"], "'12' is no order of phases"),
+        (["--switch-order", ""], "'' is no order of phases"),
+        (["--straggler-policy", "lazy"], "invalid choice: 'lazy' (choose from"),
+        (["--straggler-policy", "greedy", "--switch-order", "01"], "no ASP phase behind a BSP phase"),
+        (["--straggler-policy", "elastic", "--switch-order", "0", "--train-steps", "9"], "has no BSP phase"),
+        (["--momentum", "1"], "give a number from 0 to below 1"),
+        (["-m", "sync", "--momentum", "0.9"], "--momentum 0.9 belongs to mode sync-switch, not to sync"),
+        (["-m", "esync", "--resume"], "--resume 1 belongs to mode sync-switch, not to esync"),
+        (["-m", "async", "--wbsp-overlap", "1"], "--wbsp-overlap 1 belongs to mode wbsp, not to async"),
+    ],
+)
+def test_flags_that_do_not_fit_together_are_an_error(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse([*SWITCH, *arguments])
+    assert exit_.value.code == EXIT_SETUP
+    assert complaint in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -38,6 +38,12 @@ def test_every_mode_has_its_published_folder_and_file_name():
         "ssp-niid": "SSP-Non-IID.json",
         "local-sgd": "LocalSGD.json",
         "local-sgd-niid": "LocalSGD-Non-IID.json",
+        "wbsp": "WBSP.json",
+        "wbsp-niid": "WBSP-Non-IID.json",
+        "wbsp-pcc": "WBSP-PCC.json",
+        "wbsp-pcc-niid": "WBSP-PCC-Non-IID.json",
+        "sync-switch": "SyncSwitch.json",
+        "sync-switch-niid": "SyncSwitch-Non-IID.json",
         "local": "Local.json",
     }
 

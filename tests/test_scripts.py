@@ -326,7 +326,8 @@ def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
         return [role.name for role in build_roles(options("--workers", "0,0.5", *arguments))]
 
     trained = ["worker 0", "worker 1"]
-    assert names("-m", "esync") == ["state server", "scheduler", "server 0", *trained]
+    for mode in ("esync", "wbsp", "wbsp-pcc", "sync-switch"):
+        assert names("-m", mode) == ["state server", "scheduler", "server 0", *trained]
     assert names("-m", "dcasgd", "--servers", "2") == ["scheduler", "server 0", "server 1", *trained]
     assert names("-m", "local") == trained
     assert [role.name for role in build_roles(options("-m", "local"))] == ["worker 0"]

@@ -137,10 +137,9 @@ def test_a_missing_or_broken_json_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        (("esync", False, False), "esync"),
-        (("async", True, False), "dcasgd"),
-        (("async", True, True), "dcasgd-niid"),
-        (("sync", False, True), "sync-niid"),
+        (("esync", False), "esync"),
+        (("dcasgd", True), "dcasgd-niid"),
+        (("wbsp-pcc", True), "wbsp-pcc-niid"),
     ],
 )
 def test_a_run_is_filed_under_the_mode_that_the_summary_knows(arguments, name):
