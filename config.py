@@ -19,6 +19,7 @@ from typing import Any
 from utils import CHECKPOINT_FILE, SetupError
 
 MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
+COORDINATED = ("esync", "wbsp", "sync-switch")  # these modes ask a state server
 NETWORKS = (
     "alexnet",
     "resnet18-v1",
@@ -294,6 +295,13 @@ class Config:
     def device(self) -> str:
         """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
+
+    @property
+    def rule(self) -> str:
+        """The state server's name of the policy that it is asked for."""
+        if self.mode == "sync-switch":
+            return f"sync-switch-{self.straggler_policy}"
+        return self.policy if self.mode == "esync" else self.mode
 
     @property
     def checkpoint_path(self) -> Path:

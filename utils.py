@@ -112,6 +112,12 @@ GLOBAL_AGGREGATE = "global aggregate"  # that of SSGD, ASGD and DC-ASGD
 EVALUATION = "evaluation"
 ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
 
+# Kinds of events in a round log: [{"kind": ..., "text": ...}, ...]
+RELEASE = "release"  # WBSP's global model became a newer one
+SWITCH = "switch"  # Sync-Switch went over to its next phase
+GREEDY, ELASTIC = "greedy", "elastic"  # a straggler policy acted
+RESUME = "resume"  # the job went on from a checkpoint
+
 COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 

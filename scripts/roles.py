@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from config import COORDINATED
 from scripts.process import Kind, Role
 from utils import VARIANTS, mode_name
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
 MODES = ("esync", "sync", "async", "dcasgd", "ssp", "local-sgd", "wbsp", "wbsp-pcc", "sync-switch", "local")
-COORDINATED = ("esync", "wbsp", "wbsp-pcc", "sync-switch")  # these have a state server
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Options:
 def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -> list[Role]:
     """The processes of a job: names, commands and environment variables."""
     roles = [] if options.mode == "local" else [scheduler(options, environment), *servers(options, environment)]
-    if options.mode in COORDINATED:
+    if options.main_mode in COORDINATED:
         roles.insert(0, state_server(options, environment))
     return [*roles, *workers(options, environment)]
 

@@ -10,7 +10,7 @@ import numpy as np
 from trainer.base import Job, Trainer
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
-from trainer.parameters import Exchange
+from trainer.parameters import Exchange, wait_for
 from utils import GLOBAL_AGGREGATE
 
 
@@ -76,8 +76,7 @@ class AsyncTrainer(Trainer):
         self.exchange.push(gradients)
         if wants_stop:
             self.post(0)
-        for gradient in gradients:
-            gradient.wait_to_read()
+        wait_for(gradients)
         self.measure.enter(GLOBAL_AGGREGATE)
         self.before_pull()
         self.exchange.pull(self.parameters.weights)

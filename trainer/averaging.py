@@ -3,13 +3,12 @@ w <- w + eps * sum_k (n_k / n) * (w_k - w), n_k the samples that worker k holds.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from trainer.base import Job
 from trainer.engine import mx
 from trainer.sync import SynchronousTrainer
-from utils import GLOBAL_UPDATE, LOCAL_UPDATE
+from utils import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):
@@ -35,16 +34,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on the local weights, or nothing of it."""
-        if not self.compute_gradients(images, labels):
-            return False
-        mx.nd.waitall()
-        if self.can_abandon and self.round_is_over():
-            return False
-        self.measure.enter(LOCAL_UPDATE)
-        self.parameters.sgd_step(self._local_rate)
-        mx.nd.waitall()
-        self.step_s = time.monotonic() - self._step_began
-        return True
+        return self.whole_sgd_step(images, labels, self._local_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the weighted model updates of all workers and adds them to the global model."""

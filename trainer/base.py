@@ -14,11 +14,12 @@ import numpy as np
 
 from trainer.data import EndlessBatches, Samples
 from trainer.engine import mx
-from trainer.parameters import Exchange, Parameters
+from trainer.parameters import Exchange, Parameters, wait_for
 from trainer.queries import FORWARD_SHARE
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown, extra_step_time
-from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, JobError, Measure
+from trainer.whole_models import ModelLink
+from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, JobError, Measure
 
 
 class DeviceFeed:
@@ -85,7 +86,7 @@ class Trainer:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.parameters = Parameters(job.network)
-        self.exchange: Exchange | None = None
+        self.exchange: Exchange | ModelLink | None = None
         self.rounds = 0
         self.steps = 0  # local steps in this round
         self.accuracy: float | None = None  # the last that was measured
@@ -94,6 +95,7 @@ class Trainer:
         self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
         self.step_s = 0.0  # of the last complete local step; a test step before the first
+        self.finished = ""  # why the algorithm itself ends the job, in words
 
     # ---------------------------------------------------------------------------------------------- the hooks
 
@@ -121,6 +123,15 @@ class Trainer:
     def synchronize(self, wants_stop: bool) -> bool:
         """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
+
+    def evaluate(self) -> float:
+        """Test accuracy of the model, on rank 0."""
+        assert self.job.evaluate is not None
+        return self.job.evaluate()
+
+    def notes(self) -> dict[str, Any]:
+        """What else the log of this round says."""
+        return {}
 
     def end(self) -> None:
         """Called after the last round."""
@@ -163,7 +174,8 @@ class Trainer:
         wish, done = self._wish(), self.job.limits.rounds_done(self.rounds)
         agreed = self.synchronize(bool(wish or (done and self.rounds_in_step)))
         # Whatever came while this rank waited for the others is a reason too.
-        reason = (self._wish() or done or "another worker asked for it") if agreed or done else ""
+        wish = self._wish() or done or self.finished
+        reason = (wish or "another worker asked for it") if agreed or done else ""
         accuracy = self._evaluate(last=bool(reason) and not self.job.stop_requested())
         self._write(samples, accuracy)
         return reason
@@ -189,16 +201,33 @@ class Trainer:
         loss.backward()
         self._pad(1.0)
         if self.rounds and self.job.trace:
-            mx.nd.waitall()
+            self.wait_for_gradients()
             time.sleep(extra_step_time(self.job.trace, self.measure.elapsed_s))
         self._loss = loss
+        return True
+
+    def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, step_size: float) -> bool:
+        """An SGD step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
+        if not self.compute_gradients(images, labels):
+            return False
+        self.wait_for_gradients()
+        if self.can_abandon and self.round_is_over():
+            return False
+        self.measure.enter(LOCAL_UPDATE)
+        self.parameters.sgd_step(step_size)
+        wait_for(self.parameters.weights)
+        self.step_s = time.monotonic() - self._step_began
         return True
 
     def _pad(self, share: float) -> None:
         """Emulates a slower device: waits until a share of the step's shortest time has passed."""
         if self.job.min_step_time_s:
-            mx.nd.waitall()
+            self.wait_for_gradients()
             time.sleep(max(0.0, self._step_began + share * self.job.min_step_time_s - time.monotonic()))
+
+    def wait_for_gradients(self) -> None:
+        """Waits for the passes that were begun, and for nothing that may be under way beside them."""
+        wait_for(self.parameters.gradients)
 
     def _warm_up(self) -> None:
         """Two passes with nothing kept: the first sets up memory and kernels, the second tells the time of a step."""
@@ -215,7 +244,7 @@ class Trainer:
         if self.job.evaluate is None or not (last or self.rounds % self.job.eval_every == 0):
             return None
         self.measure.enter(EVALUATION)
-        self.accuracy, self.evaluated_round = self.job.evaluate(), self.rounds
+        self.accuracy, self.evaluated_round = self.evaluate(), self.rounds
         return self.accuracy
 
     def _write(self, samples: int, accuracy: float | None) -> None:
@@ -224,7 +253,7 @@ class Trainer:
         if not math.isfinite(loss):
             raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l, for esync -ll)")
         traffic = self.exchange.take_traffic() if self.exchange is not None else {}
-        record = self.measure.write_round(samples, accuracy, loss=loss, **traffic)
+        record = self.measure.write_round(samples, accuracy, loss=loss, **traffic, **self.notes())
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:
             parts.append(f"accuracy {accuracy:.4f}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trainer.base import Job, Trainer
 from trainer.engine import mx
-from utils import LOCAL_UPDATE
 
 
 class LocalTrainer(Trainer):
@@ -16,12 +15,7 @@ class LocalTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step."""
-        self.compute_gradients(images, labels)
-        mx.nd.waitall()
-        self.measure.enter(LOCAL_UPDATE)
-        self.parameters.sgd_step(self._step_size)
-        mx.nd.waitall()
-        return True
+        return self.whole_sgd_step(images, labels, self._step_size)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """There is nobody to agree with."""

@@ -11,7 +11,7 @@ What the kvstore does to arrays decides how they are used here (measured on MXNe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trainer.engine import mx
@@ -74,9 +74,13 @@ class Exchange:
         self._bytes_pushed = 0
         self._bytes_pulled = 0
 
+    def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Defines the keys with rank 0's values. Every rank calls it, once."""
+        self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
+
     def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Defines the keys; afterwards every rank's arrays hold rank 0's values. Every rank calls it, once."""
-        self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
+        self.define(arrays)
         self.pull(arrays)
         mx.nd.waitall()
         self.take_traffic()  # the rounds' traffic is what is asked for
@@ -98,6 +102,12 @@ class Exchange:
         for index, array in enumerate(arrays):
             self._store.pull(self._first_key + index, out=array, priority=-index)
         self._bytes_pulled += sum(map(num_bytes, arrays))
+
+
+def wait_for(arrays: Iterable[mx.nd.NDArray]) -> None:
+    """Waits until all arrays are computed, and for nothing else."""
+    for array in arrays:
+        array.wait_to_read()
 
 
 def num_bytes(array: mx.nd.NDArray) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.base import Job, Trainer
 from trainer.engine import mx
-from trainer.parameters import Exchange
+from trainer.parameters import Exchange, wait_for
 from utils import GLOBAL_AGGREGATE
 
 
@@ -48,8 +48,7 @@ class SynchronousTrainer(Trainer):
         vote = mx.nd.array([float(wants_stop)])
         everything = [*arrays, vote]
         self.exchange.push(everything)
-        for array in arrays:
-            array.wait_to_read()
+        wait_for(arrays)
         self.measure.enter(stage)
         self.pull(everything)
         return bool(vote.asscalar())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import models
-from config import Cluster, Config
+from config import COORDINATED, Cluster, Config
 from trainer import data, roles, straggler_trace
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Evaluator, Job, Trainer
@@ -25,6 +25,7 @@ from trainer.ssp import SSPTrainer
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from trainer.sync import SyncTrainer
+from trainer.wbsp import WBSPTrainer
 from utils import EXIT_OK, SetupError, setup_logging
 
 STORE_TYPES = {
@@ -33,6 +34,8 @@ STORE_TYPES = {
     "sync": "dist_sync",
     "async": "dist_async",
     "ssp": "dist_async",
+    "wbsp": "dist_async",
+    "sync-switch": "dist_async",
 }
 
 
@@ -76,11 +79,11 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     if config.batch_size > total:
         raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
     state = None
-    if config.mode == "esync":
+    if config.mode in COORDINATED:
         state = StateClient(
             config.state_server_ip,
             config.state_server_port,
-            config.policy,
+            config.rule,
             config.epsilon,
             host_name=platform.node(),
             device=config.device,
@@ -153,6 +156,9 @@ def _trainer(
         return AsyncTrainer(job, store, cluster.num_servers, config.learning_rate, compensation)
     if config.mode == "ssp":
         return SSPTrainer(job, store, cluster.num_servers, config.learning_rate, config.staleness)
+    if config.mode == "wbsp":
+        assert state is not None
+        return WBSPTrainer(job, store, cluster.num_servers, config.local_lr, state, bool(config.wbsp_overlap))
     averaging = (job, store, config.local_lr, config.global_lr, sample_share)
     if config.mode == "local-sgd":
         return LocalSGDTrainer(*averaging, sync_every=config.sync_every)

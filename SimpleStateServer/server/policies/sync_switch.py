@@ -1,0 +1,82 @@
+"""Sync-Switch's online policies: what to do about a transient straggler while the job is under BSP.
+
+Source: Li et al., "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", ICDCS 2021,
+arXiv:2104.08364. A straggler is a worker whose throughput over a sliding window is below the mean of the workers by
+more than one standard deviation. SYNC tells the asker to stay in step with the others (BSP), TRAIN not to:
+
+    none     SYNC always
+    greedy   TRAIN for all while there is a straggler: ASP until it has cleared
+    elastic  TRAIN for the straggler alone: the others go on without it
+
+A throughput counts computing alone, since under BSP all workers wait for the slowest and so all have its pace. It is
+taken from the smoothed step time (state.py: the lower median of the last five), so one outlier makes no straggler.
+
+One addition: a straggler is also at least MARGIN below the mean. Of a few equally fast workers the slowest is nearly
+always more than one standard deviation below their mean, however small that is.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+
+from server.policies.policy import Decision, Policy, sync, train
+from server.state import Row, Table
+
+MARGIN = 0.1  # of the mean
+
+
+def delay(row: Row) -> float:
+    """Seconds of a step; infinite while that is not known."""
+    return math.inf if row.step_time is None else row.step_time
+
+
+def throughput(row: Row) -> float | None:
+    """Samples per second of computing; None before the first step."""
+    return row.samples / row.steps / row.step_time if row.steps and row.step_time else None
+
+
+def stragglers(table: Table) -> dict[int, str]:
+    """The stragglers by rank, with the reason in words. Looks at every worker: O(N)."""
+    known = {row.rank: value for row in table.rows if row.counted and (value := throughput(row)) is not None}
+    if len(known) < 2:
+        return {}
+    mean, deviation = statistics.fmean(known.values()), statistics.pstdev(known.values())
+    limit = min(mean - deviation, (1 - MARGIN) * mean)
+    return {
+        rank: f"worker {rank} is a straggler: {value:.3g} samples/s, the mean is {mean:.3g} +- {deviation:.2g}"
+        for rank, value in known.items()
+        if value < limit
+    }
+
+
+def none(table: Table, rank: int, now: float) -> Decision:
+    """All stay in step, whatever happens."""
+    return sync("no straggler policy")
+
+
+def greedy(table: Table, rank: int, now: float) -> Decision:
+    """Nobody stays in step while there is a straggler.
+
+    Args:
+        table: the state table; the asker's row holds what it has just told.
+        rank: of the asker.
+        now: not used: the window is of steps, not of seconds.
+    """
+    for reason in stragglers(table).values():
+        return train(reason)
+    return sync("no straggler")
+
+
+def elastic(table: Table, rank: int, now: float) -> Decision:
+    """All but a straggler stay in step. Arguments as in `greedy`."""
+    reason = stragglers(table).get(rank)
+    return train(reason) if reason else sync("is no straggler")
+
+
+def _policy(name: str, decide: Callable[[Table, int, float], Decision]) -> Policy:
+    return Policy(f"sync-switch-{name}", delay, decide)
+
+
+SYNC_SWITCH_POLICIES = (_policy("none", none), _policy("greedy", greedy), _policy("elastic", elastic))

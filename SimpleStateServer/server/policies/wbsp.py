@@ -1,0 +1,41 @@
+"""WBSP's rule: the global model is released when the slowest worker has uploaded.
+
+Source: Yang et al., "Worker-busy synchronous parallel", Parallel Computing 121, 2024, 103092. The paper takes it as
+known which worker is the slowest; here it is the one with the largest measured reach-server time. A round ends with a
+release; a worker asks after each upload, SYNC tells it to release.
+
+One addition, for workers that are about equally slow and take turns in being the slowest: whoever asks next releases,
+if the slowest has uploaded and was not the slowest then. Else such a release would be left out.
+"""
+
+from __future__ import annotations
+
+from server.messages import Action
+from server.policies.policy import Decision, Policy, sync, train
+from server.state import Row, Table
+
+
+def delay(row: Row) -> float:
+    """d_k in seconds; infinite while the worker's step time is not known."""
+    return row.reach_server_time
+
+
+def decide(table: Table, rank: int, now: float) -> Decision:
+    """Answers a QUERY.
+
+    Args:
+        table: the state table; the asker's row holds what it has just told.
+        rank: of the asker.
+        now: not used: who is the slowest does not depend on the moment.
+    """
+    asker, slowest = table.rows[rank], table.slowest
+    if asker.local_iteration == 0:
+        return train("nothing uploaded in this round yet")
+    if asker.rank == slowest.rank:
+        return sync(f"is the slowest: reaches the server in {delay(asker):.3g} s")
+    if slowest.round == asker.round and slowest.local_iteration > 0 and slowest.action is Action.TRAIN:
+        return sync(f"the slowest worker {slowest.rank} has uploaded, when another one was slower")
+    return train(f"the slowest worker {slowest.rank} releases, after {delay(slowest):.3g} s a step")
+
+
+POLICY = Policy("wbsp", delay, decide)

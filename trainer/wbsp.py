@@ -1,0 +1,243 @@
+"""WBSP, worker-busy synchronous parallel (Yang et al., "Worker-busy synchronous parallel", Parallel Computing 121,
+2024, 103092): nobody waits. After every local step a worker uploads its update u, w_shadow <- w_shadow + u / N; when
+the slowest worker has uploaded, w <- w_shadow is released, and every worker takes w for its own weights after its next
+upload. So all workers take the same models.
+
+Which worker is the slowest is measured: each asks the state server after an upload, and it releases if it is told SYNC.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer.base import Job, Trainer
+from trainer.engine import mx
+from trainer.parameters import wait_for
+from trainer.state_client import StateClient
+from trainer.state_job import begin_job
+from trainer.whole_models import Keys, ModelKeeper, ModelLink
+from utils import GLOBAL_AGGREGATE, RELEASE
+
+UPLOADED, PUBLISH = 1, 2  # commands; UPLOADED also says whether the worker wants all to stop
+
+
+@dataclass(frozen=True)
+class Board:
+    """What the server tells the workers."""
+
+    release: int  # number of the latest; the initial model is release 0
+    stop: bool
+    uploads: tuple[int, ...]  # by rank, how many of a worker's uploads are in the release
+
+    @classmethod
+    def read(cls, numbers: np.ndarray) -> Board:
+        """Reads the board's numbers."""
+        release, stop, *uploads = numbers.astype(int).tolist()
+        return cls(release, bool(stop), tuple(uploads))
+
+    @staticmethod
+    def size(num_workers: int) -> int:
+        """How many numbers there are."""
+        return 2 + max(1, num_workers)  # a command needs three
+
+
+class WBSPKeeper(ModelKeeper):
+    """The server's side: collects in a shadow, shows it at a release. At each release the model that is shown is the
+    initial one plus the sum of all uploads over N."""
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__(keys, Board.size(keys.num_workers))
+        self._shadow: list[mx.nd.NDArray] = []
+        self._release, self._stop, self._uploads = 0, False, [0] * keys.num_workers
+
+    def command(self, values: np.ndarray) -> None:
+        """UPLOADED adds an inbox to the shadow, PUBLISH shows the shadow."""
+        code, rank = int(values[0]), int(values[1])
+        if not self._shadow:
+            self._shadow = [self.shown[position].copy() for position in range(self.keys.num_shown)]
+        if code == UPLOADED:
+            for position, array in enumerate(self._shadow):
+                array += self.inboxes[rank][position] / self.keys.num_workers
+            wait_for(self._shadow)
+            self._uploads[rank] += 1
+            self._stop |= bool(values[2])
+            self.board[1] = self._stop
+        else:
+            for position, array in enumerate(self._shadow):
+                array.copyto(self.shown[position])
+            wait_for(self.shown.values())
+            self._release += 1
+            self.board[:] = [self._release, self._stop, *self._uploads]
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What came back from an upload."""
+
+    model: list[mx.nd.NDArray] | None  # a release that this worker does not have yet; nobody else holds these arrays
+    board: Board
+
+
+class WBSPTrainer(Trainer):
+    """A round is one local step, and an upload of all that was not uploaded yet.
+
+    With overlap (PCC, parallel communication and computation) a second thread uploads while this one trains on, and
+    what it brings back is taken after the step that runs then; an upload may carry several steps. The two threads share
+    no array: an update is computed into new arrays before they are handed over, and a release is pulled into new arrays
+    that are handed over when they are complete. Only the training thread touches weights. Without overlap the same is
+    done, and waited for.
+    """
+
+    rounds_in_step = False
+
+    def __init__(
+        self, job: Job, store: Any, num_servers: int, local_rate: float, state: StateClient, overlap: bool
+    ) -> None:
+        """
+        Args:
+            num_servers: of the job; only one will do.
+            local_rate: step size of the local steps.
+            state: says who releases.
+        """
+        super().__init__(job)
+        num_arrays = len(self._model())
+        self._store = store
+        self._keys = Keys(num_arrays, num_arrays, job.num_workers)
+        self.exchange = self._link = ModelLink(store, num_servers, job.rank, self._keys, Board.size(job.num_workers))
+        self._local_rate = local_rate
+        self._state = state
+        self._overlap = overlap
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="communication")
+        self._under_way: Future[Uploaded] | None = None
+        self._released: list[mx.nd.NDArray] = []  # the global model as this worker knows it
+        self._base: list[mx.nd.NDArray] = []  # its own model without what was not handed over yet
+        self._steps = 0  # in its own model and not handed over
+        self._board = Board(0, False, ())  # as the last upload brought it
+        self._events: list[dict[str, str]] = []
+        # Of whichever thread communicates:
+        self._release = 0
+        self._steps_in_release = 0  # local steps that were uploaded since then
+        self._accuracy: float | None = None  # to be told to the state server
+
+    def broadcast(self) -> None:
+        """The initial model is release 0."""
+        begin_job(self._state, self._store, self.job)
+        model = self._model()
+        self._link.define(WBSPKeeper(self._keys), model, model)
+        self._replace_model(model)
+        self._released = self._base = [array.copy() for array in model]
+        self._state.report(1, self.step_s, 0.0, None)
+
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+        """A whole SGD step on this worker's own weights."""
+        return self.whole_sgd_step(images, labels, self._local_rate)
+
+    def synchronize(self, wants_stop: bool) -> bool:
+        """Takes what an upload brought, and begins the next; with overlap it waits for neither."""
+        self.measure.enter(GLOBAL_AGGREGATE)
+        self._steps += 1
+        if self._under_way is None or self._under_way.done():
+            self._take()
+            self._hand_over(wants_stop)
+        if not self._overlap:
+            self._take()
+        return self._board.stop
+
+    def evaluate(self) -> float:
+        """Of the global model, which stands in for this worker's own for the while."""
+        own = [array.copy() for array in self._model()]
+        self._replace_model(self._released)
+        accuracy = super().evaluate()
+        self._replace_model(own)
+        return accuracy
+
+    def notes(self) -> dict[str, Any]:
+        """The release that this worker knows, and those that it took in this round."""
+        events, self._events = self._events, []
+        return {"release": self._board.release} | ({"events": events} if events else {})
+
+    def end(self) -> None:
+        """Uploads what was not uploaded yet."""
+        self._take()
+        if self._steps:
+            self._hand_over(wants_stop=True)
+            self._take()
+        self._thread.shutdown()
+
+    # --------------------------------------------------------------------------------- of the training thread
+
+    def _model(self) -> list[mx.nd.NDArray]:
+        """The weights themselves, and a copy of BatchNorm's running statistics."""
+        statistics = [self.parameters.gather_auxiliary()] if self.parameters.has_auxiliary else []
+        return [*self.parameters.weights, *statistics]
+
+    def _replace_model(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        weights = self.parameters.weights
+        for weight, array in zip(weights, arrays, strict=False):
+            array.copyto(weight)
+        for statistics in arrays[len(weights) :]:
+            self.parameters.scatter_auxiliary(statistics)
+
+    def _hand_over(self, wants_stop: bool) -> None:
+        """Begins to upload the difference between this worker's model and its base."""
+        model = self._model()
+        update = [own - before for own, before in zip(model, self._base, strict=True)]
+        self._base = [array.copy() for array in model]
+        steps, self._steps = self._steps, 0
+        accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
+        self._under_way = self._thread.submit(self._upload, update, steps, self.step_s, wants_stop, accuracy)
+
+    def _take(self) -> None:
+        """Waits for the upload under way, if there is one, and takes a release that it brought.
+
+        Steps that were taken since the update was handed over are kept: they lie between model and base.
+        """
+        if self._under_way is None:
+            return
+        uploaded = self._under_way.result()
+        self._under_way = None
+        self._board = uploaded.board
+        if uploaded.model is None:
+            return
+        pairs = zip(uploaded.model, self._model(), self._base, strict=True)
+        self._replace_model([release + (own - before) for release, own, before in pairs])
+        self._released = self._base = uploaded.model
+        self._events.append({"kind": RELEASE, "text": f"release {self._board.release}"})
+
+    # -------------------------------------------------------------------------- of the thread that communicates
+
+    def _upload(
+        self, update: list[mx.nd.NDArray], steps: int, step_s: float, wants_stop: bool, accuracy: float | None
+    ) -> Uploaded:
+        """Uploads, releases if this worker is the slowest, and pulls a release that is new to it."""
+        begin = time.monotonic()
+        self._link.send(update)
+        transmission_s = time.monotonic() - begin
+        board = Board.read(self._link.command(UPLOADED, wants_stop))
+        self._steps_in_release += steps
+        self._accuracy = self._accuracy if accuracy is None else accuracy
+        if self._state.query(self._release + 1, self._steps_in_release, step_s, transmission_s):
+            board = Board.read(self._link.command(PUBLISH))
+        if board.release == self._release:
+            return Uploaded(None, board)
+        model, board = self._pull(update, board)
+        self._release, self._steps_in_release = board.release, 0
+        self._state.report(self._release + 1, step_s, transmission_s, self._accuracy)
+        self._accuracy = None
+        return Uploaded(model, board)
+
+    def _pull(self, like: Sequence[mx.nd.NDArray], board: Board) -> tuple[list[mx.nd.NDArray], Board]:
+        """One whole release: pulls again where another one came meanwhile."""
+        model = [mx.nd.empty(array.shape, ctx=array.context) for array in like]
+        while True:
+            self._link.pull(model)
+            after = Board.read(self._link.read_board())
+            if after.release == board.release:
+                return model, after
+            board = after
