@@ -20,6 +20,8 @@ from utils import CHECKPOINT_FILE, SetupError
 
 MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
 COORDINATED = ("esync", "wbsp", "sync-switch")  # these modes ask a state server
+ONE_SERVER = ("wbsp", "sync-switch")  # these change whole models at one moment (trainer/whole_models.py)
+MAX_BATCHES = 1 << 24  # whole numbers up to this survive the kvstore's float32
 NETWORKS = (
     "alexnet",
     "resnet18-v1",
@@ -369,6 +371,22 @@ def _check(config: Config) -> None:
         )
     if config.straggler_policy == "elastic" and "1" not in order:
         raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
+
+
+def check_job(config: Config, num_servers: int, num_workers: int) -> None:
+    """Makes sure that a cluster can run what the flags ask for.
+
+    Raises:
+        SetupError: it cannot.
+    """
+    if config.mode in ONE_SERVER and num_servers != 1:
+        raise SetupError(
+            f"mode {config.mode} keeps the model on one parameter server, here there are {num_servers}: set "
+            "DMLC_NUM_SERVER=1 in every process (local_cluster.sh: --servers 1)"
+        )
+    batches = sum(config.train_steps) * num_workers
+    if config.mode == "sync-switch" and batches > MAX_BATCHES:
+        raise SetupError(f"--train-steps makes {batches} batches of all workers; {MAX_BATCHES} can be counted")
 
 
 @dataclass(frozen=True)

@@ -71,15 +71,23 @@ def fail(message: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON so that a reader sees the old file or the new one, never a part of it.
+    """Writes `value` as JSON, atomically.
+
+    Raises:
+        SetupError: the disk is full, or the folder cannot be written to.
+    """
+    write_atomically(path, json.dumps(value, allow_nan=False).encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old one or the new one, never a part of it.
 
     Raises:
         SetupError: the disk is full, or the folder cannot be written to.
     """
     temporary = path.with_name(f"{path.name}.tmp")
-    text = json.dumps(value, allow_nan=False)
     try:
-        temporary.write_text(text)
+        temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -110,6 +118,7 @@ LOCAL_UPDATE = "local update"
 GLOBAL_UPDATE = "global update"  # ESync's aggregation
 GLOBAL_AGGREGATE = "global aggregate"  # that of SSGD, ASGD and DC-ASGD
 EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
 ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
 
 # Kinds of events in a round log: [{"kind": ..., "text": ...}, ...]
@@ -152,11 +161,22 @@ class Measure:
     The time between two calls belongs to the stage that was entered last. Only writing the file is in none.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        rounds_before: int = 0,
+        elapsed_before_s: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            rounds_before: that the folder holds, where a job is resumed.
+            elapsed_before_s: seconds that they took.
+        """
         self._folder = folder
         self._clock = clock
-        self._begin = clock()
-        self._round = 0
+        self._begin = clock() - elapsed_before_s
+        self._round = rounds_before
         self._reset()
 
     def _reset(self) -> None:

@@ -30,7 +30,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         """Also keeps the global model, which the local one departs from."""
         super().broadcast()
         self._global_weights = [weight.copy() for weight in self.parameters.weights]
-        self._global_statistics = self.auxiliary()
+        self._global_statistics = self.parameters.statistics()
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on the local weights, or nothing of it."""
@@ -40,7 +40,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         """Sums the weighted model updates of all workers and adds them to the global model."""
         self.measure.enter(GLOBAL_UPDATE)
         # Weighted before they are summed; a difference is always in the default layout.
-        local = self.parameters.weights + self.auxiliary()
+        local = self.parameters.model()
         updates = [
             (here - everywhere) * self._sample_share
             for here, everywhere in zip(local, self._global_weights + self._global_statistics, strict=True)
@@ -55,6 +55,6 @@ class ModelAveragingTrainer(SynchronousTrainer):
         # Statistics are averaged: the global rate is a step size, and these take no steps.
         for everywhere, update in zip(self._global_statistics, updates[num_weights:], strict=True):
             everywhere += update
-        self.set_auxiliary(self._global_statistics)
+        self.parameters.set_statistics(self._global_statistics)
         mx.nd.waitall()
         return stop

@@ -102,6 +102,10 @@ class Trainer:
     def broadcast(self) -> None:
         """Gives every rank the initial parameters of rank 0."""
 
+    def open_measure(self, folder: Path) -> Measure:
+        """The log of the rounds to come."""
+        return Measure(folder)
+
     def begin_round(self) -> None:
         """Called before the first local step of each round."""
 
@@ -146,7 +150,7 @@ class Trainer:
         """
         self._warm_up()
         self.broadcast()
-        self.measure = Measure(open_log())
+        self.measure = self.open_measure(open_log())
         while True:
             self.rounds += 1
             reason = self._train_round()
@@ -231,14 +235,13 @@ class Trainer:
 
     def _warm_up(self) -> None:
         """Two passes with nothing kept: the first sets up memory and kernels, the second tells the time of a step."""
-        statistics = self.parameters.gather_auxiliary() if self.parameters.has_auxiliary else None
+        statistics = self.parameters.statistics()
         for _ in range(2):
             self._step_began = time.monotonic()
             self.compute_gradients(*self.job.feed(self.job.warm_up_batch))
             mx.nd.waitall()
         self.step_s = time.monotonic() - self._step_began
-        if statistics is not None:
-            self.parameters.scatter_auxiliary(statistics)
+        self.parameters.set_statistics(statistics)
 
     def _evaluate(self, last: bool) -> float | None:
         if self.job.evaluate is None or not (last or self.rounds % self.job.eval_every == 0):

@@ -40,6 +40,26 @@ class Parameters:
         """Whether the network has any auxiliary parameters."""
         return bool(self._auxiliary)
 
+    def statistics(self) -> list[mx.nd.NDArray]:
+        """A copy of the auxiliary parameters as one flat array; no array where the network has none."""
+        return [self.gather_auxiliary()] if self._auxiliary else []
+
+    def set_statistics(self, statistics: Sequence[mx.nd.NDArray]) -> None:
+        """Writes back what `statistics` returned."""
+        for flat in statistics:
+            self.scatter_auxiliary(flat)
+
+    def model(self) -> list[mx.nd.NDArray]:
+        """All that a model is: the weights themselves, and behind them what `statistics` returns."""
+        return [*self.weights, *self.statistics()]
+
+    def replace(self, model: Sequence[mx.nd.NDArray]) -> None:
+        """Copies other arrays of the shapes of `model` into the network."""
+        weights = self.weights
+        for weight, array in zip(weights, model, strict=False):
+            array.copyto(weight)
+        self.set_statistics(model[len(weights) :])
+
     def gather_auxiliary(self) -> mx.nd.NDArray:
         """A copy of all auxiliary parameters as one flat array: many small keys would cost more than this copy."""
         return mx.nd.concat(*(parameter.data().reshape(-1) for parameter in self._auxiliary), dim=0)
@@ -97,9 +117,9 @@ class Exchange:
             self._store.push(self._first_key + index, array, priority=-index)
         self._bytes_pushed += sum(map(num_bytes, arrays))
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Begins to pull into all arrays; wait for them before you rely on their values."""
-        for index, array in enumerate(arrays):
+    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
+        """Begins to pull into all arrays, from position `first` on; wait for them before you rely on their values."""
+        for index, array in enumerate(arrays, start=first):
             self._store.pull(self._first_key + index, out=array, priority=-index)
         self._bytes_pulled += sum(map(num_bytes, arrays))
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Protocol
 
 from trainer.state_client import StateClient
@@ -80,6 +81,43 @@ class BlockingQueries:
 
     def close(self) -> None:
         """Nothing is under way."""
+
+
+class Advice:
+    """Asks after each step in a thread of its own, where an answer is good for more than the step that it followed.
+
+    One question is under way at a time; a step that ends meanwhile is not asked about.
+    """
+
+    def __init__(self, client: StateClient) -> None:
+        self._client = client
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="advice")
+        self._question: Future[bool] | None = None
+        self._in_step = True
+
+    def ask(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+        """Asks after the step of round `round_`. Arguments as in StateClient."""
+        if self._question is None:
+            self._question = self._pool.submit(self._ask, round_, step_s, transmission_s, accuracy)
+
+    def in_step(self, patience_s: float) -> bool:
+        """Whether this worker is to stay in step with the others, by the latest answer that comes in time."""
+        if self._question is not None:
+            try:
+                self._in_step = self._question.result(patience_s)
+            except FutureTimeout:
+                return self._in_step
+            self._question = None
+        return self._in_step
+
+    def close(self) -> None:
+        """Waits for what is under way."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _ask(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> bool:
+        if accuracy is not None:
+            self._client.report(round_, step_s, transmission_s, accuracy)
+        return self._client.query(round_, 1, step_s, transmission_s)
 
 
 class NonBlockingQueries:

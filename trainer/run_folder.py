@@ -42,8 +42,8 @@ class RunFolder:
             ) from None
 
     def open(self) -> Path:
-        """Removes what an earlier run left."""
-        for path in [*iter_files(self.path).values(), self.path / RUN_FILE]:
+        """Removes what an earlier run left, unless this one goes on with it."""
+        for path in [] if self._config.resume else [*iter_files(self.path).values(), self.path / RUN_FILE]:
             path.unlink(missing_ok=True)
         return self.path
 

@@ -5,7 +5,6 @@ With s = 0 all steps are in step, with a large s it is ASGD."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ import numpy as np
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import Job
 from trainer.engine import mx
-
-POLL_S = 0.002
+from trainer.waiting import wait_until
 
 
 class SSPTrainer(AsyncTrainer):
@@ -35,9 +33,8 @@ class SSPTrainer(AsyncTrainer):
         """Turns this worker's clock once its gradient has arrived, and waits for those too far behind."""
         mx.nd.waitall()
         self.post(1 + self.job.rank)
-        while True:
-            board = self.read_board()
-            clocks = np.rint(board[1:])
-            if self.rounds - clocks.min() <= self._staleness or board[0] > 0:
-                return
-            time.sleep(POLL_S)
+        wait_until(self._may_go_on)
+
+    def _may_go_on(self) -> bool:
+        board = self.read_board()
+        return bool(self.rounds - np.rint(board[1:]).min() <= self._staleness or board[0] > 0)

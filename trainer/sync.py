@@ -26,18 +26,9 @@ class SynchronousTrainer(Trainer):
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
-        statistics = self.auxiliary()
+        statistics = self.parameters.statistics()
         self.exchange.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1,))])
-        self.set_auxiliary(statistics)
-
-    def auxiliary(self) -> list[mx.nd.NDArray]:
-        """BatchNorm's running statistics as one flat array, or no array where the network has none."""
-        return [self.parameters.gather_auxiliary()] if self.parameters.has_auxiliary else []
-
-    def set_auxiliary(self, statistics: list[mx.nd.NDArray]) -> None:
-        """Writes back what `auxiliary` returned."""
-        for flat in statistics:
-            self.parameters.scatter_auxiliary(flat)
+        self.parameters.set_statistics(statistics)
 
     def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
         """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
@@ -72,9 +63,9 @@ class SyncTrainer(SynchronousTrainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics."""
-        statistics = self.auxiliary()
+        statistics = self.parameters.statistics()
         stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
         self.parameters.sgd_step(self._step_size / self.job.num_workers)
-        self.set_auxiliary([flat / self.job.num_workers for flat in statistics])
+        self.parameters.set_statistics([flat / self.job.num_workers for flat in statistics])
         mx.nd.waitall()
         return stop

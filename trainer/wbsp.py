@@ -97,19 +97,18 @@ class WBSPTrainer(Trainer):
     rounds_in_step = False
 
     def __init__(
-        self, job: Job, store: Any, num_servers: int, local_rate: float, state: StateClient, overlap: bool
+        self, job: Job, store: Any, local_rate: float, state: StateClient, overlap: bool
     ) -> None:
         """
         Args:
-            num_servers: of the job; only one will do.
             local_rate: step size of the local steps.
             state: says who releases.
         """
         super().__init__(job)
-        num_arrays = len(self._model())
+        num_arrays = len(self.parameters.model())
         self._store = store
         self._keys = Keys(num_arrays, num_arrays, job.num_workers)
-        self.exchange = self._link = ModelLink(store, num_servers, job.rank, self._keys, Board.size(job.num_workers))
+        self.exchange = self._link = ModelLink(store, job.rank, self._keys, Board.size(job.num_workers))
         self._local_rate = local_rate
         self._state = state
         self._overlap = overlap
@@ -128,9 +127,9 @@ class WBSPTrainer(Trainer):
     def broadcast(self) -> None:
         """The initial model is release 0."""
         begin_job(self._state, self._store, self.job)
-        model = self._model()
+        model = self.parameters.model()
         self._link.define(WBSPKeeper(self._keys), model, model)
-        self._replace_model(model)
+        self.parameters.set_statistics(model[len(self.parameters.weights) :])
         self._released = self._base = [array.copy() for array in model]
         self._state.report(1, self.step_s, 0.0, None)
 
@@ -151,10 +150,10 @@ class WBSPTrainer(Trainer):
 
     def evaluate(self) -> float:
         """Of the global model, which stands in for this worker's own for the while."""
-        own = [array.copy() for array in self._model()]
-        self._replace_model(self._released)
+        own = [array.copy() for array in self.parameters.model()]
+        self.parameters.replace(self._released)
         accuracy = super().evaluate()
-        self._replace_model(own)
+        self.parameters.replace(own)
         return accuracy
 
     def notes(self) -> dict[str, Any]:
@@ -172,21 +171,9 @@ class WBSPTrainer(Trainer):
 
     # --------------------------------------------------------------------------------- of the training thread
 
-    def _model(self) -> list[mx.nd.NDArray]:
-        """The weights themselves, and a copy of BatchNorm's running statistics."""
-        statistics = [self.parameters.gather_auxiliary()] if self.parameters.has_auxiliary else []
-        return [*self.parameters.weights, *statistics]
-
-    def _replace_model(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        weights = self.parameters.weights
-        for weight, array in zip(weights, arrays, strict=False):
-            array.copyto(weight)
-        for statistics in arrays[len(weights) :]:
-            self.parameters.scatter_auxiliary(statistics)
-
     def _hand_over(self, wants_stop: bool) -> None:
         """Begins to upload the difference between this worker's model and its base."""
-        model = self._model()
+        model = self.parameters.model()
         update = [own - before for own, before in zip(model, self._base, strict=True)]
         self._base = [array.copy() for array in model]
         steps, self._steps = self._steps, 0
@@ -205,8 +192,8 @@ class WBSPTrainer(Trainer):
         self._board = uploaded.board
         if uploaded.model is None:
             return
-        pairs = zip(uploaded.model, self._model(), self._base, strict=True)
-        self._replace_model([release + (own - before) for release, own, before in pairs])
+        pairs = zip(uploaded.model, self.parameters.model(), self._base, strict=True)
+        self.parameters.replace([release + (own - before) for release, own, before in pairs])
         self._released = self._base = uploaded.model
         self._events.append({"kind": RELEASE, "text": f"release {self._board.release}"})
 
@@ -217,7 +204,7 @@ class WBSPTrainer(Trainer):
     ) -> Uploaded:
         """Uploads, releases if this worker is the slowest, and pulls a release that is new to it."""
         begin = time.monotonic()
-        self._link.send(update)
+        self._link.wait_until_sent(self._link.begin_to_send(update))
         transmission_s = time.monotonic() - begin
         board = Board.read(self._link.command(UPLOADED, wants_stop))
         self._steps_in_release += steps

@@ -6,7 +6,7 @@ of keys of its own; when all of it has arrived, a command says so, and the serve
 one command at a time. The model that workers see changes in commands only. What they must know beside it stands on the
 board, one small array under a key of its own.
 
-All keys must lie on one server: two have no common order of commands.
+All keys must lie on one server (config.ONE_SERVER): two have no common order of commands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 from trainer.engine import mx
 from trainer.parameters import Exchange, wait_for
 from trainer.roles import die_on_error
-from utils import SetupError
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class ModelKeeper(mx.optimizer.Optimizer):
         self.keys = keys
         self.shown: dict[int, mx.nd.NDArray] = {}
         self.inboxes: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
-        self.board = np.zeros(board_size, dtype=np.float32)
+        self.board = [0.0] * board_size  # a list: the way to the server is text, which numpy's pickles are not
 
     def command(self, values: np.ndarray) -> None:
         """What a worker wants done, as it pushed it: a code, its rank, and what the code needs."""
@@ -83,7 +82,7 @@ class ModelKeeper(mx.optimizer.Optimizer):
                 self.shown[index] = weight  # a push only shows which array it is
             elif index == self.keys.board:
                 self.command(grad.asnumpy())
-                weight[:] = self.board
+                weight[:] = np.array(self.board, dtype=np.float32)
                 weight.wait_to_read()
             else:
                 rank, position = self.keys.owner(index)
@@ -98,16 +97,7 @@ class ModelLink:
     Counts its traffic like the Exchange that it is made of.
     """
 
-    def __init__(self, store: Any, num_servers: int, rank: int, keys: Keys, board_size: int) -> None:
-        """
-        Raises:
-            SetupError: the job has several servers.
-        """
-        if num_servers != 1:
-            raise SetupError(
-                f"this mode keeps the model on one parameter server, DMLC_NUM_SERVER is {num_servers}: set it to 1 "
-                "in every process (local_cluster.sh: --servers 1)"
-            )
+    def __init__(self, store: Any, rank: int, keys: Keys, board_size: int) -> None:
         self._store = store
         self._rank = rank
         self._keys = keys
@@ -126,16 +116,25 @@ class ModelLink:
         if self._rank == 0:
             self._store.set_optimizer(keeper)
         empty = [mx.nd.zeros(array.shape) for array in sent]
-        self._shown.define([*shown, mx.nd.zeros((self._board_size,)), *empty * self._keys.num_workers])
+        self._shown.define([*shown, mx.nd.array(keeper.board), *empty * self._keys.num_workers])
         if self._rank == 0:
             self._push(self._shown, [mx.nd.zeros(array.shape) for array in shown])
         self._store._barrier()
         self.pull(shown)
         self.take_traffic()  # the rounds' traffic is what is asked for
 
-    def send(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Fills this worker's inbox; returns when all has arrived. The arrays' content may be lost by that."""
-        self._push(self._inbox, [array.as_in_context(mx.cpu()) for array in arrays])
+    def begin_to_send(self, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        """Fills this worker's inbox with each array as soon as it is computed; returns what is to be waited for."""
+        sending = [array.as_in_context(mx.cpu()) for array in arrays]
+        self._inbox.push(sending)
+        return sending
+
+    @staticmethod
+    def wait_until_sent(sending: Sequence[mx.nd.NDArray]) -> None:
+        """Waits until all has arrived. The kvstore pushes out of the arrays themselves, so nobody may write to them
+        before that, and what may be written to has been acknowledged."""
+        for array in sending:
+            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
 
     def command(self, code: int, *values: float) -> np.ndarray:
         """Has a command done, with this worker's rank; returns the board as it is then or later."""
@@ -150,9 +149,9 @@ class ModelLink:
         self._board.pull([board])
         return board.asnumpy()
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Replaces the arrays by the first of those that the workers see. Commands may come between two of them."""
-        self._shown.pull(arrays)
+    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
+        """Replaces the arrays by those that the workers see, from key `first` on. Commands may come between two."""
+        self._shown.pull(arrays, first)
         wait_for(arrays)
 
     def take_traffic(self) -> dict[str, int]:
@@ -160,9 +159,6 @@ class ModelLink:
         parts = [part.take_traffic() for part in (self._shown, self._board, self._inbox)]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
 
-    @staticmethod
-    def _push(exchange: Exchange, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def _push(self, exchange: Exchange, arrays: Sequence[mx.nd.NDArray]) -> None:
         exchange.push(arrays)
-        # The kvstore pushes out of the array itself, so what may be written to has been acknowledged.
-        for array in arrays:
-            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
+        self.wait_until_sent(arrays)

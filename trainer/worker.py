@@ -11,32 +11,15 @@ from typing import Any
 import numpy as np
 
 import models
-from config import COORDINATED, Cluster, Config
+from config import COORDINATED, Cluster, Config, check_job
 from trainer import data, roles, straggler_trace
-from trainer.asynchronous import AsyncTrainer
-from trainer.base import DeviceFeed, Evaluator, Job, Trainer
+from trainer.base import DeviceFeed, Evaluator, Job
 from trainer.engine import device_context, mx
-from trainer.esync import ESyncTrainer
-from trainer.local import LocalTrainer
-from trainer.local_sgd import LocalSGDTrainer
-from trainer.queries import BlockingQueries, NonBlockingQueries
+from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
-from trainer.ssp import SSPTrainer
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
-from trainer.sync import SyncTrainer
-from trainer.wbsp import WBSPTrainer
 from utils import EXIT_OK, SetupError, setup_logging
-
-STORE_TYPES = {
-    "esync": "dist_sync",
-    "local-sgd": "dist_sync",
-    "sync": "dist_sync",
-    "async": "dist_async",
-    "ssp": "dist_async",
-    "wbsp": "dist_async",
-    "sync-switch": "dist_async",
-}
 
 
 @dataclass(frozen=True)
@@ -63,10 +46,14 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     """
     if cluster is not None:
         roles.check_address(cluster)
+        check_job(config, cluster.num_servers, cluster.num_workers)
+        checkpoint = checkpoint_file(config, cluster.num_workers)
+        if config.resume and checkpoint.path.exists():  # rank 0 needs it, and who that will be is not known yet
+            checkpoint.check()
     place = _workplace(config, signals)
     if cluster is None:
         return _train(config, None, None, place)
-    with roles.joined(cluster, STORE_TYPES[config.mode], config.start_timeout) as store:
+    with roles.joined(cluster, MODES[config.mode].store_type, config.start_timeout) as store:
         setup_logging(f"worker {store.rank} {config.device}")
         return _train(config, cluster, store, place)
 
@@ -99,7 +86,8 @@ def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace
     labels = place.dataset.train.labels
     indices = data.partition(labels, rank, num_workers, bool(config.split_by_class), config.seed)
     job = _job(config, place, indices, rank, num_workers)
-    trainer = _trainer(config, cluster, job, store, place.state, len(indices) / len(labels))
+    site = Site(config, job, cluster, store, place.state, len(indices) / len(labels))
+    trainer = MODES[config.mode].build(site)
     parameter_bytes = trainer.parameters.num_bytes()
     logging.info(
         "%s, %s, %d bytes of parameters, rank %d of %d, %d samples",
@@ -142,26 +130,3 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         min_step_time_s=config.min_step_time,
         trace=place.trace,
     )
-
-
-def _trainer(
-    config: Config, cluster: Cluster | None, job: Job, store: Any, state: StateClient | None, sample_share: float
-) -> Trainer:
-    if cluster is None:
-        return LocalTrainer(job, config.learning_rate)
-    if config.mode == "sync":
-        return SyncTrainer(job, store, config.learning_rate)
-    if config.mode == "async":
-        compensation = config.dcasgd_lambda if config.use_dcasgd else None
-        return AsyncTrainer(job, store, cluster.num_servers, config.learning_rate, compensation)
-    if config.mode == "ssp":
-        return SSPTrainer(job, store, cluster.num_servers, config.learning_rate, config.staleness)
-    if config.mode == "wbsp":
-        assert state is not None
-        return WBSPTrainer(job, store, cluster.num_servers, config.local_lr, state, bool(config.wbsp_overlap))
-    averaging = (job, store, config.local_lr, config.global_lr, sample_share)
-    if config.mode == "local-sgd":
-        return LocalSGDTrainer(*averaging, sync_every=config.sync_every)
-    assert state is not None
-    queries = BlockingQueries(state) if config.query == "blocking" else NonBlockingQueries(state)
-    return ESyncTrainer(*averaging, state=state, queries=queries)

@@ -1,0 +1,91 @@
+"""Checkpoints: what a job needs to go on where it was, in one file that is replaced atomically."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from utils import SetupError, write_atomically
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds.
+
+    Attributes:
+        model: weights, and behind them BatchNorm's statistics as one flat array.
+        velocity: the optimizer's state, one array for each of the weights.
+        done: batches done of each phase.
+    """
+
+    model: list[np.ndarray]
+    velocity: list[np.ndarray]
+    done: list[int]
+
+
+class CheckpointFile:
+    """The file of one job, in numpy's npz format."""
+
+    def __init__(self, path: Path, job: Mapping[str, Any]) -> None:
+        """
+        Args:
+            job: what must be the same to go on with it (flags and their values, as JSON takes them).
+        """
+        self.path = path
+        self._job = dict(job)
+
+    def save(self, saved: Saved) -> None:
+        """Replaces the file.
+
+        Raises:
+            SetupError: it cannot be written.
+        """
+        content = io.BytesIO()
+        lists = {"model": saved.model, "velocity": saved.velocity}
+        arrays = {f"{name}-{number}": array for name, part in lists.items() for number, array in enumerate(part)}
+        about = json.dumps({"job": self._job, "done": saved.done} | {name: len(part) for name, part in lists.items()})
+        np.savez(content, about=np.array(about), **arrays)
+        write_atomically(self.path, content.getvalue())
+
+    def load(self) -> Saved:
+        """Reads the file.
+
+        Raises:
+            SetupError: it is not there, is not a checkpoint, belongs to another job, or its job is done.
+        """
+        about = self.check()
+        with np.load(self.path) as arrays:
+            model, velocity = (
+                [arrays[f"{name}-{number}"] for number in range(about[name])] for name in ("model", "velocity")
+            )
+        return Saved(model, velocity, about["done"])
+
+    def check(self) -> dict[str, Any]:
+        """Reads only what the file is about; errors as in `load`."""
+        try:
+            with np.load(self.path) as arrays:
+                about = json.loads(str(arrays["about"]))
+            theirs, done = about["job"], about["done"]
+        except FileNotFoundError:
+            raise SetupError(
+                f"--resume: there is no checkpoint {self.path}: name it with --checkpoint, and start without --resume "
+                "where the job never saved one (--ckpt-frequency)"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            raise SetupError(f"--resume: {self.path} is not a checkpoint: {error}") from None
+        for name, ours in self._job.items():
+            if theirs.get(name) != ours:
+                raise SetupError(
+                    f"--resume: checkpoint {self.path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
+                    "give the same, or start without --resume"
+                )
+        if done == [steps * self._job["num_workers"] for steps in self._job["train_steps"]]:
+            raise SetupError(f"--resume: the job of checkpoint {self.path} is done: nothing is left to train")
+        return about

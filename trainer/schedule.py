@@ -1,0 +1,162 @@
+"""Sync-Switch's course through its phases: whose gradients are applied when, and who goes on. Pure: no MXNet, no clock.
+
+Source: Li et al., ICDCS 2021, arXiv:2104.08364; what the paper leaves open is said here. The unit of progress is a
+batch: one gradient of one worker. A phase of S steps has S * N batches, under BSP as under ASP, whoever computes them.
+
+- Under BSP the members' gradients are kept until all are there, and applied as one update.
+- Under ASP each gradient is applied when it arrives. Every worker has one in flight then. So an ASP phase closes when
+  as many batches are left as there are other workers: each of them is applied when it arrives, and waits. Thus a phase
+  ends with its last batch, none is lost, and BSP begins with all workers at the same weights.
+- greedy: while a worker was told not to stay in step, ASP; the gradients that wait are applied as one update at once.
+  Its batches are those of the next ASP phase; when they are used up, BSP goes on, straggler or not.
+  What is left for that phase may then be less than the workers have in flight: less than one step too much is done.
+- elastic: a worker that was told so is left out after the round that it has just computed for, until the phase ends.
+  The rounds have fewer batches then, so there are more of them; the last may go less than one step beyond the phase.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Way(enum.Enum):
+    """What is done with a gradient that arrives."""
+
+    BSP = "BSP"
+    ASP = "ASP"
+    CLOSING = "closing ASP"  # applied as under ASP, but its worker waits for the others' last
+
+
+@dataclass
+class Phase:
+    """One phase of the job, in batches."""
+
+    bsp: bool
+    batches: int
+    done: int = 0
+
+    @property
+    def left(self) -> int:
+        """Batches to be done; a BSP round without some of the workers may have gone beyond."""
+        return max(0, self.batches - self.done)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an arrival leads to: the workers whose gradients make up one update, and those who go on after it."""
+
+    apply: tuple[int, ...]
+    free: tuple[int, ...]
+
+
+class Schedule:
+    """Where a job is. `arrive` is told of every gradient, in the order of arrival."""
+
+    def __init__(
+        self, order: str, steps: Sequence[int], num_workers: int, policy: str, done: Sequence[int] | None = None
+    ) -> None:
+        """
+        Args:
+            order: the phases, 1 for BSP and 0 for ASP.
+            steps: of each phase.
+            policy: none, greedy or elastic.
+            done: batches that were done of each phase, where a job is resumed.
+        """
+        self.phases = [Phase(kind == "1", count * num_workers) for kind, count in zip(order, steps, strict=True)]
+        for phase, batches in zip(self.phases, done or (), strict=False):
+            phase.done = batches
+        self.policy = policy
+        self.current = 0  # index of the phase
+        self.way = Way.BSP
+        self.finished = False  # all phases are done
+        self.over = False  # finished, or stopped: whoever arrives goes on to leave
+        self.left_out: set[int] = set()
+        self._ranks = frozenset(range(num_workers))
+        self._arrived: set[int] = set()  # and wait
+        self._alone: set[int] = set()  # were told not to stay in step
+        self._stop_wanted = False
+        self._enter_phase()
+
+    @property
+    def batches(self) -> int:
+        """Done in all."""
+        return sum(phase.done for phase in self.phases)
+
+    def want_stop(self) -> None:
+        """A worker that waits wants the job to end: after this round, or with the next gradient under ASP."""
+        self._stop_wanted = True
+
+    def arrive(self, rank: int, alone: bool, wants_stop: bool) -> Step:
+        """A worker's gradient is there.
+
+        Args:
+            rank: of the worker.
+            alone: whether the state server told it not to stay in step with the others.
+            wants_stop: whether it wants the job to end.
+        """
+        (self._alone.add if alone else self._alone.discard)(rank)
+        self._stop_wanted |= wants_stop
+        self._arrived.add(rank)
+        if self.way is Way.BSP and not self.over:
+            return self._arrive_under_bsp()
+        self._asp_phase.done += 1
+        if self.way is Way.ASP and not self.over:
+            self.over = self._stop_wanted
+            if not self.over and self._asp_must_close():
+                self.way = Way.CLOSING
+        if self.way is Way.CLOSING and not self.over:
+            return Step((rank,), self._close_asp() if self._arrived == self._ranks else ())
+        self._arrived.discard(rank)
+        return Step((rank,), (rank,))
+
+    def _arrive_under_bsp(self) -> Step:
+        members = self._ranks - self.left_out
+        complete = self._arrived >= members
+        to_asp = self.policy == "greedy" and bool(self._alone) and self._asp_phase.left >= len(self._ranks)
+        if not complete and not to_asp:
+            return Step((), ())
+        ranks = tuple(sorted(self._arrived & members))
+        self.phases[self.current].done += len(ranks)
+        self.over = complete and self._stop_wanted
+        if not self.phases[self.current].left:
+            self._next_phase()
+        elif self.policy == "elastic" and self._alone < members:
+            self.left_out |= self._alone
+        if to_asp and self.way is Way.BSP and not self.over:
+            self.way = Way.ASP
+        stay = set() if self.over else self.left_out
+        free = tuple(sorted(self._arrived - stay))
+        self._arrived &= stay
+        return Step(ranks, free)
+
+    @property
+    def _asp_phase(self) -> Phase:
+        """The one whose batches are done under ASP: the current one, or the next that there is."""
+        rest = self.phases[min(self.current, len(self.phases) - 1) :]
+        return next((phase for phase in rest if not phase.bsp), rest[-1])
+
+    def _asp_must_close(self) -> bool:
+        borrowed = self.phases[self.current].bsp
+        return self._asp_phase.left < len(self._ranks) or (borrowed and not self._alone)
+
+    def _close_asp(self) -> tuple[int, ...]:
+        """All have come to the end of ASP; returns who goes on."""
+        self.over = self._stop_wanted
+        self._enter_phase()
+        self._arrived.clear()
+        return tuple(sorted(self._ranks))
+
+    def _next_phase(self) -> None:
+        self.left_out.clear()
+        self._enter_phase()
+
+    def _enter_phase(self) -> None:
+        """Goes on with the first phase that has batches left."""
+        while self.current < len(self.phases) and not self.phases[self.current].left:
+            self.current += 1
+        if self.current == len(self.phases):
+            self.finished = self.over = True
+        else:
+            self.way = Way.BSP if self.phases[self.current].bsp else Way.ASP

@@ -1,0 +1,211 @@
+"""Sync-Switch (Li et al., "Sync-Switch: Hybrid parameter synchronization for distributed deep learning", ICDCS 2021,
+arXiv:2104.08364): phases under BSP and under ASP in one running job (schedule.py). An update of n workers' gradients is
+v <- mu * v + (sum of the n) / n; w <- w - eta * (n / N) * v: the step size follows the samples of an update, so it is
+divided by N from BSP to ASP and multiplied back, and the momentum stays as it is.
+
+The server holds weights and velocity and knows the phases (sync_switch_keeper.py); so a switch is a change of its mind,
+and stops nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.base import Job, Trainer
+from trainer.checkpoint import CheckpointFile, Saved
+from trainer.engine import mx
+from trainer.queries import Advice
+from trainer.schedule import Schedule
+from trainer.state_client import StateClient
+from trainer.state_job import begin_job
+from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
+from trainer.waiting import wait_until
+from trainer.whole_models import Keys, ModelLink
+from utils import CHECKPOINT, ELASTIC, GLOBAL_AGGREGATE, GREEDY, RESUME, SWITCH, Measure, read_rounds
+
+ADVICE_SHARE = 0.05  # of a step's time; so long the state server's answer is waited for
+
+
+class SyncSwitchTrainer(Trainer):
+    """A round is one gradient sent, and the weights pulled when it is dealt with: under ASP at once, under BSP when all
+    have sent theirs.
+
+    BatchNorm's statistics move to the mean of an update's workers by the share n / N.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        store: Any,
+        settings: Settings,
+        state: StateClient,
+        checkpoint: CheckpointFile,
+        resume: bool,
+    ) -> None:
+        """
+        Args:
+            state: says who is to stay in step with the others.
+            checkpoint: rank 0's file.
+            resume: go on from it, and with the logs.
+        """
+        super().__init__(job)
+        self._settings = settings
+        self._state = state
+        self._advice = Advice(state)
+        self._checkpoint = checkpoint
+        self._resume = resume
+        self._store = store
+        self._num_sent = len(self.parameters.weights) + int(self.parameters.has_auxiliary)
+        copies = self._num_sent + len(self.parameters.weights) if settings.saves else 0
+        self._keys = Keys(self._num_sent + copies, self._num_sent, job.num_workers)
+        board_size = Board.size(job.num_workers, len(settings.order))
+        self.exchange = self._link = ModelLink(store, job.rank, self._keys, board_size)
+        self._gradients_sent = 0
+        self._transmission_s = 0.0
+        self._saved_steps = 0
+        self._events: list[dict[str, str]] = []
+        self._steps_lost = 0
+
+    # ---------------------------------------------------------------------------------------------- the hooks
+
+    def broadcast(self) -> None:
+        """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
+        begin_job(self._state, self._store, self.job)
+        settings = self._settings
+        done, velocity = [0] * len(settings.order), [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
+        if self._resume and self.job.rank == 0:
+            saved = self._checkpoint.load()
+            self.parameters.replace([mx.nd.array(array) for array in saved.model])
+            done, velocity = saved.done, [mx.nd.array(array) for array in saved.velocity]
+        model = self.parameters.model()
+        copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
+        schedule = Schedule(settings.order, settings.steps, self.job.num_workers, settings.policy, done)
+        keeper = SyncSwitchKeeper(self._keys, schedule, settings, len(self.parameters.weights))
+        self._link.define(keeper, [*model, *copies], model)
+        self._pull(model)
+        self._board = Board.read(self._link.read_board(), self.job.num_workers)
+        self._saved_steps = self._board.batches // self.job.num_workers
+        self._state.report(1, self.step_s, 0.0, None)
+
+    def open_measure(self, folder: Path) -> Measure:
+        """Goes on with the logs of the job that is resumed, and with the samples behind those of the checkpoint."""
+        rounds = list(read_rounds(folder, logging.warning)) if self._resume else []
+        if not rounds:
+            return super().open_measure(folder)
+        kept = sum(record.get("batches", 0) <= self._board.batches for record in rounds)
+        for _ in range(kept):
+            next(self.job.batches)
+        self._steps_lost = len(rounds) - kept  # they came after the checkpoint
+        self._happened(RESUME, f"resumed after {self._board.batches} batches")
+        self.rounds = int(rounds[-1]["num_iters"])
+        return Measure(folder, rounds_before=self.rounds, elapsed_before_s=rounds[-1]["total_time"])
+
+    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+        """The gradient, which leaves as it is computed."""
+        self.compute_gradients(images, labels)
+        self._sending = self._link.begin_to_send([*self.parameters.gradients, *self.parameters.statistics()])
+        self.wait_for_gradients()
+        self.step_s = time.monotonic() - self._step_began
+        return True
+
+    def ready(self) -> bool:
+        """After every step; asks the state server meanwhile."""
+        accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
+        self._advice.ask(self.rounds, self.step_s, self._transmission_s, accuracy)
+        return True
+
+    def synchronize(self, wants_stop: bool) -> bool:
+        """Waits until the gradient is dealt with, and pulls the weights."""
+        self.measure.enter(GLOBAL_AGGREGATE)
+        begin = time.monotonic()
+        self._link.wait_until_sent(self._sending)
+        self._transmission_s = time.monotonic() - begin
+        alone = not self._advice.in_step(ADVICE_SHARE * self.step_s)
+        board = self._link.command(COMPUTED, wants_stop, alone)
+        self._gradients_sent += 1
+        if not self._is_dealt_with(self._read(board)):
+            self._wait(wants_stop)
+        self._pull(self.parameters.model())
+        self._save_if_due()
+        if self._board.finished:
+            self.finished = f"all {sum(self._settings.steps)} steps of {len(self._settings.order)} phase(s) done"
+        return self._board.over
+
+    def notes(self) -> dict[str, Any]:
+        """How far the job is, and what happened."""
+        notes: dict[str, Any] = {"batches": self._board.batches}
+        if self._events:
+            notes["events"], self._events = self._events, []
+        if self._steps_lost:
+            notes["steps_lost"], self._steps_lost = self._steps_lost, 0
+        return notes
+
+    def end(self) -> None:
+        """A job that was stopped can be resumed where it was."""
+        if self._settings.saves and self.job.rank == 0:
+            self._save()
+        self._advice.close()
+
+    # ---------------------------------------------------------------------------------------------- the server
+
+    def _pull(self, model: list[mx.nd.NDArray]) -> None:
+        """Pulls the model; its weights are the network's own arrays."""
+        self._link.pull(model)
+        self.parameters.set_statistics(model[len(self.parameters.weights) :])
+
+    def _read(self, numbers: np.ndarray) -> Board:
+        """Takes the board, and notes what has changed on it."""
+        board, before = Board.read(numbers, self.job.num_workers), self._board
+        self._board = board
+        way = "BSP" if board.bsp else "ASP"
+        if board.phase != before.phase:
+            self._happened(SWITCH, f"phase {board.phase + 1} of {len(self._settings.order)}: {way}")
+        elif board.bsp != before.bsp and not board.over and self._settings.order[board.phase] == "1":
+            self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")
+        if set(board.left_out) - set(before.left_out):
+            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(str, board.left_out))}")
+        return board
+
+    def _wait(self, wants_stop: bool) -> None:
+        """Waits for the others. A wish to stop that comes meanwhile is told, since this may last."""
+        told = wants_stop
+
+        def is_dealt_with() -> bool:
+            nonlocal told
+            numbers = self._link.read_board()
+            if not told and self._wish():
+                told, numbers = True, self._link.command(WANT_STOP)
+            return self._is_dealt_with(self._read(numbers))
+
+        wait_until(is_dealt_with)
+
+    def _is_dealt_with(self, board: Board) -> bool:
+        return board.freed[self.job.rank] >= self._gradients_sent
+
+    def _happened(self, kind: str, text: str) -> None:
+        self._events.append({"kind": kind, "text": text})
+        logging.info("%s: %s", kind, text)
+
+    # --------------------------------------------------------------------------------------------- checkpoints
+
+    def _save_if_due(self) -> None:
+        steps, every = self._board.batches // self.job.num_workers, self._settings.ckpt_steps[self._board.phase]
+        if self.job.rank == 0 and every and steps // every > self._saved_steps // every:
+            self._save()
+
+    def _save(self) -> None:
+        """The server copies all at one moment; this takes the copy at leisure."""
+        self.measure.enter(CHECKPOINT)
+        board = Board.read(self._link.command(SAVE), self.job.num_workers)
+        model = [mx.nd.empty(array.shape) for array in self.parameters.model()]
+        velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
+        self._link.pull([*model, *velocity], first=self._num_sent)
+        self._checkpoint.save(
+            Saved([array.asnumpy() for array in model], [array.asnumpy() for array in velocity], list(board.saved))
+        )
+        self._saved_steps = sum(board.saved) // self.job.num_workers
