@@ -5,11 +5,12 @@ Durations are in seconds, sizes in bytes, speeds in samples/s and MB/s (10^6 byt
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-import math
+import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import utils
 
@@ -29,7 +30,7 @@ class Algorithm:
     name: str  # as main.py and the log tree call it
     stem: str  # of its summary's file name
     title: str  # as the papers call it
-    colour: str  # of Okabe and Ito's palette, which colour-blind readers can tell apart
+    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones: colour-blind readers can tell them apart
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str
     hatch: str
@@ -41,9 +42,9 @@ ASGD = Algorithm("async", "Async", "ASGD", "#009E73", "-.", "^", "..")
 DC_ASGD = Algorithm("dcasgd", "DCASGD", "DC-ASGD", "#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx")
 SSP = Algorithm("ssp", "SSP", "SSP", "#E69F00", (0, (6, 2)), "v", "\\\\")
 LOCAL_SGD = Algorithm("local-sgd", "LocalSGD", "Local SGD", "#56B4E9", (0, (2, 1)), "P", "++")
-WBSP = Algorithm("wbsp", "WBSP", "WBSP", "#882255", (0, (8, 2, 2, 2)), "<", "--")
-WBSP_PCC = Algorithm("wbsp-pcc", "WBSP-PCC", "WBSP with overlap", "#999933", (0, (8, 2)), ">", "||")
-SYNC_SWITCH = Algorithm("sync-switch", "SyncSwitch", "Sync-Switch", "#332288", (0, (1, 1)), "X", "oo")
+WBSP = Algorithm("wbsp", "WBSP", "WBSP", "#882255", (0, (9, 2, 3, 2)), "<", "--")
+WBSP_PCC = Algorithm("wbsp-pcc", "WBSP-PCC", "WBSP with overlap", "#666633", (0, (4, 1, 4, 1, 1, 1)), ">", "||")
+SYNC_SWITCH = Algorithm("sync-switch", "SyncSwitch", "Sync-Switch", "#332288", (0, (12, 2)), "X", "oo")
 STANDALONE = Algorithm("local", "Local", "Standalone", "#000000", ":", "", "")
 
 DISTRIBUTED = (ESYNC, SSGD, ASGD, DC_ASGD, SSP, LOCAL_SGD, WBSP, WBSP_PCC, SYNC_SWITCH)
@@ -85,6 +86,48 @@ def distributed(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
     return {mode: value for mode, value in values.items() if mode != LOCAL}
 
 
+# -------------------------------------------------------------------------------------------------- events
+
+# What a round log's optional "events" can tell: WBSP released a global model; Sync-Switch went from BSP to ASP or back;
+# one of its straggler policies acted (two kinds); the job went on from a checkpoint.
+EVENT_KINDS = ("release", "switch", "greedy", "elastic", "resume")
+
+
+class Event(NamedTuple):
+    """Something that happened in a run, at the end of the round that logged it."""
+
+    elapsed_s: float
+    kind: str  # of EVENT_KINDS
+    text: str
+
+    @classmethod
+    def from_json(cls, value: Any) -> Event:
+        """Reads an entry of a summary's event_list, `[seconds, kind, text]`.
+
+        Raises:
+            ValueError: it has another shape, or a kind that is not known; the message says so.
+        """
+        if not isinstance(value, (list, tuple)) or len(value) != 3 or not is_quantity(value[0]):
+            raise ValueError(f"event {reprlib.repr(value)} is not [seconds, kind, text]")
+        elapsed_s, kind, text = value
+        if kind not in EVENT_KINDS:
+            raise ValueError(f"an event's kind is {reprlib.repr(kind)}, but should be one of {', '.join(EVENT_KINDS)}")
+        if not isinstance(text, str):
+            raise ValueError(f"the text of a {kind} event is {reprlib.repr(text)}, but should be a string")
+        return cls(elapsed_s, kind, text)
+
+    @classmethod
+    def from_log(cls, elapsed_s: float, value: Any) -> Event:
+        """Reads an entry of a round log's "events", `{"kind": kind, "text": text}`; `elapsed_s` is that of the round.
+
+        Raises:
+            ValueError: as from_json.
+        """
+        if not isinstance(value, dict):
+            raise ValueError(f'event {reprlib.repr(value)} is not an object with "kind" and "text"')
+        return cls.from_json([elapsed_s, value.get("kind"), value.get("text")])
+
+
 # ------------------------------------------------------------------------------------------------- devices
 
 Curve = Sequence[tuple[float, float]]  # (elapsed seconds, test accuracy), in order of time
@@ -109,9 +152,17 @@ class Device:
     bytes_pulled_list: list[int] | None = None
     rank: int | None = None
     num_workers: int | None = None  # of the whole job
+    steps_list: list[int] | None = None  # local steps that were begun, complete or abandoned
+    lost_steps_list: list[int] | None = None  # those abandoned, dropped or to be done again; perhaps of earlier rounds
+    event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text]; as many as happened
 
     def __post_init__(self) -> None:
         lists = {name: value for name, value in vars(self).items() if name.endswith("_list") and value is not None}
+        events = lists.pop("event_list", [])
+        if not isinstance(events, list):
+            raise ValueError("event_list is not a list of [seconds, kind, text]")
+        for event in events:
+            Event.from_json(event)
         for name, values in lists.items():
             if not isinstance(values, list) or not all(map(is_quantity, values)):
                 raise ValueError(f"{name} is not a list of numbers from 0 on")
@@ -151,6 +202,11 @@ class Device:
             times = self.elapsed_time_list  # a published summary with an evaluation in every round
         return list(zip(times or [], self.accuracy_list, strict=False))
 
+    @property
+    def events(self) -> list[Event]:
+        """What happened in its rounds, in order; empty where nothing did, or where its logs do not tell."""
+        return [Event.from_json(event) for event in self.event_list or []]
+
 
 Devices = Mapping[tuple[str, str], Device]  # by host and device, in natural order
 
@@ -178,6 +234,21 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
 def time_to_accuracy(curve: Curve, target: float) -> float | None:
     """Elapsed seconds at the first evaluation at or above `target`, without interpolation; None if there is none."""
     return next((elapsed_s for elapsed_s, accuracy in curve if accuracy >= target), None)
+
+
+def accuracy_at(curve: Curve, elapsed_s: float) -> float:
+    """Where the drawn curve is at `elapsed_s`: on the line between two evaluations.
+
+    Before the first evaluation and after the last it is at their accuracy, as nothing else is known.
+
+    Raises:
+        IndexError: the curve has no evaluation.
+    """
+    after = bisect.bisect_right(curve, elapsed_s, key=lambda point: point[0])
+    if after in (0, len(curve)):
+        return curve[max(0, after - 1)][1]
+    (begin_s, begin), (end_s, end) = curve[after - 1], curve[after]
+    return begin + (end - begin) * (elapsed_s - begin_s) / (end_s - begin_s)
 
 
 def duration(devices: Collection[Device]) -> float:
@@ -213,6 +284,20 @@ def computing_ratio(device: Device) -> float | None:
     return sum(device.computing_time_list) / device.elapsed_time_list[-1]
 
 
+def lost_share(devices: Collection[Device]) -> float | None:
+    """Share of the local steps of all workers that was abandoned, dropped or has to be done again.
+
+    None where one of the workers did not count them, or where there was not one step.
+    """
+    steps = lost = 0
+    for device in devices:
+        if device.steps_list is None or device.lost_steps_list is None:
+            return None
+        steps += sum(device.steps_list)
+        lost += sum(device.lost_steps_list)
+    return lost / steps if steps else None
+
+
 @dataclass(frozen=True)
 class SpeedUp:
     """Time to accuracy of a baseline over that of another run."""
@@ -235,94 +320,3 @@ def speed_up(baseline: Curve, curve: Curve, target: float) -> SpeedUp | None:
     if baseline_s is not None and curve:
         return SpeedUp(baseline_s / curve[-1][0], "<")
     return None
-
-
-# -------------------------------------------------------------------------------------------------- tables
-
-
-def table(runs: Mapping[Mode, Devices], curves: Mapping[Mode, Curve], target: float) -> str:
-    """The numbers behind the figures, one row a mode; `-` where the logs do not have them."""
-    time_column = f"s to {accuracy_text(target)}"
-    rows = [["mode", "rounds", "samples/s", "MB/s", "final acc.", "best acc.", time_column, "computing ratio"]]
-    for mode, devices in runs.items():
-        workers = devices.values()
-        load = traffic(workers)
-        ratios = [ratio for worker in workers if (ratio := computing_ratio(worker)) is not None]
-        accuracies = [accuracy for _, accuracy in curves[mode]]
-        rows.append(
-            [
-                mode.title,
-                span([len(worker.elapsed_time_list) for worker in workers]),
-                f"{throughput(workers):.1f}",
-                "-" if load is None else f"{load:.2f}",
-                f"{accuracies[-1]:.4f}" if accuracies else "-",
-                f"{max(accuracies):.4f}" if accuracies else "-",
-                _time_text(curves[mode], target),
-                span(ratios, ".2f") if ratios else "-",
-            ]
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    )
-
-
-def span(values: Collection[float], form: str = "") -> str:
-    """`5`, or `5..7` where the values differ."""
-    texts = dict.fromkeys(format(value, form) for value in (min(values), max(values)))
-    return "..".join(texts)
-
-
-def accuracy_text(accuracy: float) -> str:
-    """`0.80`, but `0.925` where two decimals would be another number."""
-    return f"{accuracy:.2f}" if round(accuracy, 2) == accuracy else f"{accuracy:g}"
-
-
-def _time_text(curve: Curve, target: float) -> str:
-    seconds = time_to_accuracy(curve, target)
-    if seconds is not None:
-        return f"{seconds:.1f}"
-    return f"> {curve[-1][0]:.1f}" if curve else "-"
-
-
-def speed_up_lines(curves: Mapping[Mode, Curve], target: float) -> list[str]:
-    """One line a mode: how much sooner than SSGD on the same split it reached the target accuracy."""
-    baselines = {mode.split: (mode, curve) for mode, curve in curves.items() if mode.algorithm == SSGD}
-    lines = []
-    for mode, curve in distributed(curves).items():
-        if mode.algorithm == SSGD:
-            continue
-        name = f"{mode.algorithm.title}, {mode.split}"
-        if mode.split in baselines:
-            lines.append(f"{name}: {_speed_up_text(mode, curve, *baselines[mode.split], target)}")
-        else:
-            lines.append(f"{name}: unknown: no summary of {SSGD.title} on {mode.split} data")
-    return lines
-
-
-def _speed_up_text(mode: Mode, curve: Curve, baseline: Mode, baseline_curve: Curve, target: float) -> str:
-    goal = accuracy_text(target)
-    sides = ((mode.algorithm.title, curve), (baseline.algorithm.title, baseline_curve))
-    for title, its_curve in sides:
-        if not its_curve:
-            return f"unknown: {title} has no accuracies"
-    gain = speed_up(baseline_curve, curve, target)
-    if gain is None:
-        best = ", ".join(f"{title} {max(accuracy for _, accuracy in its_curve):.4f}" for title, its_curve in sides)
-        return f"unknown: neither reached {goal}; at best {best}"
-    reached, late = [], ""
-    for title, its_curve in sides:
-        seconds = time_to_accuracy(its_curve, target)
-        if seconds is None:
-            late = f": {title} had not reached {goal} after {its_curve[-1][0]:.1f} s"
-        else:
-            reached.append(f"{title} {seconds:.1f} s")
-    return f"{_factor_text(gain)}{late} ({', '.join(reached)})"
-
-
-def _factor_text(gain: SpeedUp) -> str:
-    """A bound is rounded to the side on which it still holds."""
-    decimals = 1 if gain.factor >= 1 else 2
-    rounding: dict[str, Callable[[float], int]] = {">": math.floor, "<": math.ceil, "": round}
-    text = f"{rounding[gain.bound](gain.factor * 10**decimals) / 10**decimals:.{decimals}f}x"
-    return f"{gain.bound} {text}".lstrip()

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import argparse
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import metrics
 import utils
-from metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Mode, Warn
+from metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
+from report import tables
 from utils import JobError, SetupError
 
 # ---------------------------------------------------------------------------------------------- log tree
@@ -79,7 +82,8 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
         return None
     rounds = list(utils.read_rounds(folder, warn))
     if len(rounds) < expected:
-        warn(f"{folder}: samples, bytes and computing time are counted without {expected - len(rounds)} lost round(s)")
+        counted = "samples, steps, bytes and computing time are counted"
+        warn(f"{folder}: {counted} without {expected - len(rounds)} lost round(s)")
     evaluations = []
     for record in rounds:
         if "accuracy" in record:
@@ -98,6 +102,9 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
             computing_time_list=[_seconds(r["time"].values(), utils.COMPUTING_STAGES) for r in rounds],
             bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
             bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
+            steps_list=[_entries_with(record, utils.FORWARD_BACKWARD, utils.ABANDONED) for record in rounds],
+            lost_steps_list=_lost_steps(rounds, folder, warn),
+            event_list=_read_events(rounds, folder, warn) or None,
             **_read_run(folder, warn),
         )
     except ValueError as error:
@@ -115,6 +122,47 @@ def _in_every_round(rounds: Sequence[Mapping[str, Any]], key: str, folder: Path,
     if values and len(values) < len(rounds):
         warn(f"{folder}: {key} is missing in {len(rounds) - len(values)} of {len(rounds)} rounds; left out")
     return values if len(values) == len(rounds) else None
+
+
+def _entries_with(record: Mapping[str, Any], *stages: str) -> int:
+    return sum(any(stage in times for stage in stages) for times in record["time"].values())
+
+
+def _lost_steps(rounds: Sequence[Mapping[str, Any]], folder: Path, warn: Warn) -> list[int] | None:
+    """Steps abandoned, dropped or to be done again; None where a round does not say how many: none is a claim."""
+    lost = []
+    for record in rounds:
+        steps_lost = record.get("steps_lost", 0)
+        if not isinstance(steps_lost, int) or isinstance(steps_lost, bool) or steps_lost < 0:
+            path = folder / utils.iter_file(record["num_iters"])
+            warn(f"{path}: steps_lost is {steps_lost!r}, but should be a whole number from 0 on; lost steps left out")
+            return None
+        lost.append(_entries_with(record, utils.ABANDONED) + steps_lost)
+    return lost
+
+
+def _read_events(rounds: Sequence[Mapping[str, Any]], folder: Path, warn: Warn) -> list[list[Any]]:
+    """What the rounds' "events" tell, as the summary has it; malformed ones are told in one line for each file."""
+    events: list[list[Any]] = []
+    for record in rounds:
+        path = folder / utils.iter_file(record["num_iters"])
+        events += _sound_events(record.get("events", []), partial(Event.from_log, record["total_time"]), path, warn)
+    return events
+
+
+def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, warn: Warn) -> list[list[Any]]:
+    if not isinstance(values, list):
+        warn(f"{where}: events are {reprlib.repr(values)}, but should be a list; left out")
+        return []
+    sound, faults = [], []
+    for value in values:
+        try:
+            sound.append(list(read(value)))
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        warn(f"{where}: {len(faults)} of {len(values)} event(s) left out: {faults[0]}")
+    return sound
 
 
 def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
@@ -169,6 +217,9 @@ def read_summary(path: Path, warn: Warn) -> Devices:
     devices: dict[tuple[str, str], Device] = {}
     for host, names in hosts.items():
         for name, value in names.items():
+            if isinstance(value, dict) and value.get("event_list") is not None:  # a bad event costs itself, no device
+                events = _sound_events(value["event_list"], Event.from_json, f"{path}: {host}/{name}", warn)
+                value = {**value, "event_list": events or None}
             try:
                 devices[host, name] = Device.from_json(value)
             except ValueError as error:
@@ -241,7 +292,7 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
     write_summary(folder / mode.file_name, devices)
     rounds = [len(device.elapsed_time_list) for device in devices.values()]
     hosts = len({host for host, _ in devices})
-    print(f"{folder / mode.file_name}: {len(devices)} device(s) on {hosts} host(s), {metrics.span(rounds)} rounds")
+    print(f"{folder / mode.file_name}: {len(devices)} device(s) on {hosts} host(s), {tables.span(rounds)} rounds")
     if mode == LOCAL:
         device = metrics.evaluating_device(devices, warning)
         if device is None:

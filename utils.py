@@ -248,7 +248,7 @@ def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str,
     missing = sorted(set(range(1, max(files, default=0) + 1)) - set(files))
     if missing:
         warn(f"{folder}: {len(missing)} round(s) missing, the first is {iter_file(missing[0])}")
-    for path in files.values():
+    for number, path in files.items():
         try:
             record = read_json(path)
             steps = sorted(record["time"].items(), key=lambda item: int(item[0]))
@@ -256,6 +256,7 @@ def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str,
                 step: {stage: float(seconds) for stage, seconds in times.items()} for step, times in steps
             }
             record["num_samples"], record["total_time"] = int(record["num_samples"]), float(record["total_time"])
+            record["num_iters"] = number  # that of the file, so that who reads on can name it
         except SetupError as error:
             warn(f"{error}; round left out")
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Small log trees, with times and sizes that can be summed in the head. Not a test itself."""
+"""Small log trees, devices and curves, with times and sizes that can be summed in the head. Not a test itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from metrics import Device
+
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = "lenet"
+
+# Test accuracy over time: to 0.8 in 24 s, in 8 s, and not at all.
+SLOW = [(12.0, 0.4), (24.0, 0.8), (36.0, 0.75)]
+FAST = [(4.0, 0.5), (8.0, 0.8)]
+NEVER = [(5.0, 0.3), (10.0, 0.6)]
 
 
 def esync_round(number: int, end_s: float, steps: int, accuracy: float | None = None, **extra: Any) -> dict[str, Any]:
@@ -75,6 +82,15 @@ def write_sync(base: Path, mode: str = "sync", accuracies: Sequence[float] = (0.
     )
     write_device(folder / "beta" / "cpu", [sync_round(n, 12.0 * n) for n in range(1, len(accuracies) + 1)])
     return folder
+
+
+def device(**lists: Any) -> Device:
+    """Two rounds of 64 samples, 8 s in all; `lists` come on top or instead."""
+    lists = {
+        "accuracy_list": [], "num_samples_list": [64, 64], "self_iters_list": [1, 1],
+        "elapsed_time_list": [4.0, 8.0], "aggregate_time_list": [0.5, 0.5],
+    } | lists  # fmt: skip
+    return Device(**lists)
 
 
 def run_program(

@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ from matplotlib.figure import Figure
 import draw
 import metrics
 import summary
+from metrics import Event
+from report import figures
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 
@@ -60,9 +63,9 @@ def test_the_table_holds_the_numbers_worked_by_hand(real_run):
     at = lines.index(NETWORK)
     # ESync: 512 samples and 16 MB in 10 s. SSGD: 384 samples in 36 s, 0.75 of 12 s computing; its bytes are not known.
     assert lines[at + 1 : at + 4] == [
-        "mode   rounds  samples/s  MB/s  final acc.  best acc.  s to 0.80  computing ratio",
-        "ESync       2       51.2  1.60      0.8000     0.8000        8.0       0.20..0.75",
-        "SSGD        3       10.7     -      0.7500     0.8000       24.0             0.06",
+        "mode   rounds  samples/s  MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
+        "ESync       2       51.2  1.60      0.8000     0.8000        8.0       0.20..0.75  0.0%",
+        "SSGD        3       10.7     -      0.7500     0.8000       24.0             0.06  0.0%",
     ]
     absent = [name for name in metrics.MODES if name not in ("esync", "sync")]
     assert f"no logs of: {', '.join(absent)}" in lines
@@ -111,9 +114,9 @@ def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys):
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path):
-    figures = [("one", {metrics.MODES["esync"]: [(4.0, 0.5)]}, partial(draw.draw_accuracy, title="", standalone=None))]
+    one = ("one", {metrics.MODES["esync"]: [(4.0, 0.5)]}, partial(figures.draw_accuracy, title="", standalone=None))
     for run in ("first", "second"):
-        draw.save_figures(figures, tmp_path / run, Figure, str)
+        draw.save_figures([one], tmp_path / run, Figure, str)
     for name in ("one.png", "one.pdf"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
@@ -126,7 +129,7 @@ def test_a_figure_without_numbers_is_left_out_and_its_old_file_goes(real_run):
 
 def test_the_standalone_accuracy_is_a_dotted_line():
     figure = Figure()
-    draw.draw_accuracy(figure, {metrics.MODES["esync"]: [(4.0, 0.5), (8.0, 0.8)]}, "lenet", standalone=0.926)
+    figures.draw_accuracy(figure, {metrics.MODES["esync"]: [(4.0, 0.5), (8.0, 0.8)]}, "lenet", standalone=0.926)
     curve, line = figure.axes[0].lines
     assert list(curve.get_xdata()) == [4.0, 8.0]
     assert list(curve.get_ydata()) == [0.5, 0.8]
@@ -137,7 +140,7 @@ def test_the_standalone_accuracy_is_a_dotted_line():
 @pytest.mark.parametrize(("end_s", "label", "end"), [(600.0, "time (s)", 600.0), (7200.0, "time (min)", 120.0)])
 def test_long_runs_have_their_time_in_minutes(end_s, label, end):
     figure = Figure()
-    draw.draw_accuracy(figure, {metrics.MODES["sync"]: [(60.0, 0.1), (end_s, 0.8)]}, "lenet", standalone=None)
+    figures.draw_accuracy(figure, {metrics.MODES["sync"]: [(60.0, 0.1), (end_s, 0.8)]}, "lenet", standalone=None)
     assert figure.axes[0].get_xlabel() == label
     assert figure.axes[0].lines[0].get_xdata()[-1] == end
 
@@ -145,17 +148,26 @@ def test_long_runs_have_their_time_in_minutes(end_s, label, end):
 def test_bars_are_as_high_as_the_numbers():
     figure = Figure()
     values = {metrics.MODES[name]: value for name, value in (("esync", 51.2), ("sync", 10.7), ("esync-niid", 50.0))}
-    draw.draw_bars(figure, values, "lenet", "data throughput (samples/s)")
+    figures.draw_bars(figure, values, "lenet", "data throughput (samples/s)")
     axes = figure.axes[0]
     assert [bar.get_height() for bar in axes.patches] == [51.2, 10.7, 50.0]
     assert axes.get_ylabel() == "data throughput (samples/s)"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["ESync", "SSGD"]
 
 
-def many_devices():
+FOUR = ("esync", "sync", "async", "dcasgd")
+NINE = [algorithm.name for algorithm in metrics.DISTRIBUTED]
+
+
+def many_devices(modes=FOUR):
     hosts = ("node-17.cluster.example.org", "node-18.cluster.example.org")
     keys = [(host, f"gpu{number}") for host in hosts for number in range(7)]
-    return {metrics.MODES[name]: dict.fromkeys(keys, 0.5) for name in ("esync", "sync", "async", "dcasgd")}
+    return {metrics.MODES[name]: dict.fromkeys(keys, 0.5) for name in modes}
+
+
+def every_kind(modes):
+    """A run in which everything that can be marked happened."""
+    return {metrics.MODES[name]: [Event(1.5, kind, "") for kind in metrics.EVENT_KINDS * 40] for name in modes}
 
 
 def drawn(draw_function, *arguments):
@@ -170,41 +182,58 @@ def drawn(draw_function, *arguments):
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: drawn(draw.draw_computing_ratio, many_devices(), "resnet50-v1"),
+        lambda: drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1"),
         lambda: drawn(
-            draw.draw_accuracy,
+            figures.draw_accuracy,
             {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices()},
             "resnet50-v1, i.i.d.",
             0.926,
         ),
+        lambda: drawn(figures.draw_computing_ratio, many_devices(NINE), "resnet50-v1"),
+        lambda: drawn(
+            figures.draw_accuracy,
+            {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices(NINE)},
+            "resnet50-v1, i.i.d.",
+            0.926,
+            every_kind(NINE),
+        ),
     ],
-    ids=["fourteen devices", "four curves and a line"],
+    ids=["fourteen devices", "four curves and a line", "fourteen devices, nine modes", "nine curves, a line and marks"],
 )
-def test_legend_and_labels_cover_nothing_and_are_not_cut_off(figure):
+def test_legends_and_labels_cover_nothing_and_are_not_cut_off(figure):
     figure = figure()
     axes = figure.axes[0]
-    legend = figure.legends[0].get_window_extent()
-    for box in (legend, axes.get_tightbbox()):
+    legends = [legend.get_window_extent() for legend in figure.legends]
+    for box in (*legends, axes.get_tightbbox()):
         assert box.x0 >= 0
         assert box.y0 >= 0
         assert box.x1 <= figure.bbox.x1
         assert box.y1 <= figure.bbox.y1
-    assert not legend.overlaps(axes.get_window_extent())
-    assert not legend.overlaps(axes.title.get_window_extent())
+    for legend in legends:
+        assert not legend.overlaps(axes.get_tightbbox())  # with title and labels
+
+
+def test_the_labels_of_eighteen_bars_do_not_touch():
+    values = dict.fromkeys((mode for mode in metrics.MODES.values() if mode != metrics.LOCAL), 12345.6)
+    axes = drawn(figures.draw_bars, values, "lenet", "data throughput (samples/s)").axes[0]
+    for labels in (axes.texts, axes.get_xticklabels()):
+        boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
+        assert len(boxes) in (9, 18)
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_each_device_has_its_group_and_each_mode_its_bar():
-    figure = drawn(draw.draw_computing_ratio, many_devices(), "resnet50-v1")
+    figure = drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1")
     assert len(figure.axes[0].patches) == 14 * 4
     centres = [bar.get_x() + bar.get_width() / 2 for bar in figure.axes[0].patches]
     assert sorted(round(centre) for centre in centres) == sorted([*range(14)] * 4)
 
 
 def test_devices_are_named_as_shortly_as_they_can_be_told_apart():
-    assert draw.device_labels([("vm", "cpu"), ("vm", "gpu0")]) == ["cpu", "gpu0"]
-    assert draw.device_labels([("a.lan", "cpu"), ("b.lan", "cpu")]) == ["a/cpu", "b/cpu"]
-    assert draw.device_labels([("a.lan", "cpu"), ("a.wan", "cpu")]) == ["a.lan/cpu", "a.wan/cpu"]
-    assert draw.device_labels([("10.0.0.1", "cpu"), ("11.0.0.2", "cpu")]) == ["10.0.0.1/cpu", "11.0.0.2/cpu"]
+    assert figures.device_labels([("vm", "cpu"), ("vm", "gpu0")]) == ["cpu", "gpu0"]
+    assert figures.device_labels([("a.lan", "cpu"), ("b.lan", "cpu")]) == ["a/cpu", "b/cpu"]
+    assert figures.device_labels([("a.lan", "cpu"), ("a.wan", "cpu")]) == ["a.lan/cpu", "a.wan/cpu"]
+    assert figures.device_labels([("10.0.0.1", "cpu"), ("11.0.0.2", "cpu")]) == ["10.0.0.1/cpu", "11.0.0.2/cpu"]
 
 
 # --------------------------------------------------------------------------- summaries that are not as they should be

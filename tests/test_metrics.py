@@ -1,24 +1,17 @@
+import itertools
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_tree import FAST, NEVER, SLOW, device
 
 import metrics
-from metrics import Device, SpeedUp
+from metrics import Device, Event, SpeedUp
 
-SLOW = [(12.0, 0.4), (24.0, 0.8), (36.0, 0.75)]
-FAST = [(4.0, 0.5), (8.0, 0.8)]
-NEVER = [(5.0, 0.3), (10.0, 0.6)]
 curves = st.lists(
     st.tuples(st.floats(0.001, 1e5), st.floats(0, 1)), min_size=1, max_size=20, unique_by=lambda point: point[0]
 ).map(sorted)
-
-
-def device(**lists):
-    lists = {
-        "accuracy_list": [], "num_samples_list": [64, 64], "self_iters_list": [1, 1],
-        "elapsed_time_list": [4.0, 8.0], "aggregate_time_list": [0.5, 0.5],
-    } | lists  # fmt: skip
-    return Device(**lists)
 
 
 # ---------------------------------------------------------------------------------------------------- modes
@@ -52,6 +45,36 @@ def test_no_two_algorithms_look_alike_in_colour_or_in_black_and_white():
     for looks in ("colour", "line", "marker", "hatch"):
         values = [getattr(algorithm, looks) for algorithm in metrics.DISTRIBUTED]
         assert len(set(values)) == len(values), looks
+    assert metrics.STANDALONE.line not in [algorithm.line for algorithm in metrics.DISTRIBUTED]
+
+
+def linear(colour):
+    """Light of the three primaries, from sRGB."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return np.array([part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts])
+
+
+def cielab(light):
+    """Lightness from 0 to 100 and two axes of hue, in which distances are about as large as they look."""
+    to_xyz = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]])
+    x, y, z = np.cbrt(to_xyz @ light.clip(0) / to_xyz.sum(axis=1))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+# What people see who lack one of the three cones (Machado, Oliveira and Fernandes 2009, severity 1).
+EYES = {
+    "all cones": np.eye(3),
+    "no red": np.array([[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]]),
+    "no green": np.array([[0.3674, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]]),
+    "no blue": np.array([[1.2555, -0.0767, -0.1788], [-0.0784, 0.9309, 0.1476], [0.0047, 0.6914, 0.3039]]),
+}
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_colour_blind_readers_can_tell_the_colours_apart(eyes):
+    looks = {each.title: cielab(EYES[eyes] @ linear(each.colour)) for each in metrics.DISTRIBUTED}
+    for (one, its_look), (other, other_look) in itertools.combinations(looks.items(), 2):
+        assert np.linalg.norm(its_look - other_look) > 15, f"{one} and {other}"  # 2 is just noticeable side by side
 
 
 # -------------------------------------------------------------------------------------------------- numbers
@@ -80,6 +103,41 @@ def test_traffic_is_unknown_where_one_worker_did_not_count():
 def test_computing_ratio_is_computing_time_over_elapsed_time():
     assert metrics.computing_ratio(device(computing_time_list=[3.0, 3.0])) == 0.75
     assert metrics.computing_ratio(device()) is None
+
+
+def test_the_lost_share_is_that_of_the_steps_of_all_workers():
+    # 5 of 100 and 1 of 20; the mean of the two shares would be another number.
+    workers = [device(steps_list=[60, 40], lost_steps_list=[0, 5]), device(steps_list=[10, 10], lost_steps_list=[1, 0])]
+    assert metrics.lost_share(workers) == 6 / 120
+    workers = [device(steps_list=[60, 40], lost_steps_list=[0, 6]), device(steps_list=[5, 5], lost_steps_list=[5, 0])]
+    assert metrics.lost_share(workers) == 11 / 110
+
+
+def test_the_lost_share_is_unknown_where_one_worker_did_not_count_or_nobody_took_a_step():
+    assert metrics.lost_share([device(steps_list=[1, 1], lost_steps_list=[0, 0]), device()]) is None
+    assert metrics.lost_share([device(steps_list=[1, 1])]) is None
+    assert metrics.lost_share([device(steps_list=[0, 0], lost_steps_list=[0, 0])]) is None
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "accuracy"),
+    [
+        (1.0, 0.5),  # before the first evaluation
+        (4.0, 0.5),
+        (5.0, 0.625),  # a quarter of the way from 0.5 to 1
+        (8.0, 1.0),
+        (10.0, 0.875),  # half-way down to 0.75
+        (99.0, 0.75),  # after the last
+    ],
+)
+def test_a_point_between_two_evaluations_is_on_the_line_between_them(elapsed_s, accuracy):
+    assert metrics.accuracy_at([(4.0, 0.5), (8.0, 1.0), (12.0, 0.75)], elapsed_s) == accuracy
+
+
+@given(curve=curves, elapsed_s=st.floats(0, 2e5))
+def test_no_point_of_a_curve_is_above_its_best_or_below_its_worst_accuracy(curve, elapsed_s):
+    accuracies = [accuracy for _, accuracy in curve]
+    assert min(accuracies) - 1e-9 <= metrics.accuracy_at(curve, elapsed_s) <= max(accuracies) + 1e-9
 
 
 def test_time_to_accuracy_is_that_of_the_first_evaluation_at_or_above_the_target():
@@ -153,7 +211,16 @@ def test_times_that_are_not_known_are_not_guessed():
 
 
 def test_a_device_survives_its_json():
-    original = device(accuracy_list=[0.7], accuracy_time_list=[8.0], bytes_pushed_list=[1, 2], rank=0)
+    original = device(
+        accuracy_list=[0.7],
+        accuracy_time_list=[8.0],
+        bytes_pushed_list=[1, 2],
+        rank=0,
+        steps_list=[3, 4],
+        lost_steps_list=[0, 1],
+        event_list=[[4.0, "switch", "BSP to ASP"]],
+    )
+    assert original.events == [Event(4.0, "switch", "BSP to ASP")]
     assert Device.from_json(original.to_json()) == original
     assert Device.from_json(original.to_json() | {"key of a later version": 1}) == original
 
@@ -165,6 +232,13 @@ def test_a_device_survives_its_json():
         ({"elapsed_time_list": "48"}, "elapsed_time_list is not a list of numbers from 0 on"),
         ({"num_samples_list": [64, None]}, "num_samples_list is not a list of numbers from 0 on"),
         ({"num_samples_list": [64, float("nan")]}, "num_samples_list is not a list of numbers from 0 on"),
+        ({"steps_list": [1]}, "steps_list has 1 entries, elapsed_time_list 2"),
+        ({"lost_steps_list": [0, -1]}, "lost_steps_list is not a list of numbers from 0 on"),
+        ({"event_list": 3}, "event_list is not a list of "),
+        ({"event_list": [[4.0, "switch"]]}, r"event \[4.0, 'switch'\] is not \[seconds, kind, text\]"),
+        ({"event_list": [["4", "switch", ""]]}, r"event \['4', 'switch', ''\] is not \[seconds, kind, text\]"),
+        ({"event_list": [[4.0, "swap", ""]]}, "kind is 'swap', but should be one of release, switch, greedy"),
+        ({"event_list": [[4.0, "switch", 1]]}, "the text of a switch event is 1, but should be a string"),
         ({"elapsed_time_list": [0.0, 8.0]}, "an elapsed time is not above 0"),
         ({"accuracy_list": [0.5], "accuracy_time_list": []}, "accuracy_time_list has 0 entries, accuracy_list 1"),
     ],
@@ -172,60 +246,3 @@ def test_a_device_survives_its_json():
 def test_lists_that_do_not_fit_are_refused(change, complaint):
     with pytest.raises(ValueError, match=complaint):
         device(**change)
-
-
-# --------------------------------------------------------------------------------------------------- tables
-
-
-def speed_up_line(target=0.8, **named_curves):
-    found = {metrics.MODES[name.replace("_", "-")]: curve for name, curve in named_curves.items()}
-    return metrics.speed_up_lines(found, target)
-
-
-def test_a_speed_up_is_said_with_the_times_behind_it():
-    assert speed_up_line(esync=FAST, sync=SLOW) == ["ESync, i.i.d.: 3.0x (ESync 8.0 s, SSGD 24.0 s)"]
-
-
-def test_a_lower_bound_is_rounded_down_and_says_why():
-    # 25.2 s / 8 s is 3.15: "> 3.2x" would be a claim too many.
-    [line] = speed_up_line(esync=FAST, sync=[(25.2, 0.7)])
-    assert line == "ESync, i.i.d.: > 3.1x: SSGD had not reached 0.80 after 25.2 s (ESync 8.0 s)"
-
-
-def test_an_upper_bound_is_rounded_up_and_says_why():
-    [line] = speed_up_line(esync=[(15.5, 0.7)], sync=SLOW)  # 24 s / 15.5 s is 1.548
-    assert line == "ESync, i.i.d.: < 1.6x: ESync had not reached 0.80 after 15.5 s (SSGD 24.0 s)"
-
-
-def test_a_slow_down_keeps_two_decimals():
-    assert speed_up_line(esync=[(96.0, 0.9)], sync=[(6.0, 0.9)])[0].startswith("ESync, i.i.d.: 0.06x")
-
-
-def test_nobody_at_the_target_is_said_with_the_best_accuracies():
-    [line] = speed_up_line(esync=FAST, sync=NEVER, target=0.925)
-    assert line == "ESync, i.i.d.: unknown: neither reached 0.925; at best ESync 0.8000, SSGD 0.6000"
-
-
-def test_each_split_is_compared_with_ssgd_on_the_same_split():
-    lines = speed_up_line(esync=FAST, sync=SLOW, esync_niid=FAST, async_niid=[], sync_niid=FAST, local=FAST)
-    assert lines == [
-        "ESync, i.i.d.: 3.0x (ESync 8.0 s, SSGD 24.0 s)",
-        "ESync, non-i.i.d.: 1.0x (ESync 8.0 s, SSGD 8.0 s)",
-        "ASGD, non-i.i.d.: unknown: ASGD has no accuracies",
-    ]
-
-
-def test_without_ssgd_there_is_nothing_to_compare_with():
-    assert speed_up_line(esync=FAST) == ["ESync, i.i.d.: unknown: no summary of SSGD on i.i.d. data"]
-
-
-def test_the_table_is_aligned_and_marks_what_is_unknown():
-    esync, sync = metrics.MODES["esync"], metrics.MODES["sync-niid"]
-    known = device(computing_time_list=[3.0, 3.0], bytes_pushed_list=[8_000_000] * 2, bytes_pulled_list=[0, 0])
-    short = device(num_samples_list=[1], elapsed_time_list=[8.0], self_iters_list=[1], aggregate_time_list=[0.5])
-    runs = {esync: {("a", "cpu"): known}, sync: {("a", "cpu"): device(), ("b", "cpu"): short}}
-    assert metrics.table(runs, {esync: FAST, sync: NEVER}, 0.8).splitlines() == [
-        "mode             rounds  samples/s  MB/s  final acc.  best acc.  s to 0.80  computing ratio",
-        "ESync                 2       16.0  2.00      0.8000     0.8000        8.0             0.75",
-        "SSGD non-i.i.d.    1..2       16.1     -      0.6000     0.6000     > 10.0                -",
-    ]

@@ -39,6 +39,8 @@ def test_esync_of_two_hosts_is_summarised_round_by_round(tmp_path, capsys):
                 "bytes_pulled_list": [2_000_000, 2_000_000],
                 "rank": 0,
                 "num_workers": 2,
+                "steps_list": [3, 3],
+                "lost_steps_list": [0, 0],
             }
         },
         "beta": {
@@ -54,6 +56,8 @@ def test_esync_of_two_hosts_is_summarised_round_by_round(tmp_path, capsys):
                 "bytes_pulled_list": [2_000_000, 2_000_000],
                 "rank": 1,
                 "num_workers": 2,
+                "steps_list": [1, 1],
+                "lost_steps_list": [0, 0],
             }
         },
     }
@@ -73,6 +77,8 @@ def test_published_logs_get_the_published_keys_and_what_can_be_worked_out(tmp_pa
         "aggregate_time_list": [2.0, 2.0, 2.0],
         "accuracy_time_list": [12.0, 24.0, 36.0],
         "computing_time_list": [0.75, 0.75, 0.75],
+        "steps_list": [1, 1, 1],
+        "lost_steps_list": [0, 0, 0],
     }
     assert capsys.readouterr().err == ""
 
@@ -123,6 +129,43 @@ def test_devices_come_in_natural_order(tmp_path):
     assert list(read(folder / "Sync.json")["a"]) == ["cpu", "cpu2", "cpu10"]
 
 
+def write_events(base, *events_of_rounds, **extra):
+    """WBSP on one device, a round every 10 s; the round's "events" where they are not None."""
+    rounds = [
+        sync_round(number, 10.0 * number, 0.5, **extra, **({} if events is None else {"events": events}))
+        for number, events in enumerate(events_of_rounds, start=1)
+    ]
+    return write_device(base / NETWORK / "wbsp" / "a" / "cpu", rounds)
+
+
+def wbsp(base):
+    return read(base / NETWORK / "wbsp" / "WBSP.json")["a"]["cpu"]
+
+
+def test_an_event_keeps_the_time_of_its_round(tmp_path, capsys):
+    release, resume = {"kind": "release", "text": "model 1"}, {"kind": "resume", "text": "from round 2"}
+    write_events(tmp_path, [release], None, [resume, release])
+    assert summarise(tmp_path, "-m", "wbsp") == 0
+    assert wbsp(tmp_path)["event_list"] == [
+        [10.0, "release", "model 1"],
+        [30.0, "resume", "from round 2"],
+        [30.0, "release", "model 1"],
+    ]
+    assert capsys.readouterr().err == ""
+
+
+def test_steps_that_were_abandoned_dropped_or_are_to_be_done_again_are_lost(tmp_path):
+    complete, abandoned = {"forward and backward": 1.0}, {"abandoned": 0.5, "global update": 0.25}
+    rounds = [
+        sync_round(1, 10.0) | {"time": {"0": complete, "1": complete, "2": abandoned}},
+        sync_round(2, 20.0, steps_lost=2) | {"time": {"0": complete, "1": {"global update": 0.25}}},
+    ]
+    write_device(tmp_path / NETWORK / "wbsp" / "a" / "cpu", rounds)
+    assert summarise(tmp_path, "-m", "wbsp") == 0
+    assert wbsp(tmp_path)["steps_list"] == [3, 1]  # an entry that holds only the aggregation is no step
+    assert wbsp(tmp_path)["lost_steps_list"] == [1, 2]
+
+
 # ------------------------------------------------------------------------------- logs that are not as they should be
 
 
@@ -160,6 +203,58 @@ def test_bytes_that_some_rounds_lack_are_left_out_and_told(tmp_path, capsys):
     assert "bytes_pushed_list" not in device
     assert device["bytes_pulled_list"] == [20, 20]
     assert "bytes_pushed is missing in 1 of 2 rounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("event", "complaint"),
+    [
+        ("switch", """event 'switch' is not an object with "kind" and "text\""""),
+        ([10.0, "switch", ""], """is not an object with "kind" and "text\""""),
+        ({"text": ""}, "an event's kind is None, but should be one of release, switch, greedy, elastic, resume"),
+        ({"kind": ["switch"], "text": ""}, "an event's kind is ['switch'], but should be one of release"),
+        ({"kind": "switch"}, "the text of a switch event is None, but should be a string"),
+    ],
+)
+def test_a_malformed_event_is_told_by_file_name_and_the_others_are_kept(tmp_path, capsys, event, complaint):
+    sound = {"kind": "switch", "text": "BSP to ASP"}
+    device = write_events(tmp_path, [sound], [event, sound])
+    assert summarise(tmp_path, "-m", "wbsp") == 0
+    assert wbsp(tmp_path)["event_list"] == [[10.0, "switch", "BSP to ASP"], [20.0, "switch", "BSP to ASP"]]
+    [warning] = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"warning: {device}/iter-2.txt: 1 of 2 event(s) left out: ")
+    assert complaint in warning
+
+
+@pytest.mark.parametrize("events", [7, {"kind": "switch", "text": ""}, "switch"])
+def test_events_that_are_no_list_are_told_by_file_name_and_left_out(tmp_path, capsys, events):
+    device = write_events(tmp_path, [], events)
+    assert summarise(tmp_path, "-m", "wbsp") == 0
+    assert "event_list" not in wbsp(tmp_path)
+    assert f"{device}/iter-2.txt: events are {events!r}, but should be a list; left out" in capsys.readouterr().err
+
+
+def test_a_malformed_event_in_a_summary_costs_only_itself(tmp_path):
+    write_events(tmp_path, [{"kind": "switch", "text": ""}])
+    assert summarise(tmp_path, "-m", "wbsp") == 0
+    path, warnings = tmp_path / NETWORK / "wbsp" / "WBSP.json", []
+    content = read(path)
+    content["a"]["cpu"]["event_list"].append([20.0, "swap", ""])
+    path.write_text(json.dumps(content))
+    device = summary.read_summary(path, warnings.append)["a", "cpu"]
+    assert device.events == [(10.0, "switch", "")]
+    assert warnings == [
+        f"{path}: a/cpu: 1 of 2 event(s) left out: an event's kind is 'swap', "
+        "but should be one of release, switch, greedy, elastic, resume"
+    ]
+
+
+@pytest.mark.parametrize("steps_lost", [-1, 1.5, "2", None, True])
+def test_lost_steps_that_are_no_count_are_told_and_not_taken_for_none(tmp_path, capsys, steps_lost):
+    device = write_events(tmp_path, None, steps_lost=steps_lost)
+    assert summarise(tmp_path, "-m", "wbsp") == 0
+    assert "lost_steps_list" not in wbsp(tmp_path)
+    complaint = f"{device}/iter-1.txt: steps_lost is {steps_lost!r}, but should be a whole number from 0 on"
+    assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("accuracy", ["NaN", '"high"', "null", "-0.5"])

@@ -1,0 +1,1 @@
+"""What draw.py shows: the table as text (tables.py), the figures (figures.py) and the marks on them (marks.py)."""

@@ -1,0 +1,154 @@
+"""The figures: accuracy over time, bars, and computing time by device. Pure drawing on a figure that is given."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from metrics import IID, LOCAL, NON_IID, Curve, Event, Mode
+from report.marks import draw_marks, place_marks
+from summary import natural_order
+
+MINUTES_FROM_S = 600.0  # longer time axes are in minutes
+_ROW_INCHES = 0.22  # of a legend
+
+
+def draw_accuracy(
+    figure: Figure,
+    curves: Mapping[Mode, Curve],
+    title: str,
+    standalone: float | None,
+    events: Mapping[Mode, Sequence[Event]] | None = None,
+) -> None:
+    """Test accuracy over time, one curve a mode, and a dotted line at the accuracy of standalone training.
+
+    `events` are marked on the curve of their mode, and explained below the axes.
+    """
+    axes = figure.add_subplot()
+    longest_s = max(curve[-1][0] for curve in curves.values())
+    unit, unit_s = ("min", 60.0) if longest_s > MINUTES_FROM_S else ("s", 1.0)
+    for number, (mode, curve) in enumerate(curves.items()):
+        look = mode.algorithm
+        every = max(1, len(curve) // 12)  # markers that touch hide the line's dashes
+        axes.plot(
+            [elapsed_s / unit_s for elapsed_s, _ in curve],
+            [accuracy for _, accuracy in curve],
+            color=look.colour,
+            linestyle=look.line,
+            marker=look.marker,
+            markersize=5,
+            markevery=(number * every // len(curves), every),
+            label=look.title,
+        )
+    if standalone is not None:
+        look = LOCAL.algorithm
+        axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{look.title} ({standalone:.3f})")
+    kinds = draw_marks(axes, place_marks(curves, events or {}), unit_s)
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"time ({unit})")
+    axes.set_ylabel("test accuracy")
+    curve_handles = axes.get_legend_handles_labels()[0]
+    # Handles so long that a whole pattern of dashes can be seen.
+    rows = _legend(figure, curve_handles, 4, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
+    if kinds:
+        at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
+        room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}
+        rows += _legend(figure, kinds, at_most, loc="outside lower center", **room)
+    figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
+
+
+def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -> int:
+    """Adds a legend of at most so many columns, with rows about as long as each other, and returns their number."""
+    rows = -(-len(handles) // at_most)
+    figure.legend(handles=handles, ncols=-(-len(handles) // rows), **look)
+    return rows
+
+
+def draw_bars(figure: Figure, values: Mapping[Mode, float], title: str, label: str) -> None:
+    """One bar a mode; an algorithm's runs on both splits stand side by side."""
+    algorithms = list(dict.fromkeys(mode.algorithm for mode in values))
+    figure.set_size_inches(1.8 + 1.2 * len(algorithms), 4.0)
+    axes = figure.add_subplot()
+    splits = _splits(values)
+    width = 0.8 / len(splits)
+    for mode, value in values.items():
+        x = algorithms.index(mode.algorithm) + (splits.index(mode.split) - (len(splits) - 1) / 2) * width
+        hatch = _SPLIT_HATCHES[mode.split] if len(splits) > 1 else ""
+        bar = axes.bar(x, value, 0.92 * width, color=mode.algorithm.colour, hatch=hatch, edgecolor="white")
+        axes.bar_label(bar, fmt=_short_number, padding=2)
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.set_xticks(range(len(algorithms)), [textwrap.fill(algorithm.title, 12) for algorithm in algorithms])
+    axes.set_xlim(-0.6, len(algorithms) - 0.4)
+    axes.margins(y=0.1)  # room for the numbers
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel(label)
+    if len(splits) > 1:
+        keys = [
+            Patch(facecolor="grey", edgecolor="white", hatch=_SPLIT_HATCHES[split], label=split) for split in splits
+        ]
+        figure.legend(handles=keys, loc="outside upper center", ncols=len(keys))
+
+
+_SPLIT_HATCHES = {IID: "", NON_IID: "///"}
+
+
+def _splits(modes: Collection[Mode]) -> list[str]:
+    return list(dict.fromkeys(mode.split for mode in modes))
+
+
+def _short_number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def draw_computing_ratio(figure: Figure, runs: Mapping[Mode, Mapping[tuple[str, str], float]], title: str) -> None:
+    """Computing time ratio: a group of bars for each device, a bar for each mode, a row of axes for each split."""
+    splits = _splits(runs)
+    keys = sorted({key for ratios in runs.values() for key in ratios}, key=lambda key: [*map(natural_order, key)])
+    labels = device_labels(keys)
+    bars = max(sum(mode.split == split for mode in runs) for split in splits)
+    figure.set_size_inches(min(30.0, max(6.4, 1.2 + 0.16 * len(keys) * (bars + 1))), 0.8 + 2.9 * len(splits))
+    rows = figure.subplots(len(splits), 1, sharex=True, squeeze=False)[:, 0]
+    handles = {}
+    for axes, split in zip(rows, splits, strict=True):
+        modes = [mode for mode in runs if mode.split == split]
+        width = 0.8 / len(modes)
+        for number, mode in enumerate(modes):
+            look = mode.algorithm
+            handles[mode.algorithm] = axes.bar(
+                [keys.index(key) + (number - (len(modes) - 1) / 2) * width for key in runs[mode]],
+                list(runs[mode].values()),
+                width,
+                color=look.colour,
+                hatch=look.hatch,
+                edgecolor="white",
+                linewidth=0.5,
+                label=look.title,
+            )
+        axes.set_title(f"{title}, {split}", loc="left", fontsize="medium")
+        axes.set_ylabel("computing time ratio")
+        axes.set_ylim(0, 1)
+        axes.grid(axis="x", visible=False)
+    slanted = len(keys) * max(map(len, labels)) > 60
+    rows[-1].set_xticks(range(len(keys)), labels)
+    if slanted:
+        rows[-1].tick_params(axis="x", rotation=45)
+        for text in rows[-1].get_xticklabels():
+            text.set(ha="right", rotation_mode="anchor")
+    rows[-1].set_xlim(-0.6, len(keys) - 0.4)
+    _legend(figure, list(handles.values()), 5, loc="outside upper center")
+
+
+def device_labels(keys: Sequence[tuple[str, str]]) -> list[str]:
+    """`host/device`; only the device where there is one host, and a host's domain only where it tells hosts apart."""
+    hosts = dict.fromkeys(host for host, _ in keys)
+    if len(hosts) == 1:
+        return [device for _, device in keys]
+    short = {host: host.split(".")[0] for host in hosts}
+    if len(set(short.values())) < len(hosts) or any(name.isdigit() for name in short.values()):
+        short = {host: host for host in hosts}  # IP addresses, or the same name in two domains
+    return [f"{short[host]}/{device}" for host, device in keys]

@@ -1,0 +1,92 @@
+"""Marks on the curves of test accuracy: where something happened in a run, such as a switch or a resumption."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from metrics import EVENT_KINDS, Curve, Event, Mode, accuracy_at
+
+# Marks of one kind on one curve; more would hide it.
+MAX_TICKS = 30
+MAX_HOLLOW = 12
+_LEGEND_COLOUR = "#444444"  # of no mode: the marks take on the colour of their curve
+# As Line2D takes them. What a curve has at its evaluations is filled, a mark is hollow or a tick across the curve.
+_HOLLOW = {"markerfacecolor": "white", "markeredgewidth": 1.8}
+_SHAPES: dict[str, dict[str, Any]] = {
+    "release": {"marker": "|", "markersize": 8, "markeredgewidth": 1.2},
+    "switch": {"marker": "|", "markersize": 22, "markeredgewidth": 2.6},
+    "greedy": {"marker": "*", "markersize": 14, **_HOLLOW},
+    "elastic": {"marker": "d", "markersize": 12, **_HOLLOW},
+    "resume": {"marker": "s", "markersize": 9, **_HOLLOW},
+}
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks of one kind on one curve."""
+
+    mode: Mode
+    kind: str
+    points: Curve  # on the curve: elapsed seconds, accuracy
+    every: int  # only every n-th event of this kind has a mark; the same on all curves of a figure
+
+
+def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Event]]) -> list[Marks]:
+    """Puts the events of each curve onto it, the many of a kind thinned out; modes without a curve have no marks."""
+    found = []
+    for kind in EVENT_KINDS:
+        times = {
+            mode: [event.elapsed_s for event in events.get(mode, []) if event.kind == kind]
+            for mode, curve in curves.items()
+            if curve
+        }
+        at_most = MAX_HOLLOW if "markerfacecolor" in _SHAPES[kind] else MAX_TICKS
+        every = thinning(max(map(len, times.values()), default=0), at_most)
+        for mode, of_mode in times.items():
+            points = [(elapsed_s, accuracy_at(curves[mode], elapsed_s)) for elapsed_s in of_mode[::every]]
+            if points:
+                found.append(Marks(mode, kind, points, every))
+    return found
+
+
+def thinning(count: int, at_most: int) -> int:
+    """The least n of 1, 2, 5, 10, 20, 50, ... with which every n-th of `count` events is at most `at_most`."""
+    round_numbers = (digit * 10**zeros for zeros in itertools.count() for digit in (1, 2, 5))
+    return next(every for every in round_numbers if count <= at_most * every)
+
+
+def draw_marks(axes: Axes, marks: Sequence[Marks], unit_s: float) -> list[Line2D]:
+    """Draws the marks, each in its curve's colour, and returns what explains them in a legend: one handle a kind.
+
+    Args:
+        axes: where the curves are.
+        marks: from place_marks.
+        unit_s: seconds in a unit of the time axis.
+    """
+    for its in sorted(marks, key=lambda its: -len(its.points)):  # the rare ones on top
+        axes.plot(
+            [elapsed_s / unit_s for elapsed_s, _ in its.points],
+            [accuracy for _, accuracy in its.points],
+            label=f"_{its.kind}",  # the underscore keeps it out of the legend of the curves
+            zorder=3,  # above the curves
+            **_look(its.kind, its.mode.algorithm.colour),
+        )
+    every = {its.kind: its.every for its in marks}
+    return [Line2D([], [], label=_label(kind, n), **_look(kind, _LEGEND_COLOUR)) for kind, n in every.items()]
+
+
+def _look(kind: str, colour: str) -> dict[str, Any]:
+    # A kind's own face goes before the colour.
+    return {"linestyle": "", "markerfacecolor": colour, "markeredgecolor": colour} | _SHAPES[kind]
+
+
+def _label(kind: str, every: int) -> str:
+    if every == 1:
+        return kind
+    return f"{kind} (every {every}{'nd' if every == 2 else 'th'})"

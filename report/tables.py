@@ -1,0 +1,98 @@
+"""The numbers behind the figures as text: the table, one row a mode, and the speed-ups over SSGD. No files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+
+import metrics
+from metrics import SSGD, Curve, Devices, Mode, SpeedUp, distributed
+
+
+def table(runs: Mapping[Mode, Devices], curves: Mapping[Mode, Curve], target: float) -> str:
+    """The numbers behind the figures, one row a mode; `-` where the logs do not have them."""
+    time_column = f"s to {accuracy_text(target)}"
+    rows = [["mode", "rounds", "samples/s", "MB/s", "final acc.", "best acc.", time_column, "computing ratio", "lost"]]
+    for mode, devices in runs.items():
+        workers = devices.values()
+        load, lost = metrics.traffic(workers), metrics.lost_share(workers)
+        ratios = [ratio for worker in workers if (ratio := metrics.computing_ratio(worker)) is not None]
+        accuracies = [accuracy for _, accuracy in curves[mode]]
+        rows.append(
+            [
+                mode.title,
+                span([len(worker.elapsed_time_list) for worker in workers]),
+                f"{metrics.throughput(workers):.1f}",
+                "-" if load is None else f"{load:.2f}",
+                f"{accuracies[-1]:.4f}" if accuracies else "-",
+                f"{max(accuracies):.4f}" if accuracies else "-",
+                _time_text(curves[mode], target),
+                span(ratios, ".2f") if ratios else "-",
+                "-" if lost is None else f"{lost:.1%}",
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    )
+
+
+def span(values: Collection[float], form: str = "") -> str:
+    """`5`, or `5..7` where the values differ."""
+    texts = dict.fromkeys(format(value, form) for value in (min(values), max(values)))
+    return "..".join(texts)
+
+
+def accuracy_text(accuracy: float) -> str:
+    """`0.80`, but `0.925` where two decimals would be another number."""
+    return f"{accuracy:.2f}" if round(accuracy, 2) == accuracy else f"{accuracy:g}"
+
+
+def _time_text(curve: Curve, target: float) -> str:
+    seconds = metrics.time_to_accuracy(curve, target)
+    if seconds is not None:
+        return f"{seconds:.1f}"
+    return f"> {curve[-1][0]:.1f}" if curve else "-"
+
+
+def speed_up_lines(curves: Mapping[Mode, Curve], target: float) -> list[str]:
+    """One line a mode: how much sooner than SSGD on the same split it reached the target accuracy."""
+    baselines = {mode.split: (mode, curve) for mode, curve in curves.items() if mode.algorithm == SSGD}
+    lines = []
+    for mode, curve in distributed(curves).items():
+        if mode.algorithm == SSGD:
+            continue
+        name = f"{mode.algorithm.title}, {mode.split}"
+        if mode.split in baselines:
+            lines.append(f"{name}: {_speed_up_text(mode, curve, *baselines[mode.split], target)}")
+        else:
+            lines.append(f"{name}: unknown: no summary of {SSGD.title} on {mode.split} data")
+    return lines
+
+
+def _speed_up_text(mode: Mode, curve: Curve, baseline: Mode, baseline_curve: Curve, target: float) -> str:
+    goal = accuracy_text(target)
+    sides = ((mode.algorithm.title, curve), (baseline.algorithm.title, baseline_curve))
+    for title, its_curve in sides:
+        if not its_curve:
+            return f"unknown: {title} has no accuracies"
+    gain = metrics.speed_up(baseline_curve, curve, target)
+    if gain is None:
+        best = ", ".join(f"{title} {max(accuracy for _, accuracy in its_curve):.4f}" for title, its_curve in sides)
+        return f"unknown: neither reached {goal}; at best {best}"
+    reached, late = [], ""
+    for title, its_curve in sides:
+        seconds = metrics.time_to_accuracy(its_curve, target)
+        if seconds is None:
+            late = f": {title} had not reached {goal} after {its_curve[-1][0]:.1f} s"
+        else:
+            reached.append(f"{title} {seconds:.1f} s")
+    return f"{_factor_text(gain)}{late} ({', '.join(reached)})"
+
+
+def _factor_text(gain: SpeedUp) -> str:
+    """A bound is rounded to the side on which it still holds."""
+    decimals = 1 if gain.factor >= 1 else 2
+    rounding: dict[str, Callable[[float], int]] = {">": math.floor, "<": math.ceil, "": round}
+    text = f"{rounding[gain.bound](gain.factor * 10**decimals) / 10**decimals:.{decimals}f}x"
+    return f"{gain.bound} {text}".lstrip()

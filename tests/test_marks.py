@@ -1,0 +1,142 @@
+import pytest
+from log_tree import FAST, NETWORK, sync_round, write_device
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+import draw
+import metrics
+import summary
+from metrics import Event
+from report import figures
+from report.marks import Marks, place_marks, thinning
+
+WBSP, WBSP_PCC, SWITCH = (metrics.MODES[name] for name in ("wbsp", "wbsp-pcc", "sync-switch"))
+
+
+def releases(count):
+    return [Event(4.0 + number / 100, "release", "") for number in range(count)]
+
+
+def accuracy_figure(curves, events):
+    figure = Figure()
+    figures.draw_accuracy(figure, curves, "lenet", None, events)
+    return figure
+
+
+def lines_of(figure, kind):
+    return [line for line in figure.axes[0].lines if line.get_label() == f"_{kind}"]
+
+
+def explained(figure):
+    """The texts of the legend below the axes."""
+    return [text.get_text() for legend in figure.legends[1:] for text in legend.get_texts()]
+
+
+# ------------------------------------------------------------------------------------------------- where they are
+
+
+def test_a_mark_is_on_the_curve_of_its_mode_at_the_time_of_the_event():
+    curves = {SWITCH: [(4.0, 0.5), (8.0, 1.0)], WBSP: FAST}
+    events = {SWITCH: [Event(2.0, "resume", ""), Event(5.0, "switch", "BSP to ASP"), Event(7.0, "switch", "")]}
+    # 1 s of 4 from 0.5 to 1, then 3 s of 4; before the first evaluation: at its accuracy.
+    assert place_marks(curves, events) == [
+        Marks(SWITCH, "switch", [(5.0, 0.625), (7.0, 0.875)], every=1),
+        Marks(SWITCH, "resume", [(2.0, 0.5)], every=1),
+    ]
+
+
+def test_a_mode_without_a_curve_has_no_marks():
+    assert place_marks({WBSP: FAST, WBSP_PCC: []}, {SWITCH: releases(3), WBSP_PCC: releases(3)}) == []
+
+
+# -------------------------------------------------------------------------------------------------- many of them
+
+
+@pytest.mark.parametrize(
+    ("count", "every"), [(0, 1), (30, 1), (31, 2), (60, 2), (61, 5), (150, 5), (300, 10), (301, 20), (100_000, 5000)]
+)
+def test_many_events_are_thinned_by_a_round_number(count, every):
+    assert thinning(count, at_most=30) == every
+
+
+def test_marks_that_are_large_are_fewer_and_a_rare_one_is_drawn_above_them():
+    many = [Event(4.0 + number / 10, "elastic", "") for number in range(24)]
+    assert explained(accuracy_figure({SWITCH: FAST}, {SWITCH: many[:12]})) == ["elastic"]
+    figure = accuracy_figure({SWITCH: FAST}, {SWITCH: [*many, Event(5.0, "greedy", "")]})
+    assert explained(figure) == ["greedy", "elastic (every 2nd)"]
+    [elastic], [greedy] = lines_of(figure, "elastic"), lines_of(figure, "greedy")
+    assert len(elastic.get_xdata()) == 12
+    assert figure.axes[0].lines.index(elastic) < figure.axes[0].lines.index(greedy)
+
+
+def test_all_curves_of_a_figure_are_thinned_alike_as_the_legend_says():
+    few, many = releases(12), releases(300)
+    found = place_marks({WBSP: FAST, WBSP_PCC: FAST}, {WBSP: few, WBSP_PCC: many})
+    assert [(its.mode, len(its.points), its.every) for its in found] == [(WBSP, 2, 10), (WBSP_PCC, 30, 10)]
+    assert [elapsed_s for elapsed_s, _ in found[0].points] == [few[0].elapsed_s, few[10].elapsed_s]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(30, "release"), (31, "release (every 2nd)"), (300, "release (every 10th)")]
+)
+def test_the_legend_says_how_many_of_the_releases_are_drawn(count, text):
+    assert explained(accuracy_figure({WBSP: FAST}, {WBSP: releases(count)})) == [text]
+
+
+# -------------------------------------------------------------------------------------------------- what is drawn
+
+
+def test_the_marks_are_in_the_figure_in_the_colour_of_their_curve():
+    figure = accuracy_figure({WBSP: FAST, SWITCH: [(4.0, 0.5), (8.0, 1.0)]}, {SWITCH: [Event(5.0, "switch", "")]})
+    [line] = lines_of(figure, "switch")
+    assert line.get_xydata().tolist() == [[5.0, 0.625]]
+    assert to_hex(line.get_markeredgecolor()) == SWITCH.algorithm.colour.lower()
+    assert line.get_linestyle() == "None"
+
+
+def test_marks_follow_the_axis_into_minutes():
+    figure = accuracy_figure({SWITCH: [(600.0, 0.5), (1200.0, 1.0)]}, {SWITCH: [Event(900.0, "switch", "")]})
+    [line] = lines_of(figure, "switch")
+    assert line.get_xydata().tolist() == [[15.0, 0.75]]
+
+
+def test_each_kind_is_explained_once_in_a_colour_of_no_mode():
+    events = [Event(5.0, kind, "") for kind in metrics.EVENT_KINDS]
+    figure = accuracy_figure({WBSP: FAST, SWITCH: FAST}, {WBSP: events, SWITCH: events})
+    assert explained(figure) == list(metrics.EVENT_KINDS)
+    colours = {to_hex(handle.get_markeredgecolor()) for handle in figure.legends[1].legend_handles}
+    assert len(colours) == 1
+    assert not colours & {algorithm.colour.lower() for algorithm in metrics.DISTRIBUTED}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["WBSP", "Sync-Switch"]
+
+
+def test_every_kind_has_a_look_of_its_own():
+    figure = accuracy_figure({WBSP: FAST}, {WBSP: [Event(5.0, kind, "") for kind in metrics.EVENT_KINDS]})
+    looks = {
+        (line.get_marker(), line.get_markersize()) for kind in metrics.EVENT_KINDS for line in lines_of(figure, kind)
+    }
+    assert len(looks) == len(metrics.EVENT_KINDS)
+
+
+def test_a_figure_without_events_has_one_legend():
+    assert len(accuracy_figure({WBSP: FAST}, {}).legends) == 1
+
+
+def test_only_the_events_of_the_device_that_evaluated_are_drawn(tmp_path):
+    event, other = {"kind": "switch", "text": "BSP to ASP"}, {"kind": "greedy", "text": "on another device"}
+    folder = tmp_path / NETWORK / "sync-switch"
+    write_device(folder / "a" / "cpu", [sync_round(1, 4.0, 0.5), sync_round(2, 8.0, 1.0, events=[event])])
+    write_device(folder / "b" / "cpu", [sync_round(1, 6.0, events=[other])])
+    assert summary.main(["-b", str(tmp_path), "-n", NETWORK]) == 0
+    runs = draw.read_summaries(tmp_path / NETWORK, tmp_path, pytest.fail)
+    device = draw.evaluator(SWITCH, runs[SWITCH], pytest.fail)
+    [(_, curves, draw_on), _] = draw.accuracy_figures(NETWORK, {SWITCH: device.curve}, {SWITCH: device.events}, None)
+    figure = Figure()
+    draw_on(figure, curves)
+    assert [line.get_xydata().tolist() for line in lines_of(figure, "switch")] == [[[8.0, 1.0]]]
+    assert lines_of(figure, "greedy") == []
+
+
+def test_marks_after_the_last_evaluation_are_not_cut_off():
+    figure = accuracy_figure({SWITCH: FAST}, {SWITCH: [Event(16.0, "switch", "")]})
+    assert figure.axes[0].get_xlim()[1] > 16.0
