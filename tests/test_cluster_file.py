@@ -104,7 +104,7 @@ def test_the_ready_made_clusters_are_the_published_ones(name, step_times_s, stra
 def test_every_ready_made_cluster_is_explained():
     text = (READY_MADE / "README.md").read_text()
     for path in READY_MADE.glob("*.csv"):
-        assert f"`{path.stem}`" in text or f"`{path.stem[path.stem.rindex('-'):]}`" in text, path
+        assert f"`{path.stem}`" in text or f"`{path.stem[path.stem.rindex('-') :]}`" in text, path
 
 
 def test_each_worker_gets_its_rows_step_time_and_trace(tmp_path):
