@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import config
+from scripts import cluster_file
+from scripts.cluster_file import Worker
 from scripts.process import Role
 from scripts.roles import MODES, ROOT, Options, build_roles, workers
 from scripts.supervisor import Outcome, Supervisor, Waits, console
@@ -77,7 +79,7 @@ def parse(arguments: Sequence[str]) -> Options:
     """Parses the command line; a bad value ends the process with exit code 2.
 
     Raises:
-        SetupError: a port is in use.
+        SetupError: a port is in use, the cluster file is wrong, or a flag behind `--` contradicts the cluster.
     """
     own, worker_arguments = split(arguments)
     parser = argparse.ArgumentParser(
@@ -86,14 +88,31 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "-m", "--mode", choices=MODES, default="esync", help="algorithm; dcasgd is async, wbsp-pcc is wbsp with overlap"
     )
+    add_job(parser)
+    given = parser.parse_args(own)
+    options = to_options(given, chosen_workers(given), worker_arguments)
+    check_worker_flags(options)
+    return options
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Adds all options of a job but its mode."""
     add_network(parser)
     parser.add_argument("--servers", type=config.at_least(1), default=1, help="number of parameter servers")
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--workers",
         type=step_times,
         default=argparse.SUPPRESS,
         help="shortest time of a local step in seconds, one number a worker, with commas; 0: as fast as this machine "
         f"(default: {DEFAULT_WORKERS}; in mode local: {STANDALONE_WORKERS})",
+    )
+    which.add_argument(
+        "--cluster",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help=f"in place of --workers: a CSV file with the header {','.join(cluster_file.COLUMNS)} and one row for each "
+        "worker, or the name of a ready-made one in scripts/clusters",
     )
     parser.add_argument("--log-base", type=Path, default=ROOT / "logs", help="folder of the log tree")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds the dataset's folder")
@@ -101,15 +120,33 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--root-port", type=_port, default=0, help="port of the scheduler; 0: a free one")
     parser.add_argument("--state-server-port", type=_port, default=0, help="port of the state server; 0: a free one")
     parser.add_argument("--grace", type=seconds, default=60.0, help="seconds that the workers get to end their round")
-    given = parser.parse_args(own)
-    default_workers = step_times(STANDALONE_WORKERS if given.mode == "local" else DEFAULT_WORKERS)
-    step_times_s = getattr(given, "workers", default_workers)
-    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(step_times_s))
-    options = Options(
+
+
+def chosen_workers(given: argparse.Namespace) -> tuple[Worker, ...]:
+    """The workers that --workers or --cluster asks for, or the mode's own.
+
+    Raises:
+        SetupError: the cluster file, or a trace that it names, is missing or malformed.
+    """
+    if "cluster" in given:
+        return cluster_file.read(cluster_file.find(given.cluster))
+    default = step_times(STANDALONE_WORKERS if given.mode == "local" else DEFAULT_WORKERS)
+    return tuple(map(Worker, getattr(given, "workers", default)))
+
+
+def to_options(given: argparse.Namespace, chosen: Sequence[Worker], worker_arguments: tuple[str, ...]) -> Options:
+    """The job that was asked for, with ports that are free now.
+
+    Raises:
+        SetupError: a port that was asked for is in use.
+    """
+    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(chosen))
+    return Options(
         mode=given.mode,
         network=given.network,
         num_servers=given.servers,
-        step_times_s=step_times_s,
+        step_times_s=tuple(worker.step_time_s for worker in chosen),
+        straggler_traces=tuple(worker.straggler_trace for worker in chosen),
         log_base=given.log_base.resolve(),
         data_dir=given.data_dir.resolve(),
         split_by_class=given.split_by_class,
@@ -119,26 +156,41 @@ def parse(arguments: Sequence[str]) -> Options:
         worker_arguments=worker_arguments,
         grace_s=given.grace,
     )
-    check_worker_flags(options)
-    return options
 
 
-def check_worker_flags(options: Options) -> None:
+def check_worker_flags(
+    options: Options, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), whose: str = "the cluster"
+) -> None:
     """Makes sure that every worker will start, and as what it is logged as.
+
+    Args:
+        options: the job with all flags behind `--`.
+        ours: those of the flags behind `--` that are not the user's.
+        fixed: fields of Config that the user's flags must leave alone, beside the cluster's own.
+        whose: the one who says otherwise, for the message.
 
     Raises:
         SetupError: a flag behind `--` contradicts the cluster. Wrong flags end the process, as in main.py.
     """
-    plain = dataclasses.replace(options, worker_arguments=())
-    for role, own in zip(workers(options, {}), workers(plain, {}), strict=True):
-        parsed, ours = config.parse(role.command[2:]), config.parse(own.command[2:])
-        for name in CLUSTERS_OWN:
-            if getattr(parsed, name) != getattr(ours, name):
+    # A trace for all may come behind `--`, but not beside those of a cluster file: which of the two would be meant?
+    traces = ("straggler_trace",) if any(options.straggler_traces) else ()
+    for parsed, own in worker_configs(options, ours):
+        for name in (*CLUSTERS_OWN, *traces, *fixed):
+            value, expected = getattr(parsed, name), getattr(own, name)
+            if value != expected:
                 flag = "--" + name.replace("_", "-")
+                there = "not given" if expected == "" else expected
                 raise SetupError(
-                    f"{flag} {getattr(parsed, name)} behind `--` contradicts the cluster, where it is "
-                    f"{getattr(ours, name)}: use an option of this script instead (--help)"
+                    f"{flag} {value} behind `--` contradicts {whose}, where it is {there}: "
+                    "leave it out, or use an option of this script instead (--help)"
                 )
+
+
+def worker_configs(options: Options, ours: tuple[str, ...] = ()) -> Iterator[tuple[config.Config, config.Config]]:
+    """What each worker's flags say, and what they would say without the user's behind `--`, with only `ours` there."""
+    plain = dataclasses.replace(options, worker_arguments=ours)
+    for role, own in zip(workers(options, {}), workers(plain, {}), strict=True):
+        yield config.parse(role.command[2:]), config.parse(own.command[2:])
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -190,9 +242,8 @@ def _port(text: str) -> int:
 
 def stale_devices(options: Options) -> list[Path]:
     """Folders of earlier jobs with more workers. Nobody empties them, and summary.py would count them in."""
-    used = {f"cpu{number}" for number in range(len(options.step_times_s))}
-    folder = options.host_folder
-    return sorted(path for path in folder.glob("*") if path.is_dir() and path.name not in used)
+    there = options.host_folder.glob("*")
+    return sorted(path for path in there if path.is_dir() and path.name not in options.devices)
 
 
 def run(

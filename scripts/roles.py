@@ -26,6 +26,7 @@ class Options:
     network: str
     num_servers: int
     step_times_s: tuple[float, ...]  # one a worker
+    straggler_traces: tuple[Path | None, ...]  # one a worker; absolute paths
     log_base: Path
     data_dir: Path
     split_by_class: bool
@@ -39,6 +40,11 @@ class Options:
     def main_mode(self) -> str:
         """main.py's name of the mode: DC-ASGD, for example, is its async with a flag."""
         return VARIANTS[self.mode][0] if self.mode in VARIANTS else self.mode
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the workers' log folders, by rank."""
+        return tuple(f"cpu{number}" for number in range(len(self.step_times_s)))
 
     @property
     def log_folder(self) -> Path:
@@ -101,15 +107,14 @@ def servers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
 
 def workers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
     """The workers, slowest or fastest first as given. Worker N has rank N."""
-    for number, step_time_s in enumerate(options.step_times_s):
-        device = f"cpu{number}"
+    for number, device in enumerate(options.devices):
         distributed = {} if options.mode == "local" else _cluster(options, environment, "worker")
         # MXNet's scheduler ranks the workers by the ports that they listen on, which this variable sets.
         port = {} if options.mode == "local" else {"PORT": str(options.worker_ports[number])}
         yield Role(
             name=f"worker {number}",
             kind=Kind.WORKER,
-            command=worker_command(options, device, step_time_s),
+            command=worker_command(options, number),
             environment=_base(environment) | distributed | port,
             folder=ROOT,
             log=options.log_folder / f"worker{number}.log",
@@ -118,22 +123,23 @@ def workers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
         )
 
 
-def worker_command(options: Options, device: str, step_time_s: float) -> list[str]:
+def worker_command(options: Options, number: int) -> list[str]:
     """main.py and its flags; those of the user come last and win."""
+    trace = options.straggler_traces[number]
     flags = {
         "-m": options.main_mode,
         "-c": 1,
         "-n": options.network,
         "-dd": options.data_dir,
         "-ld": options.host_folder,
-        "--device-name": device,
-        "--min-step-time": step_time_s,
+        "--device-name": options.devices[number],
+        "--min-step-time": options.step_times_s[number],
         "-dcasgd": int(options.mode == "dcasgd"),
         "--wbsp-overlap": int(options.mode == "wbsp-pcc"),
         "-s": int(options.split_by_class),
         "-ip": HOST,
         "-port": options.state_server_port,
-    }
+    } | ({"--straggler-trace": trace} if trace else {})
     words = [str(word) for pair in flags.items() for word in pair]
     return [sys.executable, str(ROOT / "main.py"), *words, *options.worker_arguments]
 

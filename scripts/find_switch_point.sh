@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Searches for the best switch point of Sync-Switch by trials. Its options: scripts/find_switch_point.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_script find_switch_point.py "$@"

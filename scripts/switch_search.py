@@ -1,0 +1,123 @@
+"""The offline search for Sync-Switch's switch point: which trial comes next, and what the trials say. Pure functions.
+
+A trial trains `bsp_steps` with BSP and the rest of `total_steps` with ASP. The switch point wanted is the smallest
+share of BSP whose accuracy at the end is, on average, at most `margin` below BSP's own. First BSP alone, then ASP
+alone, then bisection between the largest share below the answer that failed and the smallest that did not. Whatever
+trials there are already, of whatever margin, are used. Accuracies are noisy, so a smaller share may fail where a still
+smaller one would not: the answer is the smallest share that was tried and did not fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+ROUNDING = 1e-9  # accuracies are fractions of a test set; a difference of exactly the margin is within it
+
+
+class Plan(NamedTuple):
+    """A trial to be done."""
+
+    bsp_steps: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that was trained to its end."""
+
+    bsp_steps: int
+    asp_steps: int
+    seed: int
+    accuracy: float  # the last that was measured
+    seconds: float  # that the training took
+
+    @property
+    def bsp_share(self) -> float:
+        """From 0 to 1."""
+        return bsp_share(self.bsp_steps, self.bsp_steps + self.asp_steps)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is searched for."""
+
+    total_steps: int  # of a trial, from 1 on
+    margin: float  # accuracy, from 0 on
+    resolution: float  # of the share of BSP, above 0
+    seeds: tuple[int, ...]  # one trial of each share with each of them
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The trials of one share together."""
+
+    bsp_steps: int
+    accuracy: float
+    seconds: float
+
+
+def bsp_share(bsp_steps: int, total_steps: int) -> float:
+    """The part of the steps that is under BSP, from 0 to 1."""
+    return bsp_steps / total_steps
+
+
+def phases(bsp_steps: int, total_steps: int) -> tuple[str, tuple[int, ...]]:
+    """The order of a trial's phases, as main.py's --switch-order, and the steps of each."""
+    if bsp_steps == total_steps:
+        return "1", (total_steps,)
+    if bsp_steps == 0:
+        return "0", (total_steps,)
+    return "10", (bsp_steps, total_steps - bsp_steps)
+
+
+def means(trials: Collection[Trial], seeds: Collection[int]) -> dict[int, Mean]:
+    """By steps of BSP: the means of the shares that have a trial with every seed."""
+    found: dict[int, Mean] = {}
+    for bsp_steps in {trial.bsp_steps for trial in trials}:
+        runs = [trial for trial in trials if trial.bsp_steps == bsp_steps and trial.seed in seeds]
+        if {run.seed for run in runs} == set(seeds):
+            accuracy, seconds = sum(run.accuracy for run in runs), sum(run.seconds for run in runs)
+            found[bsp_steps] = Mean(bsp_steps, accuracy / len(runs), seconds / len(runs))
+    return found
+
+
+def verdicts(complete: Mapping[int, Mean], goal: Goal) -> dict[int, bool]:
+    """By steps of BSP: whether the share's accuracy is within the margin. Empty until BSP's own is known."""
+    bsp = complete.get(goal.total_steps)
+    if bsp is None:
+        return {}
+    limit = goal.margin + ROUNDING
+    return {steps: bsp.accuracy - mean.accuracy <= limit for steps, mean in complete.items()}
+
+
+def smallest_within(trials: Collection[Trial], goal: Goal) -> Mean | None:
+    """The smallest share tried that was within the margin; None before BSP itself was tried."""
+    complete = means(trials, goal.seeds)
+    good = [steps for steps, is_within in verdicts(complete, goal).items() if is_within]
+    return complete[min(good)] if good else None
+
+
+def next_trial(trials: Collection[Trial], goal: Goal) -> Plan | None:
+    """The trial to do next, one that is not there yet; None once the answer is found to the resolution."""
+    bsp_steps = _next_bsp_steps(means(trials, goal.seeds), goal)
+    if bsp_steps is None:
+        return None
+    done = {trial.seed for trial in trials if trial.bsp_steps == bsp_steps}
+    return Plan(bsp_steps, next(seed for seed in goal.seeds if seed not in done))
+
+
+def _next_bsp_steps(complete: Mapping[int, Mean], goal: Goal) -> int | None:
+    for bound in (goal.total_steps, 0):
+        if bound not in complete:
+            return bound
+    is_within = verdicts(complete, goal)
+    smallest = min(steps for steps in complete if is_within[steps])
+    if smallest == 0:
+        return None
+    # Nothing between these two was tried: it would be one of them. So no share is tried twice.
+    below = max(steps for steps in complete if steps < smallest)
+    if smallest - below <= max(1.0, goal.resolution * goal.total_steps):
+        return None
+    return (below + smallest) // 2

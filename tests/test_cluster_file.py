@@ -1,0 +1,150 @@
+"""Cluster files: what they say, what is wrong with them, and the workers that come of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import config
+from scripts import cluster_file, local_cluster
+from scripts.cluster_file import READY_MADE, Worker
+from scripts.process import Kind
+from scripts.roles import build_roles
+from trainer import straggler_trace
+from utils import EXIT_SETUP, SetupError
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = "step_time_s,straggler_trace\n"
+TRACE = "start_s,duration_s,extra_s\n20,60,0.01\n"
+
+
+def cluster(folder: Path, rows: str, header: str = HEADER) -> Path:
+    path = folder / "cluster.csv"
+    path.write_text(header + rows)
+    return path
+
+
+def worker_configs(*arguments: str) -> list[config.Config]:
+    """What the workers' main.py is told in a job of mode sync with these options."""
+    roles = build_roles(local_cluster.parse(["-m", "sync", *arguments]))
+    return [config.parse(role.command[2:]) for role in roles if role.kind is Kind.WORKER]
+
+
+def test_a_row_is_a_worker_and_its_trace_lies_beside_the_file(tmp_path):
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "late.csv").write_text(TRACE)
+    path = cluster(tmp_path, "0.1\n0,\n\n 1.5 , traces/late.csv \n")
+    assert cluster_file.read(path) == (Worker(0.1), Worker(0), Worker(1.5, tmp_path / "traces" / "late.csv"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "what"),
+    [
+        ("", 2, "no worker"),
+        ("0.1,\nfast,\n", 3, "'fast,'; give the shortest time of a step"),
+        ("-1,\n", 2, "0 or more"),
+        ("nan,\n", 2, "0 or more"),
+        ("inf,\n", 2, "0 or more"),
+        (",\n", 2, "0 or more"),
+        ("0.1,,\n", 2, "give the shortest"),
+        ("0.1,\n\n0.2,gone.csv\n", 4, r"gone\.csv cannot be read"),
+        ("0.2,bad.csv\n", 2, r"bad\.csv, line 2: '1,2'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path, rows, line, what):
+    (tmp_path / "bad.csv").write_text("start_s,duration_s,extra_s\n1,2\n")
+    with pytest.raises(SetupError, match=rf"cluster\.csv, line {line}: .*{what}"):
+        cluster_file.read(cluster(tmp_path, rows))
+
+
+@pytest.mark.parametrize("header", ["", "0.1,\n", "step_time_s\n", "straggler_trace,step_time_s\n"])
+def test_another_header_is_refused(tmp_path, header):
+    with pytest.raises(SetupError, match=r"cluster\.csv, line 1: .*must be step_time_s,straggler_trace"):
+        cluster_file.read(cluster(tmp_path, "0.1,\n", header))
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    (tmp_path / "cluster.csv").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, tmp_path / "cluster.csv"):
+        with pytest.raises(SetupError, match="cannot be read"):
+            cluster_file.read(path)
+
+
+def test_a_path_goes_before_a_ready_made_file_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cluster_file.find("wbsp-h1") == cluster_file.find("wbsp-h1.csv") == READY_MADE / "wbsp-h1.csv"
+    (tmp_path / "wbsp-h1").touch()
+    assert cluster_file.find("wbsp-h1") == Path("wbsp-h1")
+    with pytest.raises(SetupError, match=r"wbsp-h9 does not exist.*wbsp-h1, wbsp-h2, wbsp-h3"):
+        cluster_file.find("wbsp-h9")
+
+
+@pytest.mark.parametrize(
+    ("name", "step_times_s", "stragglers", "extra_s"),
+    [
+        ("wbsp-h1", [0.1, 0.1, 0.6, 0.6], 0, 0),
+        ("wbsp-h2", [0.1, 0.1, 1.1, 1.1], 0, 0),
+        ("wbsp-h3", [0.1, 0.1, 1.6, 1.6], 0, 0),
+        ("sync-switch-1x10ms", [0.05] * 8, 1, 0.010),
+        ("sync-switch-2x30ms", [0.05] * 8, 2, 0.030),
+    ],
+)
+def test_the_ready_made_clusters_are_the_published_ones(name, step_times_s, stragglers, extra_s):
+    workers = cluster_file.read(cluster_file.find(name))
+    traces = [worker.straggler_trace for worker in workers if worker.straggler_trace]
+    assert [worker.step_time_s for worker in workers] == step_times_s
+    assert {entry.extra_s for trace in traces for entry in straggler_trace.read(trace)} == ({extra_s} - {0})
+    assert len(traces) == stragglers
+    assert workers[0] == Worker(min(step_times_s))  # rank 0 evaluates
+
+
+def test_every_ready_made_cluster_is_explained():
+    text = (READY_MADE / "README.md").read_text()
+    for path in READY_MADE.glob("*.csv"):
+        assert f"`{path.stem}`" in text or f"`{path.stem[path.stem.rindex('-') :]}`" in text, path
+
+
+def test_each_worker_gets_its_rows_step_time_and_trace(tmp_path):
+    (tmp_path / "late.csv").write_text(TRACE)
+    first, second = worker_configs("--cluster", str(cluster(tmp_path, "0.25,\n0.5,late.csv\n")))
+    assert (first.min_step_time, first.straggler_trace) == (0.25, "")
+    assert (second.min_step_time, second.straggler_trace) == (0.5, str(tmp_path / "late.csv"))
+
+
+def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tmp_path):
+    path = cluster(tmp_path, "0.25,\n0.5,\n")
+    told = worker_configs("--cluster", str(path), "--", "--straggler-trace", "all.csv")
+    assert [worker.straggler_trace for worker in told] == ["all.csv"] * 2
+
+
+def test_a_trace_for_all_workers_contradicts_those_of_the_cluster_file(tmp_path, capsys):
+    (tmp_path / "late.csv").write_text(TRACE)
+    path = cluster(tmp_path, "0.25,\n0.5,late.csv\n")
+    arguments = ["--log-base", str(tmp_path / "logs"), "--cluster", str(path), "--", "--straggler-trace", "all.csv"]
+    assert local_cluster.main(arguments) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--straggler-trace all.csv behind `--` contradicts the cluster, where it is not given" in line
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_wrong_cluster_file_is_one_line_before_anything_starts(tmp_path, capsys):
+    path = cluster(tmp_path, "0.1,\nx,\n")
+    assert local_cluster.main(["--log-base", str(tmp_path / "logs"), "--cluster", str(path)]) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: cluster file {path}, line 3: 'x,'")
+    assert not (tmp_path / "logs").exists()
+
+
+def test_workers_are_given_in_one_way_only(capsys):
+    with pytest.raises(SystemExit) as end:
+        local_cluster.parse(["--workers", "0.1,0.2", "--cluster", "wbsp-h1"])
+    assert end.value.code == EXIT_SETUP
+    assert "--cluster: not allowed with argument --workers" in capsys.readouterr().err
+
+
+def test_the_launcher_imports_no_mxnet():
+    program = "import sys, scripts.local_cluster; sys.exit('mxnet' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,384 @@
+"""The search for Sync-Switch's switch point: the search itself, its table, and whole searches with stand-in workers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_tree import sync_round
+
+import config
+from scripts import find_switch_point, local_cluster, trial_table
+from scripts.process import Kind, Role
+from scripts.roles import Options, build_roles
+from scripts.switch_search import Goal, Mean, Plan, Trial, next_trial, phases, smallest_within
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
+
+# ------------------------------------------------------------------------------------------------ the search itself
+
+Accuracy = Callable[[Plan], float]
+
+
+def search(accuracy: Accuracy, goal: Goal, done: Sequence[Trial] = ()) -> list[Trial]:
+    """All trials of a search in which the accuracy is what a function says; `done` are there before."""
+    trials = list(done)
+    while (plan := next_trial(trials, goal)) is not None:
+        assert plan not in [(trial.bsp_steps, trial.seed) for trial in trials], "a trial is never repeated"
+        trials.append(Trial(plan.bsp_steps, goal.total_steps - plan.bsp_steps, plan.seed, accuracy(plan), 1.0))
+        assert len(trials) < 10_000, "the search ends"
+    return trials
+
+
+def from_levels(levels: Sequence[float], goal: Goal) -> Accuracy:
+    """A step function of the share of BSP."""
+    return lambda plan: levels[plan.bsp_steps * (len(levels) - 1) // goal.total_steps]
+
+
+goals = st.builds(
+    Goal,
+    total_steps=st.integers(1, 20_000),
+    margin=st.sampled_from([0.0, 0.01, 0.1]),
+    resolution=st.floats(1e-4, 2),
+    seeds=st.integers(1, 3).map(lambda runs: tuple(range(runs))),
+)
+levels = st.lists(st.integers(0, 100).map(lambda percent: percent / 100), min_size=1, max_size=30)
+
+
+@given(goals, levels.map(sorted))
+def test_the_threshold_of_a_monotone_accuracy_is_found_to_the_resolution(goal, levels):
+    accuracy = from_levels(levels, goal)
+    found = smallest_within(search(accuracy, goal), goal)
+    good = [b for b in range(goal.total_steps + 1) if levels[-1] - accuracy(Plan(b, 0)) <= goal.margin + 1e-9]
+    assert found is not None
+    assert found.bsp_steps in good
+    assert found.bsp_steps == 0 or found.bsp_steps - good[0] < max(1, goal.resolution * goal.total_steps)
+
+
+@given(goals, levels)
+def test_whatever_the_accuracies_the_shares_tried_are_few(goal, levels):
+    shares = {trial.bsp_steps for trial in search(from_levels(levels, goal), goal)}
+    assert len(shares) <= 3 + max(0, math.ceil(math.log2(1 / goal.resolution)))
+
+
+@given(goals, levels)
+def test_the_answer_is_the_smallest_share_tried_that_was_within_the_margin(goal, levels):
+    trials = search(from_levels(levels, goal), goal)
+    good = [trial.bsp_steps for trial in trials if levels[-1] - trial.accuracy <= goal.margin + 1e-9]
+    assert smallest_within(trials, goal).bsp_steps == min(good)
+
+
+@given(goals, levels, st.data())
+def test_a_search_goes_on_from_any_trials_as_if_it_had_not_been_interrupted(goal, levels, data):
+    trials = search(from_levels(levels, goal), goal)
+    done = trials[: data.draw(st.integers(0, len(trials)))]
+    assert search(from_levels(levels, goal), goal, done) == trials
+
+
+@given(goals, levels, st.sets(st.integers(0, 20_000), max_size=20))
+def test_trials_of_other_shares_are_used_and_never_worsen_the_answer(goal, levels, others):
+    accuracy = from_levels(levels, goal)
+    plans = [Plan(steps, seed) for steps in others if steps <= goal.total_steps for seed in goal.seeds]
+    done = [Trial(steps, goal.total_steps - steps, seed, accuracy(Plan(steps, seed)), 1.0) for steps, seed in plans]
+    good = [trial.bsp_steps for trial in done if levels[-1] - trial.accuracy <= goal.margin + 1e-9]
+    answer = smallest_within(search(accuracy, goal, done), goal)
+    assert answer.bsp_steps <= min(good, default=goal.total_steps)
+
+
+def test_bsp_alone_and_asp_alone_come_first():
+    goal = Goal(total_steps=1000, margin=0.01, resolution=0.25, seeds=(0,))
+    trials = search(lambda plan: 0.9 if plan.bsp_steps >= 300 else 0.8, goal)
+    assert [trial.bsp_steps for trial in trials] == [1000, 0, 500, 250]
+    assert [trial.bsp_share for trial in trials] == [1, 0, 0.5, 0.25]
+
+
+def test_nothing_else_is_tried_where_asp_alone_is_good_enough():
+    goal = Goal(total_steps=1000, margin=0.01, resolution=0.001, seeds=(0,))
+    trials = search(lambda plan: 0.90 if plan.bsp_steps else 0.89, goal)  # a difference of the margin is within it
+    assert [trial.bsp_steps for trial in trials] == [1000, 0]
+    assert smallest_within(trials, goal) == Mean(0, 0.89, 1.0)
+
+
+def test_the_means_of_all_runs_of_a_share_are_compared():
+    goal = Goal(total_steps=100, margin=0.01, resolution=0.5, seeds=(7, 8))
+    by_seed = {(100, 7): 0.9, (100, 8): 0.8, (0, 7): 0.5, (0, 8): 0.5, (50, 7): 0.84, (50, 8): 0.86}
+    trials = search(lambda plan: by_seed[plan], goal)
+    assert [(trial.bsp_steps, trial.seed) for trial in trials] == list(by_seed)
+    assert smallest_within(trials, goal).bsp_steps == 50
+
+
+def test_before_bsp_was_tried_there_is_no_answer():
+    assert smallest_within([Trial(0, 10, 0, 0.9, 1.0)], Goal(10, 0.01, 0.1, (0,))) is None
+
+
+@pytest.mark.parametrize(("bsp_steps", "expected"), [(9, ("1", (9,))), (0, ("0", (9,))), (2, ("10", (2, 7)))])
+def test_a_trial_trains_with_bsp_and_the_rest_with_asp(bsp_steps, expected):
+    assert phases(bsp_steps, 9) == expected
+
+
+# -------------------------------------------------------------------------------------------------------- the table
+
+GOAL = Goal(total_steps=100, margin=0.01, resolution=0.1, seeds=(0,))
+TRIALS = [Trial(100, 0, 0, 0.9, 200.0), Trial(0, 100, 0, 0.8, 20.0), Trial(50, 50, 0, 0.895, 110.0)]
+SETTINGS = {"total_steps": 100, "network": "lenet", "flags": {"train_steps": (1, 2)}}
+
+
+def test_a_table_gives_back_its_trials(tmp_path):
+    path = tmp_path / "new" / "table.json"
+    assert trial_table.read(path, SETTINGS) == []
+    trial_table.write(path, SETTINGS, TRIALS, GOAL)
+    assert trial_table.read(path, SETTINGS) == TRIALS
+    assert [row["within_margin"] for row in json.loads(path.read_text())["trials"]] == [True, False, True]
+
+
+def test_a_table_of_other_settings_is_refused_with_what_differs(tmp_path):
+    trial_table.write(tmp_path / "table.json", SETTINGS, TRIALS, GOAL)
+    with pytest.raises(SetupError) as error:
+        trial_table.read(tmp_path / "table.json", {**SETTINGS, "total_steps": 200, "servers": 2})
+    assert "total_steps 100 there, 200 now; servers null there, 2 now. Give the same" in str(error.value)
+    assert "--table" in str(error.value)
+    assert "network" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"settings": {}, "trials": [{}]}', '{"settings": {}, "trials": [{"bsp_steps": "x"}]}']
+)
+def test_what_is_no_table_is_refused_and_named(tmp_path, content):
+    (tmp_path / "table.json").write_text(content)
+    with pytest.raises(SetupError, match=r"table\.json"):
+        trial_table.read(tmp_path / "table.json", {})
+
+
+def test_a_table_that_cannot_be_written_is_one_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match="--table"):
+        trial_table.write(tmp_path / "file" / "table.json", SETTINGS, TRIALS, GOAL)
+
+
+def test_the_text_of_a_table_is_sorted_by_share_and_aligned():
+    lines = trial_table.text(TRIALS, GOAL).splitlines()
+    assert lines[0].split("  ")[0] == "BSP share"
+    assert [line.split()[0] for line in lines[1:]] == ["0.0000", "0.5000", "1.0000"]
+    assert [line.split()[-1] for line in lines[1:]] == ["no", "yes", "yes"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_the_result_compares_accuracy_and_time_with_those_of_bsp():
+    result, trust = trial_table.result_lines(TRIALS, GOAL)
+    assert "0.5000 (--switch-order 10 --train-steps 50 50): accuracy 0.8950, BSP's 0.9000" in result
+    assert "110.0 s, BSP's 200.0 s: 1.82x as fast" in result
+    assert "3 share(s) tried, 1 run(s) each" in trust
+
+
+def test_a_larger_share_that_failed_is_told():
+    noisy = [*TRIALS, Trial(75, 25, 0, 0.7, 150.0)]
+    assert trial_table.result_lines(noisy, GOAL)[-1].startswith("warning: the larger share(s) 0.7500 were below")
+
+
+# ------------------------------------------------------------------------------- whole searches, stand-in workers
+
+WRITE = """
+import os, signal, sys, time
+from pathlib import Path
+folder, content, exit_code, boss = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "iter-1.txt").write_text(content)
+if boss:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    os.kill(boss, signal.SIGINT)  # Ctrl-C
+    while True: time.sleep(0.05)
+sys.exit(exit_code)
+"""
+
+
+class Cluster:
+    """Stands for the real processes: two workers that write what a trial of this share would. Keeps what was run."""
+
+    def __init__(self, threshold: int = 20) -> None:
+        self.threshold = threshold  # steps of BSP from which the accuracy is BSP's
+        self.trials: list[tuple[int, int]] = []  # steps of BSP, and seed
+        self.interrupted_at = self.fails_at = -1
+        self.has_accuracy = True
+
+    def __call__(self, options: Options) -> list[Role]:
+        main = config.parse(build_roles(options)[-1].command[2:])
+        bsp_steps = main.train_steps[0] if main.switch_order[0] == "1" else 0
+        self.trials.append((bsp_steps, main.seed))
+        accuracy = 0.9 if bsp_steps >= self.threshold else 0.8
+        seconds = 10.0 + bsp_steps
+        first = sync_round(1, seconds - 1, accuracy if self.has_accuracy else None)
+        return [
+            self._worker(options, 0, first, bsp_steps == self.interrupted_at, bsp_steps == self.fails_at),
+            self._worker(options, 1, sync_round(1, seconds), bsp_steps == self.interrupted_at, False),
+        ]
+
+    def _worker(self, options: Options, rank: int, content: dict, interrupts: bool, fails: bool) -> Role:
+        folder = options.host_folder / options.devices[rank]
+        words = [str(folder), json.dumps(content), str(int(fails)), str(os.getpid() if interrupts else 0)]
+        return Role(
+            name=f"worker {rank}",
+            kind=Kind.WORKER,
+            command=[sys.executable, "-I", "-c", WRITE, *words],
+            environment=dict(os.environ),
+            folder=options.log_folder,
+            log=options.log_folder / f"worker{rank}.log",
+        )
+
+
+def run(folder: Path, cluster: Cluster, *more: str) -> int:
+    arguments = ["--total-steps", "100", "--resolution", "0.2", "--workers", "0,0", "--log-base", str(folder)]
+    return find_switch_point.main([*arguments, *more], cluster)
+
+
+def table(folder: Path) -> list[dict]:
+    return json.loads((folder / "lenet" / "switch-points.json").read_text())["trials"]
+
+
+SHARES = [(100, 0), (0, 0), (50, 0), (25, 0), (12, 0)]
+
+
+def test_a_search_ends_with_the_smallest_share_that_keeps_the_accuracy(tmp_path, capsys):
+    cluster = Cluster()
+    assert run(tmp_path, cluster) == EXIT_OK
+    output = capsys.readouterr().out
+    assert cluster.trials == SHARES
+    assert "0.2500 (--switch-order 10 --train-steps 25 75): accuracy 0.9000, BSP's 0.9000" in output
+    assert "35.0 s, BSP's 110.0 s: 3.14x as fast" in output  # of the slower worker
+    assert "share 0.1200 (BSP 12, ASP 88 steps), seed 0: accuracy 0.8000 in 22.0 s, below the margin" in output
+    assert [(row["bsp_steps"], row["within_margin"]) for row in table(tmp_path)] == [
+        (100, True), (0, False), (50, True), (25, True), (12, False)
+    ]  # fmt: skip
+    logs = tmp_path / "trials" / "switch-points" / "bsp-25-asp-75-seed-0" / "lenet" / "sync-switch"
+    assert len(list(logs.glob("*/cpu[01]/iter-1.txt"))) == 2
+
+
+def test_a_search_that_was_interrupted_goes_on_with_the_rest(tmp_path, capsys):
+    cluster = Cluster()
+    cluster.interrupted_at = 50
+    assert run(tmp_path, cluster) == EXIT_FORCED
+    assert "the same command goes on" in capsys.readouterr().out
+    assert [row["bsp_steps"] for row in table(tmp_path)] == [100, 0]  # though the third has logs
+
+    again = Cluster()
+    assert run(tmp_path, again) == EXIT_OK
+    assert cluster.trials + again.trials == [*SHARES[:3], *SHARES[2:]]
+    assert "2 trial(s) are in" in capsys.readouterr().out
+
+    finished = Cluster()
+    assert run(tmp_path, finished) == EXIT_OK
+    assert finished.trials == []
+
+
+def test_a_trial_that_fails_ends_the_search_and_loses_nothing(tmp_path, capsys):
+    cluster = Cluster()
+    cluster.fails_at = 0
+    assert run(tmp_path, cluster) == EXIT_PEER_LOST
+    assert "worker 0 ended with exit code 1" in capsys.readouterr().out
+    assert [row["bsp_steps"] for row in table(tmp_path)] == [100]
+
+
+def test_a_trial_without_an_accuracy_cannot_be_judged(tmp_path, capsys):
+    cluster = Cluster()
+    cluster.has_accuracy = False
+    assert run(tmp_path, cluster) == EXIT_SETUP
+    assert "have no accuracy" in capsys.readouterr().err
+    assert table(tmp_path) == []
+
+
+def test_devices_of_an_earlier_trial_do_not_count(tmp_path, capsys):
+    first = Cluster(threshold=0)
+    assert run(tmp_path, first) == EXIT_OK
+    for host in (tmp_path / "trials").glob("*/*/lenet/sync-switch/*/cpu1"):
+        stale = host.parent / "cpu2"
+        stale.mkdir()
+        (stale / "iter-1.txt").write_text(json.dumps(sync_round(1, 999.0, 0.1)))
+    (tmp_path / "lenet" / "switch-points.json").unlink()
+    assert run(tmp_path, Cluster(threshold=0)) == EXIT_OK
+    assert [row["seconds"] for row in table(tmp_path)] == [110.0, 10.0]
+
+
+def test_each_share_is_run_with_seeds_from_the_users_on(tmp_path):
+    cluster = Cluster(threshold=0)
+    assert run(tmp_path, cluster, "--runs", "2", "--", "--seed", "5") == EXIT_OK
+    assert cluster.trials == [(100, 5), (100, 6), (0, 5), (0, 6)]
+    more = Cluster(threshold=0)
+    assert run(tmp_path, more, "--runs", "3", "--", "--seed", "5") == EXIT_OK
+    assert more.trials == [(100, 7), (0, 7)]
+
+
+def test_other_settings_need_another_table(tmp_path, capsys):
+    assert run(tmp_path, Cluster(threshold=0), "--", "-e", "9") == EXIT_OK
+    assert run(tmp_path, Cluster(threshold=0), "--", "--eval-duration", "9") == EXIT_OK  # the same in other words
+    other = Cluster(threshold=0)
+    assert run(tmp_path, other, "--", "-e", "8") == EXIT_SETUP
+    assert 'flags {"eval_duration": 9} there, {"eval_duration": 8} now' in capsys.readouterr().err
+    assert run(tmp_path, other, "--workers", "0,1", "--", "-e", "9") == EXIT_SETUP
+    assert "error: the trials in" in capsys.readouterr().err
+    assert other.trials == []
+    assert run(tmp_path, other, "--table", str(tmp_path / "other.json"), "--", "-e", "8") == EXIT_OK
+    assert (tmp_path / "trials" / "other" / "bsp-100-asp-0-seed-0").is_dir()
+
+
+def test_the_trials_stragglers_are_a_setting(tmp_path, capsys):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("start_s,duration_s,extra_s\n1,2,3\n")
+    (tmp_path / "cluster.csv").write_text("step_time_s,straggler_trace\n0,\n0,trace.csv\n")
+    given = ["--total-steps", "4", "--cluster", str(tmp_path / "cluster.csv"), "--log-base", str(tmp_path)]
+    assert find_switch_point.main(given, Cluster(threshold=0)) == EXIT_OK
+    trace.write_text("start_s,duration_s,extra_s\n1,2,4\n")
+    assert find_switch_point.main(given, Cluster(threshold=0)) == EXIT_SETUP
+    assert "workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--switch-order", "01", "--train-steps", "1", "2"],
+        ["--train-steps", "7"],
+        ["--resume", "1"],
+        ["--max-rounds", "5"],
+        ["--max-seconds", "5"],
+        ["--target-accuracy", "0.5"],
+        ["--device-name", "x"],
+    ],
+)
+def test_a_flag_for_the_workers_must_leave_the_trials_whole(tmp_path, flags, capsys):
+    cluster = Cluster()
+    assert run(tmp_path / "logs", cluster, "--", *flags) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "contradicts the search" in line
+    assert (cluster.trials, list(tmp_path.iterdir())) == ([], [])
+
+
+@pytest.mark.parametrize("policy", ["greedy", "elastic"])
+def test_flags_that_do_not_fit_one_of_the_trials_end_it_before_the_first(tmp_path, policy, capsys):
+    cluster = Cluster()
+    with pytest.raises(SystemExit) as end:
+        run(tmp_path / "logs", cluster, "--", "--straggler-policy", policy)
+    assert (end.value.code, cluster.trials, list(tmp_path.iterdir())) == (EXIT_SETUP, [], [])
+    assert f"--straggler-policy {policy}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", ["--total-steps=0", "--margin=2", "--resolution=0", "--runs=0", "-m sync", "--work=0"])
+def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
+    with pytest.raises(SystemExit) as end:
+        find_switch_point.parse(["--total-steps", "9", *bad.split()])
+    assert end.value.code == EXIT_SETUP
+
+
+def test_the_total_steps_must_be_said(capsys):
+    with pytest.raises(SystemExit):
+        find_switch_point.parse([])
+    assert "--total-steps" in capsys.readouterr().err
+
+
+def test_two_searches_do_not_share_their_logs(tmp_path, capsys):
+    with local_cluster.claimed(tmp_path / "trials" / "switch-points"):
+        assert run(tmp_path, Cluster()) == EXIT_SETUP
+    assert "--log-base" in capsys.readouterr().err
