@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flag_types import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
 from utils import CHECKPOINT_FILE, SetupError
 
 MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
@@ -37,76 +36,6 @@ POLICIES = ("journal", "preprint")
 QUERIES = ("blocking", "non-blocking")
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 ROLES = ("scheduler", "server", "worker")
-
-
-def at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
-    """Makes a parser for a finite number that is not below `minimum`."""
-
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not math.isfinite(value) or value < minimum:
-            raise argparse.ArgumentTypeError(f"{text} is out of range; give {minimum} or more")
-        return value
-
-    parse.__name__ = kind.__name__  # argparse names it in "invalid int value"
-    return parse
-
-
-def above_zero(text: str) -> float:
-    """Parses a finite number above 0."""
-    value = float(text)
-    if not math.isfinite(value) or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0")
-    return value
-
-
-above_zero.__name__ = "float"
-
-
-def accuracy(text: str) -> float:
-    """Parses an accuracy that can be reached: above 0, up to 1."""
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number above 0, up to 1")
-    return value
-
-
-accuracy.__name__ = "float"
-
-
-def fraction(text: str) -> float:
-    """Parses a number from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give a number from 0 to 1")
-    return value
-
-
-fraction.__name__ = "float"
-
-
-def _switch(text: str) -> int:
-    if text not in ("0", "1"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or 1")
-    return int(text)
-
-
-def _switch_order(text: str) -> str:
-    if not re.fullmatch("[01]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
-    return text
-
-
-def _port(text: str) -> str:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
-    return text
-
-
-def _device_name(text: str) -> str:
-    if text and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot name a folder; use letters, digits, '.', '_' and '-'")
-    return text
 
 
 def _flag(
@@ -151,7 +80,7 @@ class Config:
     )
     data_dir: str = _flag("-dd", "--data-dir", default="data", help="folder that holds the dataset's folder")
     gpu: int = _flag("-g", "--gpu", default=0, type=at_least(0), help="id of the one GPU that this process uses")
-    cpu: int = _flag("-c", "--cpu", default=0, type=_switch, help="1 trains on the CPU")
+    cpu: int = _flag("-c", "--cpu", default=0, type=zero_or_one, help="1 trains on the CPU")
     network: str = _flag("-n", "--network", default="resnet18-v1", choices=NETWORKS, help="the network to train")
     log_dir: str = _flag("-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it")
     eval_duration: int = _flag(
@@ -159,14 +88,14 @@ class Config:
     )
     mode: str = _flag("-m", "--mode", default="esync", choices=MODES, help="the synchronisation algorithm")
     use_dcasgd: int = _flag(
-        "-dcasgd", "--use-dcasgd", default=0, type=_switch, mode="async", help="1 selects DC-ASGD in async mode"
+        "-dcasgd", "--use-dcasgd", default=0, type=zero_or_one, mode="async", help="1 selects DC-ASGD in async mode"
     )
     split_by_class: int = _flag(
-        "-s", "--split-by-class", default=0, type=_switch, help="1 gives each worker a range of classes (non-i.i.d.)"
+        "-s", "--split-by-class", default=0, type=zero_or_one, help="1: each worker has a range of classes (non-i.i.d.)"
     )
     state_server_ip: str = _flag("-ip", "--state-server-ip", default="127.0.0.1", help="host of the state server")
     state_server_port: str = _flag(
-        "-port", "--state-server-port", default="10010", type=_port, help="port of the state server"
+        "-port", "--state-server-port", default="10010", type=port, help="port of the state server"
     )
 
     # This project's own.
@@ -174,7 +103,7 @@ class Config:
     device_name: str = _flag(
         "--device-name",
         default="",
-        type=_device_name,
+        type=device_name,
         help="name of this worker's log folder (default: cpu, or gpu with its id)",
     )
     max_rounds: int = _flag(
@@ -229,14 +158,14 @@ class Config:
     wbsp_overlap: int = _flag(
         "--wbsp-overlap",
         default=0,
-        type=_switch,
+        type=zero_or_one,
         mode="wbsp",
         help="wbsp: 1 pushes and pulls in a second thread while training goes on (PCC)",
     )
     switch_order: str = _flag(
         "--switch-order",
         default="10",
-        type=_switch_order,
+        type=switch_order,
         help="sync-switch: the phases, 1 for BSP and 0 for ASP",
     )
     train_steps: tuple[int, ...] = _flag(
@@ -280,7 +209,7 @@ class Config:
     resume: int = _flag(
         "--resume",
         default=0,
-        type=_switch,
+        type=zero_or_one,
         mode="sync-switch",
         nargs="?",
         const=1,

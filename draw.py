@@ -20,9 +20,9 @@ import matplotlib as mpl
 from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
-import config
 import metrics
 import summary
+from flag_types import accuracy
 from metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, distributed
 from report import tables
 from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
     parser.add_argument(
-        "--target", type=config.accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
+        "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
     )
     parser.add_argument("--show", action="store_true", help="also open the figures in windows")
     options = parser.parse_args(arguments)

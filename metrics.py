@@ -90,14 +90,13 @@ def distributed(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
 
 # What a round log's optional "events" can tell: WBSP released a global model; Sync-Switch went from BSP to ASP or back;
 # one of its straggler policies acted (two kinds); the job went on from a checkpoint.
-EVENT_KINDS = ("release", "switch", "greedy", "elastic", "resume")
 
 
 class Event(NamedTuple):
     """Something that happened in a run, at the end of the round that logged it."""
 
     elapsed_s: float
-    kind: str  # of EVENT_KINDS
+    kind: str  # of utils.EVENT_KINDS
     text: str
 
     @classmethod
@@ -110,8 +109,9 @@ class Event(NamedTuple):
         if not isinstance(value, (list, tuple)) or len(value) != 3 or not is_quantity(value[0]):
             raise ValueError(f"event {reprlib.repr(value)} is not [seconds, kind, text]")
         elapsed_s, kind, text = value
-        if kind not in EVENT_KINDS:
-            raise ValueError(f"an event's kind is {reprlib.repr(kind)}, but should be one of {', '.join(EVENT_KINDS)}")
+        if kind not in utils.EVENT_KINDS:
+            kinds = ", ".join(utils.EVENT_KINDS)
+            raise ValueError(f"an event's kind is {reprlib.repr(kind)}, but should be one of {kinds}")
         if not isinstance(text, str):
             raise ValueError(f"the text of a {kind} event is {reprlib.repr(text)}, but should be a string")
         return cls(elapsed_s, kind, text)

@@ -121,11 +121,12 @@ EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
 ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
 
-# Kinds of events in a round log: [{"kind": ..., "text": ...}, ...]
+# Kinds of events in a round log, "events": [{"kind": ..., "text": ...}, ...]
 RELEASE = "release"  # WBSP's global model became a newer one
 SWITCH = "switch"  # Sync-Switch went over to its next phase
 GREEDY, ELASTIC = "greedy", "elastic"  # a straggler policy acted
 RESUME = "resume"  # the job went on from a checkpoint
+EVENT_KINDS = (RELEASE, SWITCH, GREEDY, ELASTIC, RESUME)
 
 COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)

@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from metrics import EVENT_KINDS, Curve, Event, Mode, accuracy_at
+from metrics import Curve, Event, Mode, accuracy_at
+from utils import EVENT_KINDS
 
 # Marks of one kind on one curve; more would hide it.
 MAX_TICKS = 30

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import config
+from flag_types import above_zero, accuracy
 from scripts import get_data, local_cluster
 from scripts.roles import ROOT
 from scripts.supervisor import console
@@ -40,10 +40,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         prog="scripts/demo.sh", description=__doc__, formatter_class=local_cluster.HelpFormatter, allow_abbrev=False
     )
     local_cluster.add_network(parser)
-    parser.add_argument("--seconds", type=config.above_zero, default=SECONDS, help="to train with each algorithm")
+    parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="to train with each algorithm")
     parser.add_argument("--workers", default=STEP_TIMES_S, help="shortest time of a local step, one number a worker")
     parser.add_argument(
-        "--target", type=config.accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
+        "--target", type=accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
     )
     parser.add_argument("-b", "--batch-size", type=int, default=BATCH_SIZE, help="samples a step")
     parser.add_argument("-l", "--learning-rate", type=float, default=LEARNING_RATE, help="step size of SSGD")

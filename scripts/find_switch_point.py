@@ -21,6 +21,7 @@ from typing import Any
 import config
 import metrics
 import summary
+from flag_types import above_zero, at_least, fraction
 from scripts import local_cluster, trial_table
 from scripts.cluster_file import Worker
 from scripts.process import Role
@@ -51,22 +52,22 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]
     parser.set_defaults(mode="sync-switch")
     parser.add_argument(
         "--total-steps",
-        type=config.at_least(1),
+        type=at_least(1),
         required=True,
         default=argparse.SUPPRESS,
         help="steps of each trial, as main.py's --train-steps counts them",
     )
     parser.add_argument(
-        "--margin", type=config.fraction, default=0.01, help="how far the accuracy may be below that of BSP alone"
+        "--margin", type=fraction, default=0.01, help="how far the accuracy may be below that of BSP alone"
     )
     parser.add_argument(
         "--resolution",
-        type=config.above_zero,
+        type=above_zero,
         default=0.01,
         help="smallest difference of shares that is worth another trial",
     )
     parser.add_argument(
-        "--runs", type=config.at_least(1), default=1, help="trials of each share, with seeds of their own; means count"
+        "--runs", type=at_least(1), default=1, help="trials of each share, with seeds of their own; means count"
     )
     parser.add_argument(
         "--table",

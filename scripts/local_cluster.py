@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import config
+from flag_types import at_least
 from scripts import cluster_file
 from scripts.cluster_file import Worker
 from scripts.process import Role
 from scripts.roles import MODES, ROOT, Options, build_roles, workers
 from scripts.supervisor import Outcome, Supervisor, Waits, console
+from trainer import straggler_trace
 from utils import EXIT_OK, SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
@@ -98,7 +100,7 @@ def parse(arguments: Sequence[str]) -> Options:
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Adds all options of a job but its mode."""
     add_network(parser)
-    parser.add_argument("--servers", type=config.at_least(1), default=1, help="number of parameter servers")
+    parser.add_argument("--servers", type=at_least(1), default=1, help="number of parameter servers")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--workers",
@@ -175,6 +177,9 @@ def check_worker_flags(
     # A trace for all may come behind `--`, but not beside those of a cluster file: which of the two would be meant?
     traces = ("straggler_trace",) if any(options.straggler_traces) else ()
     for parsed, own in worker_configs(options, ours):
+        config.check_job(parsed, options.num_servers, len(options.step_times_s))
+        if parsed.straggler_trace:
+            straggler_trace.read(ROOT / parsed.straggler_trace)
         for name in (*CLUSTERS_OWN, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
             if value != expected:
@@ -222,7 +227,7 @@ def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int
     return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
-seconds = config.at_least(0, float)
+seconds = at_least(0, float)
 
 
 def step_times(text: str) -> tuple[float, ...]:

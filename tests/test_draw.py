@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 import draw
 import metrics
 import summary
+import utils
 from metrics import Event
 from report import figures
 
@@ -167,7 +168,7 @@ def many_devices(modes=FOUR):
 
 def every_kind(modes):
     """A run in which everything that can be marked happened."""
-    return {metrics.MODES[name]: [Event(1.5, kind, "") for kind in metrics.EVENT_KINDS * 40] for name in modes}
+    return {metrics.MODES[name]: [Event(1.5, kind, "") for kind in utils.EVENT_KINDS * 40] for name in modes}
 
 
 def drawn(draw_function, *arguments):

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 import draw
 import metrics
 import summary
+import utils
 from metrics import Event
 from report import figures
 from report.marks import Marks, place_marks, thinning
@@ -101,9 +102,9 @@ def test_marks_follow_the_axis_into_minutes():
 
 
 def test_each_kind_is_explained_once_in_a_colour_of_no_mode():
-    events = [Event(5.0, kind, "") for kind in metrics.EVENT_KINDS]
+    events = [Event(5.0, kind, "") for kind in utils.EVENT_KINDS]
     figure = accuracy_figure({WBSP: FAST, SWITCH: FAST}, {WBSP: events, SWITCH: events})
-    assert explained(figure) == list(metrics.EVENT_KINDS)
+    assert explained(figure) == list(utils.EVENT_KINDS)
     colours = {to_hex(handle.get_markeredgecolor()) for handle in figure.legends[1].legend_handles}
     assert len(colours) == 1
     assert not colours & {algorithm.colour.lower() for algorithm in metrics.DISTRIBUTED}
@@ -111,11 +112,11 @@ def test_each_kind_is_explained_once_in_a_colour_of_no_mode():
 
 
 def test_every_kind_has_a_look_of_its_own():
-    figure = accuracy_figure({WBSP: FAST}, {WBSP: [Event(5.0, kind, "") for kind in metrics.EVENT_KINDS]})
+    figure = accuracy_figure({WBSP: FAST}, {WBSP: [Event(5.0, kind, "") for kind in utils.EVENT_KINDS]})
     looks = {
-        (line.get_marker(), line.get_markersize()) for kind in metrics.EVENT_KINDS for line in lines_of(figure, kind)
+        (line.get_marker(), line.get_markersize()) for kind in utils.EVENT_KINDS for line in lines_of(figure, kind)
     }
-    assert len(looks) == len(metrics.EVENT_KINDS)
+    assert len(looks) == len(utils.EVENT_KINDS)
 
 
 def test_a_figure_without_events_has_one_legend():

@@ -163,7 +163,7 @@ class SyncSwitchTrainer(Trainer):
         board, before = Board.read(numbers, self.job.num_workers), self._board
         self._board = board
         way = "BSP" if board.bsp else "ASP"
-        if board.phase != before.phase:
+        if board.phase != before.phase and not board.finished:
             self._happened(SWITCH, f"phase {board.phase + 1} of {len(self._settings.order)}: {way}")
         elif board.bsp != before.bsp and not board.over and self._settings.order[board.phase] == "1":
             self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")

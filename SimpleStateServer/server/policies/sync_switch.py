@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Callable
 
 from server.policies.policy import Decision, Policy, sync, train
-from server.state import Row, Table
+from server.state import STEP_TIME_WINDOW, Row, Table
 
 MARGIN = 0.1  # of the mean
 
@@ -33,15 +33,21 @@ def delay(row: Row) -> float:
 
 
 def throughput(row: Row) -> float | None:
-    """Samples per second of computing; None before the first step."""
-    return row.samples / row.steps / row.step_time if row.steps and row.step_time else None
+    """Samples per second of computing; None while the window is not full."""
+    if len(row.step_times) < STEP_TIME_WINDOW or not row.steps or not row.step_time:
+        return None
+    return row.samples / row.steps / row.step_time
 
 
 def stragglers(table: Table) -> dict[int, str]:
-    """The stragglers by rank, with the reason in words. Looks at every worker: O(N)."""
-    known = {row.rank: value for row in table.rows if row.counted and (value := throughput(row)) is not None}
-    if len(known) < 2:
-        return {}
+    """The stragglers by rank, with the reason in words; none while one of the throughputs is not known. O(N)."""
+    known: dict[int, float] = {}
+    for row in table.rows:
+        if row.counted:
+            value = throughput(row)
+            if value is None:
+                return {}
+            known[row.rank] = value
     mean, deviation = statistics.fmean(known.values()), statistics.pstdev(known.values())
     limit = min(mean - deviation, (1 - MARGIN) * mean)
     return {
