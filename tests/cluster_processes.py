@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -108,3 +108,21 @@ def cluster(folder: Path, num_workers: int, num_servers: int = 1) -> Iterator[Pr
         yield processes
     finally:
         processes.kill()
+
+
+def run_cluster(
+    log_base: Path, *options: str, worker_flags: Sequence[str] = (), deadline_s: float = DEADLINE_S
+) -> str:
+    """Runs a local cluster to its end; returns what it printed."""
+    command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(log_base), *options]
+    finished = subprocess.run(
+        [*command, "--", *worker_flags], cwd=ROOT, capture_output=True, text=True, timeout=deadline_s, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def device_folders(mode_folder: Path) -> list[Path]:
+    """The workers' log folders of a job on this host, by name."""
+    (host,) = (path for path in mode_folder.iterdir() if path.is_dir())
+    return sorted(path for path in host.iterdir() if path.is_dir())

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, free_ports, wait_for
+from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, device_folders, free_ports, run_cluster, wait_for
 from state_server_process import running_state_server
 
 import summary
@@ -16,21 +16,6 @@ from utils import RUN_FILE, iter_files, read_json, read_rounds
 
 WORKERS = "0,0,0.2"
 MANY_STEPS = ("esync", "local-sgd")  # modes whose rounds have more than one local step
-
-
-def run_cluster(log_base, *options, worker_flags=(), deadline_s=DEADLINE_S):
-    """Runs a local cluster to its end; returns what it printed."""
-    command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(log_base), *options]
-    finished = subprocess.run(
-        [*command, "--", *worker_flags], cwd=ROOT, capture_output=True, text=True, timeout=deadline_s, check=False
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    return finished.stdout
-
-
-def device_folders(mode_folder):
-    (host,) = (path for path in mode_folder.iterdir() if path.is_dir())
-    return sorted(path for path in host.iterdir() if path.is_dir())
 
 
 def no_warnings(text):

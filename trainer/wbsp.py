@@ -165,7 +165,7 @@ class WBSPTrainer(Trainer):
         """Uploads what was not uploaded yet."""
         self._take()
         if self._steps:
-            self._hand_over(wants_stop=True)
+            self._hand_over(wants_stop=False)
             self._take()
         self._thread.shutdown()
 

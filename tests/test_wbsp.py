@@ -1,0 +1,84 @@
+"""WBSP on real clusters: what is released, that nothing is lost, and who waits."""
+
+import json
+
+import numpy as np
+import pytest
+from cluster_processes import ROOT, cluster, device_folders, run_cluster
+from state_server_process import running_state_server
+
+import metrics
+import summary
+from utils import read_rounds
+
+PROGRAM = str(ROOT / "tests" / "wbsp_worker.py")
+STEP_TIMES = ("0", "0.01", "0.06")
+
+
+def no_warnings(text):
+    raise AssertionError(text)
+
+
+@pytest.fixture(scope="module", params=["0", "1"], ids=["without overlap", "with overlap"])
+def records(request, tmp_path_factory):
+    """By rank, all that a worker uploaded and pulled."""
+    folder = tmp_path_factory.mktemp("wbsp")
+    with running_state_server() as server, cluster(folder, num_workers=len(STEP_TIMES)) as processes:
+        for rank, step_time in enumerate(STEP_TIMES):
+            output = str(folder / f"{rank}.npz")
+            processes.start_worker(rank, PROGRAM, str(server.port), request.param, step_time, output)
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+    return [dict(np.load(folder / f"{rank}.npz")) for rank in range(len(STEP_TIMES))]
+
+
+def test_each_release_is_the_initial_model_plus_all_uploads_over_n(records):
+    checked = 0
+    for record in records:
+        for included, model in zip(record["included"], record["models"], strict=True):
+            expected = record["initial"].astype(np.float64)
+            for count, other in zip(included, records, strict=True):
+                expected += other["uploads"][:count].astype(np.float64).sum(axis=0) / len(records)
+            np.testing.assert_allclose(model, expected, atol=2e-6)
+            checked += 1
+    assert checked > 10
+
+
+def test_all_pulls_of_a_release_are_bit_identical(records):
+    pulled = {}
+    for record in records:
+        for number, model in zip(record["releases"], record["models"], strict=True):
+            pulled.setdefault(int(number), []).append(model)
+    shared = {number: models for number, models in pulled.items() if len(models) > 1}
+    assert len(shared) > 5
+    for models in shared.values():
+        assert all(np.array_equal(models[0], model) for model in models[1:])
+    assert any(not np.array_equal(shared[a][0], shared[b][0]) for a, b in zip(shared, list(shared)[1:], strict=False))
+
+
+def test_no_step_is_lost_whether_it_came_before_during_or_after_a_pull(records):
+    for record in records:
+        assert record["steps"].sum() == record["rounds"]
+        np.testing.assert_allclose(record["uploads"].sum(axis=0), record["moved"], atol=2e-5)
+
+
+def test_a_release_comes_with_each_upload_of_the_slowest_worker_and_nobody_waits_for_it(records):
+    fast, _, slow = records
+    assert slow["rounds"] / 2 < slow["releases"].max() <= 1.5 * slow["rounds"] + 1
+    assert fast["rounds"] > 2 * slow["rounds"]
+
+
+def test_a_cluster_with_overlap_keeps_its_fast_workers_computing(tmp_path):
+    flags = ["--max-seconds", "8", "-e", "1000", "-ll", "0.002"]
+    run_cluster(tmp_path, "-m", "wbsp-pcc", "--workers", "0.3,0.1,0.1", worker_flags=flags)
+    folders = device_folders(tmp_path / "lenet" / "wbsp-pcc")
+    slow, *fast = [list(read_rounds(folder, no_warnings)) for folder in folders]
+    for rounds in fast:
+        assert len(rounds) > 2 * len(slow)
+        assert max(record["release"] for record in rounds) > 5
+    summary.main(["-b", str(tmp_path), "-n", "lenet"])
+    (devices,) = json.loads((tmp_path / "lenet" / "wbsp-pcc" / "WBSP-PCC.json").read_text()).values()
+    ratios = [metrics.computing_ratio(metrics.Device.from_json(devices[name])) for name in ("cpu1", "cpu2")]
+    assert min(ratios) > 0.8  # 0.95 on a quiet machine
+    kinds = [kind for _, kind, _ in devices["cpu0"]["event_list"]]
+    assert kinds
+    assert set(kinds) == {"release"}

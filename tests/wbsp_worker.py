@@ -1,0 +1,98 @@
+"""A worker that trains with the real WBSPTrainer and saves all that it uploaded and all that it pulled.
+
+    python tests/wbsp_worker.py STATE_SERVER_PORT OVERLAP STEP_TIME OUTPUT.npz
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+
+import models
+from config import Cluster
+from trainer import data, roles
+from trainer.base import DeviceFeed, Job
+from trainer.engine import mx
+from trainer.state_client import StateClient
+from trainer.stop import Limits
+from trainer.wbsp import WBSPTrainer
+
+BATCH = 16
+SECONDS = 3.0
+
+
+class Recorded(WBSPTrainer):
+    """Keeps copies of everything that passes between this worker and the server, and how far its steps went."""
+
+    def broadcast(self):
+        super().broadcast()
+        self.initial = [array.asnumpy() for array in self.parameters.model()]
+        self.moved = [np.zeros_like(array) for array in self.initial]
+        self.uploads, self.releases = [], []
+
+    def local_step(self, images, labels):
+        before = [weight.asnumpy() for weight in self.parameters.weights]
+        done = super().local_step(images, labels)
+        for total, old, new in zip(self.moved, before, self.parameters.weights, strict=True):
+            total += new.asnumpy() - old
+        return done
+
+    def _upload(self, update, steps, *rest):
+        self.uploads.append((steps, [array.asnumpy() for array in update]))
+        uploaded = super()._upload(update, steps, *rest)
+        if uploaded.model is not None:
+            self.releases.append((uploaded.board, [array.asnumpy() for array in uploaded.model]))
+        return uploaded
+
+
+def main(port: str, overlap: str, step_time: str, output: str) -> None:
+    cluster = Cluster.from_environment()
+    assert cluster is not None
+    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, "dist_async", 60) as store:
+        train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
+        rank = store.rank
+        job = Job(
+            network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
+            feed=DeviceFeed(mx.cpu(), 0),
+            batches=data.EndlessBatches(train, np.arange(rank, 2000, store.num_workers), BATCH, seed=(0, rank)),
+            warm_up_batch=data.Samples(*(part[:BATCH] for part in train)),
+            evaluate=None,
+            eval_every=1,
+            limits=Limits(max_rounds=0, max_seconds=SECONDS, target_accuracy=0),
+            stop_requested=lambda: False,
+            rank=rank,
+            num_workers=store.num_workers,
+            min_step_time_s=float(step_time),
+        )
+        state = StateClient("127.0.0.1", port, "wbsp", 0.0)
+        trainer = Recorded(job, store, 0.003, state, bool(int(overlap)))
+        trainer.run(lambda: Path(folder))
+        save(trainer, output)
+        del trainer
+
+
+def save(trainer: Recorded, path: str) -> None:
+    def flat(arrays):
+        return np.concatenate([array.reshape(-1) for array in arrays])
+
+    np.savez(
+        path,
+        initial=flat(trainer.initial),
+        moved=flat(trainer.moved),
+        rounds=trainer.rounds,
+        steps=np.array([steps for steps, _ in trainer.uploads]),
+        uploads=np.stack([flat(update) for _, update in trainer.uploads]),
+        releases=np.array([board.release for board, _ in trainer.releases]),
+        included=np.array([board.uploads for board, _ in trainer.releases]),
+        models=np.stack([flat(model) for _, model in trainer.releases]),
+    )
+
+
+if __name__ == "__main__":
+    roles.prepare_environment()
+    main(*sys.argv[1:])
