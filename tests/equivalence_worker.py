@@ -22,6 +22,7 @@ from config import Cluster
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Job, Trainer
+from trainer.checkpoint import CheckpointFile
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
@@ -29,6 +30,8 @@ from trainer.local_sgd import LocalSGDTrainer
 from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
+from trainer.sync_switch import SyncSwitchTrainer
+from trainer.sync_switch_keeper import Settings
 from utils import Measure
 
 ROUNDS = 3
@@ -37,7 +40,7 @@ STEP_SIZE = 0.002
 
 
 class OneStepARound:
-    """A state server that always says: aggregate."""
+    """A state server that always says: aggregate, stay in step with the others."""
 
     def begin_job(self):
         pass
@@ -92,10 +95,10 @@ def train_alone(path: str) -> None:
 def train_in_cluster(algorithm: str, path: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
-    asynchronous = algorithm.startswith(("async", "dcasgd"))
+    asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
     with (
         tempfile.TemporaryDirectory() as folder,
-        roles.joined(cluster, "dist_async" if asynchronous else "dist_sync", 60) as store,
+        roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as store,
     ):
         mine = job(store.rank, store.num_workers)
         trainer: Trainer
@@ -107,6 +110,19 @@ def train_in_cluster(algorithm: str, path: str) -> None:
             state = OneStepARound()
             queries = BlockingQueries(state)
             trainer = ESyncTrainer(mine, store, STEP_SIZE, 1.0, 0.5, state=state, queries=queries)
+        elif algorithm in ("bsp", "asp"):
+            # ASP divides the step size by the number of workers.
+            bsp = algorithm == "bsp"
+            settings = Settings(
+                order="1" if bsp else "0",
+                steps=(ROUNDS if bsp else 1000,),
+                ckpt_steps=(0,),
+                step_size=STEP_SIZE if bsp else STEP_SIZE * mine.num_workers,
+                momentum=0.0,
+                policy="none",
+            )
+            checkpoint = CheckpointFile(Path(folder) / "none.npz", {})
+            trainer = SyncSwitchTrainer(mine, store, settings, OneStepARound(), checkpoint, resume=False)
         else:
             compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
             trainer = AsyncTrainer(mine, store, cluster.num_servers, STEP_SIZE, compensation)

@@ -74,6 +74,18 @@ def test_dcasgd_with_a_large_lambda_is_not_asgd(folder, asgd):
     assert largest_difference(dcasgd[0], asgd[0]) > 1e-5
 
 
+def test_the_bsp_phase_of_sync_switch_is_ssgd(folder, ssgd):
+    bsp = trained(folder / "bsp", "bsp")
+    assert largest_difference(bsp[0], bsp[1]) == 0
+    assert largest_difference(bsp[0], ssgd[0]) < 1e-6
+
+
+def test_the_asp_phase_of_sync_switch_is_asgd_with_the_step_size_over_n(folder, asgd):
+    asp = trained(folder / "asp", "asp")
+    for rank in range(2):
+        assert largest_difference(asp[rank], asgd[rank]) < 1e-6
+
+
 def by_hand(pushes, rate, strength, num_workers, weight=1.0):
     """The paper's algorithm 2 with one weight: gradient = the worker's own backup (loss w*w/2)."""
     backups = [weight] * num_workers

@@ -1,0 +1,138 @@
+"""Sync-Switch on real clusters: phases, stragglers, checkpoints."""
+
+import itertools
+import signal
+
+from cluster_processes import cluster, device_folders, free_ports, run_cluster, wait_for
+from state_server_process import running_state_server
+
+from trainer.checkpoint import CheckpointFile
+from utils import read_json, read_rounds
+
+
+def no_warnings(text):
+    raise AssertionError(text)
+
+
+def rounds_of(mode_folder):
+    """By rank, the round logs of a job."""
+    return [list(read_rounds(folder, no_warnings)) for folder in device_folders(mode_folder)]
+
+
+def round_times(rounds):
+    """Seconds from the end of each round to the end of the next."""
+    return [after["total_time"] - before["total_time"] for before, after in itertools.pairwise(rounds)]
+
+
+def events(rounds):
+    return [(event["kind"], event["text"]) for record in rounds for event in record.get("events", [])]
+
+
+def test_a_job_ends_by_itself_with_exactly_the_steps_of_its_phases(tmp_path):
+    order, steps = "101", ("10", "20", "5")
+    flags = ["--switch-order", order, "--train-steps", *steps, "-l", "0.003", "-e", "1000"]
+    run_cluster(tmp_path, "-m", "sync-switch", "--workers", "0,0,0.1", worker_flags=flags)
+    workers = rounds_of(tmp_path / "lenet" / "sync-switch")
+    total = 3 * sum(map(int, steps))
+    assert sum(map(len, workers)) == total
+    assert max(record["batches"] for rounds in workers for record in rounds) == total
+    ways = {"0": "ASP", "1": "BSP"}
+    switches = [f"phase {number} of {len(order)}: {ways[way]}" for number, way in enumerate(order[1:], start=2)]
+    assert [text for kind, text in events(workers[0]) if kind == "switch"] == switches
+    # Under BSP all have the pace of the slowest, under ASP the fast ones go ahead.
+    bsp = sum(int(count) for way, count in zip(order, steps, strict=True) if way == "1")
+    assert len(workers[0]) - bsp > 2 * (len(workers[2]) - bsp) > 0
+    for folder in device_folders(tmp_path / "lenet" / "sync-switch"):
+        assert read_json(folder / "run.json")["ended"] == f"all {total // 3} steps of {len(order)} phase(s) done"
+
+
+def straggler_at(tmp_path, start_s, duration_s, extra_s, count=4):
+    """A cluster file of equal workers, the last of which is slower for a while."""
+    (tmp_path / "trace.csv").write_text(f"start_s,duration_s,extra_s\n{start_s},{duration_s},{extra_s}\n")
+    rows = ["0.03,"] * (count - 1) + ["0.03,trace.csv"]
+    (tmp_path / "cluster.csv").write_text("\n".join(["step_time_s,straggler_trace", *rows]))
+    return str(tmp_path / "cluster.csv")
+
+
+def with_straggler(tmp_path, policy, steps):
+    flags = ["--train-steps", *steps, "--straggler-policy", policy, "-l", "0.003", "-e", "1000"]
+    run_cluster(tmp_path, "-m", "sync-switch", "--cluster", straggler_at(tmp_path, 0.5, 3, 0.4), worker_flags=flags)
+    return rounds_of(tmp_path / "lenet" / "sync-switch")
+
+
+def test_greedy_goes_over_to_asp_while_a_straggler_lasts_and_back(tmp_path):
+    workers = with_straggler(tmp_path, "greedy", ("40", "80"))
+    acted = events(workers[0])
+    assert ("greedy", "ASP while a straggler lasts") in acted
+    assert ("greedy", "back to BSP") in acted
+    assert 4 * 120 <= sum(map(len, workers)) < 4 * 120 + 2 * 4
+    assert len(workers[0]) > len(workers[3])
+
+
+def test_elastic_goes_on_without_the_straggler_and_takes_it_back_under_asp(tmp_path):
+    workers = with_straggler(tmp_path, "elastic", ("50", "50"))
+    acted = events(workers[0])
+    assert acted[0] == ("elastic", "on without worker(s) 3")
+    assert acted[-1] == ("switch", "phase 2 of 2: ASP")
+    assert len(workers[3]) < len(workers[0])
+    longest = [max(round_times(rounds)) for rounds in workers]
+    assert longest[3] > max(longest[:3])  # it waited while the others went on
+    under_asp = [record for record in workers[3] if record["batches"] > 4 * 50 + 4]
+    assert under_asp  # and came back
+    assert 4 * 100 <= sum(map(len, workers)) < 4 * 100 + 2 * 4
+
+
+def start_workers(processes, port, folder, *more):
+    for rank in range(2):
+        flags = ["-m", "sync-switch", "-c", "1", "-n", "lenet", "-e", "1000", "-l", "0.003", "-ld", str(folder)]
+        flags += [
+            "--checkpoint",
+            str(folder / "kept.npz"),
+            "-port",
+            str(port),
+            "--device-name",
+            f"cpu{rank}",
+            "--min-step-time",
+            "0.02",
+        ]
+        flags += ["--train-steps", "20", "80", "--ckpt-frequency", "10", "20", "--momentum", "0.5", *more]
+        processes.start_worker(rank, "main.py", *flags)
+
+
+def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tmp_path):
+    (port,) = free_ports(1)
+    log_dir = tmp_path / "logs"
+    with running_state_server(port):
+        with cluster(tmp_path / "first", num_workers=2) as processes:
+            start_workers(processes, port, log_dir)
+            wait_for((log_dir / "cpu0" / "iter-60.txt").exists, "round 60")
+            for process in processes.running.values():
+                process.send_signal(signal.SIGKILL)
+        about = CheckpointFile(log_dir / "kept.npz", {"num_workers": 2, "train_steps": [20, 80]}).check()
+        assert about["done"][0] == 2 * 20
+        assert about["done"][1] >= 2 * 20
+        before = [len(list((log_dir / f"cpu{rank}").glob("iter-*.txt"))) for rank in range(2)]
+        with cluster(tmp_path / "second", num_workers=2) as processes:
+            start_workers(processes, port, log_dir, "--resume")
+            assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+    useful = 0
+    for rank in range(2):
+        rounds = list(read_rounds(log_dir / f"cpu{rank}", no_warnings))
+        assert len(rounds) > before[rank]
+        resumed = rounds[before[rank]]
+        assert ("resume", f"resumed after {sum(about['done'])} batches") in events([resumed])
+        assert resumed["total_time"] > rounds[before[rank] - 1]["total_time"]  # time goes on where it was
+        useful += len(rounds) - resumed.get("steps_lost", 0)
+        assert rounds[-1]["batches"] == 200
+    # A worker may be killed between its update and its log: such a step is in the checkpoint and in no log.
+    assert 200 - 2 <= useful <= 200
+
+
+def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "kept.npz").write_bytes(b"no checkpoint")
+    (port,) = free_ports(1)
+    with cluster(tmp_path / "job", num_workers=2) as processes:
+        start_workers(processes, port, tmp_path, "--resume")
+        for rank in range(2):
+            assert processes.running[f"worker{rank}"].wait(60) == 2
+            assert "kept.npz is not a checkpoint" in processes.log(f"worker{rank}")
