@@ -106,6 +106,12 @@ class Config:
         type=device_name,
         help="name of this worker's log folder (default: cpu, or gpu with its id)",
     )
+    eval_seconds: float = _flag(
+        "--eval-seconds",
+        default=0.0,
+        type=at_least(0, float),
+        help="evaluate after so many seconds, whatever rounds they hold, in place of -e (0: as -e says)",
+    )
     max_rounds: int = _flag(
         "--max-rounds", default=0, type=at_least(0), help="stop after so many rounds (0: no limit)"
     )

@@ -73,6 +73,7 @@ def job(rank: int, num_workers: int) -> Job:
         warm_up_batch=batches[0],
         evaluate=None,
         eval_every=1,
+        eval_every_s=0.0,
         limits=Limits(max_rounds=ROUNDS, max_seconds=0, target_accuracy=0),
         stop_requested=lambda: False,
         rank=rank,

@@ -84,18 +84,10 @@ def test_elastic_goes_on_without_the_straggler_and_takes_it_back_under_asp(tmp_p
 
 def start_workers(processes, port, folder, *more):
     for rank in range(2):
-        flags = ["-m", "sync-switch", "-c", "1", "-n", "lenet", "-e", "1000", "-l", "0.003", "-ld", str(folder)]
-        flags += [
-            "--checkpoint",
-            str(folder / "kept.npz"),
-            "-port",
-            str(port),
-            "--device-name",
-            f"cpu{rank}",
-            "--min-step-time",
-            "0.02",
-        ]
-        flags += ["--train-steps", "20", "80", "--ckpt-frequency", "10", "20", "--momentum", "0.5", *more]
+        flags = ["-m", "sync-switch", "-c", "1", "-n", "lenet", "-e", "1000", "-l", "0.003", "--min-step-time", "0.02"]
+        flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port)]
+        flags += ["--train-steps", "20", "80", "--momentum", "0.5"]
+        flags += ["--ckpt-frequency", "10", "20", "--checkpoint", str(folder / "kept.npz"), *more]
         processes.start_worker(rank, "main.py", *flags)
 
 

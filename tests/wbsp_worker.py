@@ -63,6 +63,7 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
             warm_up_batch=data.Samples(*(part[:BATCH] for part in train)),
             evaluate=None,
             eval_every=1,
+            eval_every_s=0.0,
             limits=Limits(max_rounds=0, max_seconds=SECONDS, target_accuracy=0),
             stop_requested=lambda: False,
             rank=rank,

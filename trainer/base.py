@@ -67,6 +67,7 @@ class Job:
     warm_up_batch: Samples  # any samples: nothing is learnt from them
     evaluate: Callable[[], float] | None  # on rank 0 only
     eval_every: int  # rounds
+    eval_every_s: float  # in place of `eval_every` where it is not 0
     limits: Limits
     stop_requested: Callable[[], bool]  # a signal came
     rank: int = 0
@@ -91,6 +92,7 @@ class Trainer:
         self.steps = 0  # local steps in this round
         self.accuracy: float | None = None  # the last that was measured
         self.evaluated_round = 0  # after which it was
+        self._evaluated_s = 0.0  # and when, since training began
         self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
@@ -244,11 +246,17 @@ class Trainer:
         self.parameters.set_statistics(statistics)
 
     def _evaluate(self, last: bool) -> float | None:
-        if self.job.evaluate is None or not (last or self.rounds % self.job.eval_every == 0):
+        if self.job.evaluate is None or not (last or self._evaluation_is_due()):
             return None
         self.measure.enter(EVALUATION)
         self.accuracy, self.evaluated_round = self.evaluate(), self.rounds
+        self._evaluated_s = self.measure.elapsed_s
         return self.accuracy
+
+    def _evaluation_is_due(self) -> bool:
+        if self.job.eval_every_s:
+            return self.measure.elapsed_s - self._evaluated_s >= self.job.eval_every_s
+        return self.rounds % self.job.eval_every == 0
 
     def _write(self, samples: int, accuracy: float | None) -> None:
         assert self._loss is not None

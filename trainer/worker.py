@@ -123,6 +123,7 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         warm_up_batch=data.Samples(*(part[: config.batch_size] for part in dataset.train)),
         evaluate=Evaluator(network, dataset.test, feed, config.batch_size) if rank == 0 else None,
         eval_every=config.eval_duration,
+        eval_every_s=config.eval_seconds,
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
         stop_requested=lambda: place.signals.requested,
         rank=rank,
