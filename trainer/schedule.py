@@ -122,7 +122,7 @@ class Schedule:
         self.over = complete and self._stop_wanted
         if not self.phases[self.current].left:
             self._next_phase()
-        elif self.policy == "elastic" and self._alone < members:
+        elif self.policy == "elastic" and members - self._alone:  # not all of them
             self.left_out |= self._alone
         if to_asp and self.way is Way.BSP and not self.over:
             self.way = Way.ASP

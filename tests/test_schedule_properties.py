@@ -1,0 +1,199 @@
+"""What must hold for every course of a Sync-Switch job, whoever is fast, slow, or wants to stop.
+
+The workers here compute until they arrive, and wait until they are freed. Who arrives next, who was told to go alone
+and who wants to stop is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.schedule import Phase, Schedule, Way
+
+many = settings(max_examples=150, deadline=None)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One that was applied: as what, whose gradients, and for each how many updates were newer than its weights."""
+
+    bsp: bool
+    ranks: tuple[int, ...]
+    behind: tuple[int, ...]
+
+
+class Workers:
+    """All workers of a job. Asserts what must hold at every arrival."""
+
+    def __init__(self, schedule: Schedule, num_workers: int) -> None:
+        self.schedule = schedule
+        self.ranks = set(range(num_workers))
+        self.computing = set(self.ranks)
+        self.arrivals = 0
+        self.updates: list[Update] = []
+        self._not_applied: set[int] = set()
+        self._seen = [0] * num_workers  # updates in the weights that each worker computes at
+
+    @property
+    def gradients_applied(self) -> int:
+        return sum(len(update.ranks) for update in self.updates)
+
+    def arrive(self, rank: int, alone: bool, wants_stop: bool) -> None:
+        bsp, over = self.schedule.way is Way.BSP, self.schedule.over
+        self.computing.remove(rank)
+        self._not_applied.add(rank)
+        self.arrivals += 1
+        step = self.schedule.arrive(rank, alone, wants_stop)
+        assert len(set(step.apply)) == len(step.apply)
+        assert set(step.apply) <= self._not_applied  # each arrival's gradient once, and never twice
+        self._not_applied -= set(step.apply)
+        if step.apply:
+            behind = tuple(len(self.updates) - self._seen[other] for other in step.apply)
+            self.updates.append(Update(bsp and not over, step.apply, behind))
+        assert len(set(step.free)) == len(step.free)
+        for other in step.free:
+            assert other not in self.computing  # freed once for an arrival
+            assert other not in self._not_applied  # and not before its gradient counts
+            self.computing.add(other)
+            self._seen[other] = len(self.updates)
+        if over:
+            assert (step.apply, step.free) == ((rank,), (rank,))
+        assert self.computing  # else nobody would ever arrive again
+        if self.schedule.over:
+            assert self.computing == self.ranks
+        else:
+            assert not self.schedule.finished
+            assert self.schedule.current < len(self.schedule.phases)
+
+
+@dataclass(frozen=True)
+class Job:
+    order: str
+    steps: list[int]
+    num_workers: int
+    policy: str
+
+    def schedule(self, done: list[int] | None = None) -> Schedule:
+        return Schedule(self.order, self.steps, self.num_workers, self.policy, done)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, policies: tuple[str, ...] = ("none", "greedy", "elastic")) -> Job:
+    policy = draw(st.sampled_from(policies))
+    order = draw(st.text("01", min_size=1, max_size=3))
+    if policy == "greedy" and not ("1" in order and order.endswith("0")):  # config.py refuses these
+        order = f"1{order[:2]}0"
+    steps = draw(st.lists(st.integers(1, 3), min_size=len(order), max_size=len(order)))
+    return Job(order, steps, draw(st.integers(1, 4)), policy)
+
+
+def run(workers: Workers, data: st.DataObject, arrivals: int | None = None) -> None:
+    """Until the job is over, or for so many arrivals."""
+    schedule = workers.schedule
+    most = sum(phase.batches for phase in schedule.phases) + len(workers.ranks) * len(schedule.phases)
+    while not schedule.over and workers.arrivals != arrivals:
+        workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()), False)
+        assert workers.arrivals <= most
+
+
+def overshoot(phase: Phase) -> int:
+    return phase.done - phase.batches
+
+
+@many
+@given(jobs(), st.data())
+def test_every_gradient_counts_once_and_nobody_waits_for_ever(job: Job, data: st.DataObject) -> None:
+    workers = Workers(job.schedule(), job.num_workers)
+    run(workers, data)
+    assert workers.schedule.finished
+    assert workers.gradients_applied == workers.arrivals == workers.schedule.batches
+
+
+@many
+@given(jobs(policies=("none",)), st.data())
+def test_without_a_policy_each_phase_ends_with_exactly_its_batches(job: Job, data: st.DataObject) -> None:
+    workers = Workers(job.schedule(), job.num_workers)
+    run(workers, data)
+    assert [phase.done for phase in workers.schedule.phases] == [steps * job.num_workers for steps in job.steps]
+    for update in workers.updates:
+        assert update.ranks == tuple(range(job.num_workers)) if update.bsp else len(update.ranks) == 1
+    steps_under_bsp = sum(steps for kind, steps in zip(job.order, job.steps, strict=True) if kind == "1")
+    assert sum(update.bsp for update in workers.updates) == steps_under_bsp
+
+
+@many
+@given(jobs(), st.data())
+def test_a_policy_makes_each_phase_longer_by_less_than_a_step(job: Job, data: st.DataObject) -> None:
+    workers = Workers(job.schedule(), job.num_workers)
+    run(workers, data)
+    for phase in workers.schedule.phases:
+        assert 0 <= overshoot(phase) < job.num_workers
+        assert phase.bsp or job.policy == "greedy" or overshoot(phase) == 0
+
+
+@many
+@given(jobs(), st.data())
+def test_the_gradients_of_an_update_under_bsp_are_of_the_newest_weights(job: Job, data: st.DataObject) -> None:
+    """Under every policy: also when greedy takes those that wait, and when somebody was left out."""
+    workers = Workers(job.schedule(), job.num_workers)
+    run(workers, data)
+    assert all(set(update.behind) == {0} for update in workers.updates if update.bsp)
+    assert all(len(update.ranks) == 1 for update in workers.updates if not update.bsp)
+
+
+@many
+@given(jobs(policies=("elastic",)), st.data())
+def test_elastic_leaves_somebody_out_only_under_bsp_and_never_all(job: Job, data: st.DataObject) -> None:
+    workers = Workers(job.schedule(), job.num_workers)
+    while not workers.schedule.over:
+        phase, out = workers.schedule.current, set(workers.schedule.left_out)
+        assert len(out) < job.num_workers
+        assert not out & workers.computing
+        assert not out or workers.schedule.way is Way.BSP
+        run(workers, data, workers.arrivals + 1)
+        if workers.schedule.current == phase:
+            assert out <= workers.schedule.left_out
+
+
+@many
+@given(jobs(), st.data(), st.integers(0, 20), st.booleans())
+def test_after_a_wish_to_stop_nobody_computes_more_than_one_more_gradient(
+    job: Job, data: st.DataObject, wish_after: int, waiting: bool
+) -> None:
+    workers = Workers(job.schedule(), job.num_workers)
+    run(workers, data, wish_after)
+    schedule = workers.schedule
+    if schedule.over:
+        return
+    if waiting and workers.computing != workers.ranks:
+        schedule.want_stop()
+    else:
+        workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()), True)
+    since: list[int] = []
+    while not schedule.over:
+        since.append(data.draw(st.sampled_from(sorted(workers.computing))))
+        workers.arrive(since[-1], data.draw(st.booleans()), False)
+    assert len(set(since)) == len(since)
+    for rank in sorted(workers.ranks):  # and everybody leaves
+        workers.arrive(rank, False, False)
+    assert workers.gradients_applied == workers.arrivals
+
+
+@many
+@given(jobs(), st.data(), st.integers(0, 20))
+def test_a_job_that_is_resumed_does_what_was_left(job: Job, data: st.DataObject, until: int) -> None:
+    before = Workers(job.schedule(), job.num_workers)
+    run(before, data, until)
+    saved = [phase.done for phase in before.schedule.phases]
+    after = Workers(job.schedule(saved), job.num_workers)
+    assert after.schedule.batches == before.schedule.batches
+    assert after.schedule.over == before.schedule.over
+    run(after, data)
+    assert after.schedule.finished
+    assert after.gradients_applied == after.schedule.batches - sum(saved)
+    for phase, was in zip(after.schedule.phases, saved, strict=True):
+        assert phase.done >= was
+        assert 0 <= overshoot(phase) < job.num_workers
