@@ -12,7 +12,6 @@ from trainer.checkpoint import CheckpointFile, Saved
 from utils import SetupError
 
 JOB = {"network": "lenet", "switch_order": "10", "train_steps": [2, 3], "num_workers": 2, "momentum": 0.9}
-BEYOND = pytest.mark.xfail(strict=True, reason="a job that went beyond its batches is not seen as done")
 HALF_DONE = Saved([np.float32([[1, 2], [3, 4]]), np.float32([5])], [np.float32([[6, 7], [8, 9]])], [4, 1])
 
 
@@ -111,9 +110,7 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path):
         b"these are no arrays",
         b"PK\x03\x04 and nothing more",
         b"\x93NUMPY\x01\x00",
-        pytest.param(
-            b"", marks=pytest.mark.xfail(raises=EOFError, strict=True, reason="numpy.load raises EOFError: not caught")
-        ),
+        b"",
     ],
 )
 def test_something_else_is_no_checkpoint(tmp_path, content):
@@ -145,7 +142,6 @@ def test_a_file_with_a_damaged_description_is_no_checkpoint(tmp_path):
     refused(file, "is not a checkpoint")
 
 
-@pytest.mark.xfail(strict=True, reason="load reads the arrays outside of what check guards: BadZipFile")
 def test_a_file_with_a_damaged_array_is_no_checkpoint(tmp_path):
     file = file_of(tmp_path)
     file.save(HALF_DONE)
@@ -195,11 +191,7 @@ def test_a_checkpoint_from_before_a_flag_existed_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "done",
-    [
-        [4, 6],
-        pytest.param([5, 6], marks=BEYOND),
-        pytest.param([4, 7], marks=BEYOND),
-    ],
+    [[4, 6], [5, 6]],  # the last BSP round without a straggler may go beyond
 )
 def test_of_a_job_that_is_done_nothing_is_left_to_resume(tmp_path, done):
     file = file_of(tmp_path)

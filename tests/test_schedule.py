@@ -325,7 +325,8 @@ def test_a_phase_that_has_gone_beyond_its_end_is_done() -> None:
 def test_of_a_finished_job_nothing_is_left() -> None:
     schedule = Schedule("10", [2, 1], 2, "none", done=[4, 2])
     assert is_over(schedule, finished=True)
-    assert arrive(schedule, 1, 0) == [together(1), together(0)]
+    assert arrive(schedule, 1, 0) == [Step((), (1,)), Step((), (0,))]
+    assert schedule.dropped == [1, 1]
 
 
 def test_a_new_job_is_neither_finished_nor_over() -> None:

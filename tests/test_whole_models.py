@@ -337,7 +337,7 @@ def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_the_copy():
 def test_before_the_first_update_the_board_says_where_a_resumed_job_is():
     server = sync_switch_server("101", (1, 1, 1), 2, done=[2, 2, 0])
     board = board_of(server, server.pull(server.keys.board))
-    assert board == sync_switch.Board(False, False, 2, True, 4, (0, 0), (), (2, 2, 0))
+    assert board == sync_switch.Board(False, False, 2, True, 4, (0, 0), (), (0, 0), (2, 2, 0))
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,31 +62,37 @@ class CheckpointFile:
             SetupError: it is not there, is not a checkpoint, belongs to another job, or its job is done.
         """
         about = self.check()
-        with np.load(self.path) as arrays:
+        with self._opened() as arrays:
             model, velocity = (
                 [arrays[f"{name}-{number}"] for number in range(about[name])] for name in ("model", "velocity")
             )
         return Saved(model, velocity, about["done"])
 
-    def check(self) -> dict[str, Any]:
-        """Reads only what the file is about; errors as in `load`."""
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Mapping[str, np.ndarray]]:
         try:
             with np.load(self.path) as arrays:
-                about = json.loads(str(arrays["about"]))
-            theirs, done = about["job"], about["done"]
+                yield arrays
         except FileNotFoundError:
             raise SetupError(
                 f"--resume: there is no checkpoint {self.path}: name it with --checkpoint, and start without --resume "
                 "where the job never saved one (--ckpt-frequency)"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise SetupError(f"--resume: {self.path} is not a checkpoint: {error}") from None
+
+    def check(self) -> dict[str, Any]:
+        """Reads only what the file is about; errors as in `load`."""
+        with self._opened() as arrays:
+            about = json.loads(str(arrays["about"]))
+            theirs, done = dict(about["job"].items()), list(about["done"])
         for name, ours in self._job.items():
             if theirs.get(name) != ours:
                 raise SetupError(
                     f"--resume: checkpoint {self.path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
                     "give the same, or start without --resume"
                 )
-        if done == [steps * self._job["num_workers"] for steps in self._job["train_steps"]]:
+        batches = [steps * self._job["num_workers"] for steps in self._job["train_steps"]]
+        if all(there >= all_ for there, all_ in zip(done, batches, strict=True)):
             raise SetupError(f"--resume: the job of checkpoint {self.path} is done: nothing is left to train")
         return about

@@ -86,7 +86,7 @@ class BlockingQueries:
 class Advice:
     """Asks after each step in a thread of its own, where an answer is good for more than the step that it followed.
 
-    One question is under way at a time; a step that ends meanwhile is not asked about.
+    One question is under way at a time; a step that ends meanwhile is not asked about, but its accuracy is kept.
     """
 
     def __init__(self, client: StateClient) -> None:
@@ -94,11 +94,15 @@ class Advice:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="advice")
         self._question: Future[bool] | None = None
         self._in_step = True
+        self._accuracy: float | None = None  # that was not told yet
 
     def ask(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
         """Asks after the step of round `round_`. Arguments as in StateClient."""
+        self._accuracy = self._accuracy if accuracy is None else accuracy
+        self.in_step(0)
         if self._question is None:
-            self._question = self._pool.submit(self._ask, round_, step_s, transmission_s, accuracy)
+            self._question = self._pool.submit(self._ask, round_, step_s, transmission_s, self._accuracy)
+            self._accuracy = None
 
     def in_step(self, patience_s: float) -> bool:
         """Whether this worker is to stay in step with the others, by the latest answer that comes in time."""

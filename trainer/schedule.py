@@ -9,7 +9,7 @@ batch: one gradient of one worker. A phase of S steps has S * N batches, under B
   ends with its last batch, none is lost, and BSP begins with all workers at the same weights.
 - greedy: while a worker was told not to stay in step, ASP; the gradients that wait are applied as one update at once.
   Its batches are those of the next ASP phase; when they are used up, BSP goes on, straggler or not.
-  What is left for that phase may then be less than the workers have in flight: less than one step too much is done.
+  What is left for that phase may then be less than the workers have in flight; the gradients beyond it are dropped.
 - elastic: a worker that was told so is left out after the round that it has just computed for, until the phase ends.
   The rounds have fewer batches then, so there are more of them; the last may go less than one step beyond the phase.
 """
@@ -73,6 +73,7 @@ class Schedule:
         self.finished = False  # all phases are done
         self.over = False  # finished, or stopped: whoever arrives goes on to leave
         self.left_out: set[int] = set()
+        self.dropped = [0] * num_workers  # by rank, gradients that came when no batch was left for them
         self._ranks = frozenset(range(num_workers))
         self._arrived: set[int] = set()  # and wait
         self._alone: set[int] = set()  # were told not to stay in step
@@ -101,15 +102,21 @@ class Schedule:
         self._arrived.add(rank)
         if self.way is Way.BSP and not self.over:
             return self._arrive_under_bsp()
-        self._asp_phase.done += 1
+        return self._arrive_under_asp(rank)
+
+    def _arrive_under_asp(self, rank: int) -> Step:
+        phase = self._asp_phase
+        apply = (rank,) if phase.left else ()
+        phase.done += len(apply)
+        self.dropped[rank] += 1 - len(apply)
         if self.way is Way.ASP and not self.over:
             self.over = self._stop_wanted
             if not self.over and self._asp_must_close():
                 self.way = Way.CLOSING
         if self.way is Way.CLOSING and not self.over:
-            return Step((rank,), self._close_asp() if self._arrived == self._ranks else ())
+            return Step(apply, self._close_asp() if self._arrived == self._ranks else ())
         self._arrived.discard(rank)
-        return Step((rank,), (rank,))
+        return Step(apply, (rank,))
 
     def _arrive_under_bsp(self) -> Step:
         members = self._ranks - self.left_out

@@ -167,6 +167,7 @@ class SyncSwitchTrainer(Trainer):
             self._happened(SWITCH, f"phase {board.phase + 1} of {len(self._settings.order)}: {way}")
         elif board.bsp != before.bsp and not board.over and self._settings.order[board.phase] == "1":
             self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")
+        self._steps_lost += board.dropped[self.job.rank] - before.dropped[self.job.rank]
         if set(board.left_out) - set(before.left_out):
             self._happened(ELASTIC, f"on without worker(s) {', '.join(map(str, board.left_out))}")
         return board

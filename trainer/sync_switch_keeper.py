@@ -43,20 +43,22 @@ class Board:
     batches: int  # done in all
     freed: tuple[int, ...]  # by rank: how many of its gradients are dealt with
     left_out: tuple[int, ...]  # ranks
+    dropped: tuple[int, ...]  # by rank: how many of its gradients were not applied
     saved: tuple[int, ...]  # batches done of each phase in what was last saved
 
     @classmethod
     def read(cls, numbers: np.ndarray, num_workers: int) -> Board:
         """Reads the board's numbers."""
         over, finished, phase, bsp, batches, *rest = np.rint(numbers).astype(int).tolist()
-        freed, left_out, saved = rest[:num_workers], rest[num_workers : 2 * num_workers], rest[2 * num_workers :]
+        freed, left_out, dropped = (tuple(rest[part * num_workers :][:num_workers]) for part in range(3))
         ranks = tuple(rank for rank, flag in enumerate(left_out) if flag)
-        return cls(bool(over), bool(finished), phase, bool(bsp), batches, tuple(freed), ranks, tuple(saved))
+        saved = tuple(rest[3 * num_workers :])
+        return cls(bool(over), bool(finished), phase, bool(bsp), batches, freed, ranks, dropped, saved)
 
     @staticmethod
     def size(num_workers: int, num_phases: int) -> int:
         """How many numbers there are."""
-        return 5 + 2 * num_workers + num_phases
+        return 5 + 3 * num_workers + num_phases
 
 
 class SyncSwitchKeeper(ModelKeeper):
@@ -139,5 +141,6 @@ class SyncSwitchKeeper(ModelKeeper):
             schedule.batches,
             *self._freed,
             *(rank in schedule.left_out for rank in ranks),
+            *schedule.dropped,
             *self._saved,
         ]
