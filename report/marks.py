@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from metrics import Curve, Event, Mode, accuracy_at
-from utils import EVENT_KINDS
+from utils import ELASTIC, EVENT_KINDS, GREEDY, RELEASE, RESUME, SWITCH
 
 # Marks of one kind on one curve; more would hide it.
 MAX_TICKS = 30
@@ -20,11 +20,11 @@ _LEGEND_COLOUR = "#444444"  # of no mode: the marks take on the colour of their 
 # As Line2D takes them. What a curve has at its evaluations is filled, a mark is hollow or a tick across the curve.
 _HOLLOW = {"markerfacecolor": "white", "markeredgewidth": 1.8}
 _SHAPES: dict[str, dict[str, Any]] = {
-    "release": {"marker": "|", "markersize": 8, "markeredgewidth": 1.2},
-    "switch": {"marker": "|", "markersize": 22, "markeredgewidth": 2.6},
-    "greedy": {"marker": "*", "markersize": 14, **_HOLLOW},
-    "elastic": {"marker": "d", "markersize": 12, **_HOLLOW},
-    "resume": {"marker": "s", "markersize": 9, **_HOLLOW},
+    RELEASE: {"marker": "|", "markersize": 8, "markeredgewidth": 1.2},
+    SWITCH: {"marker": "|", "markersize": 22, "markeredgewidth": 2.6},
+    GREEDY: {"marker": "*", "markersize": 14, **_HOLLOW},
+    ELASTIC: {"marker": "d", "markersize": 12, **_HOLLOW},
+    RESUME: {"marker": "s", "markersize": 9, **_HOLLOW},
 }
 
 
@@ -39,11 +39,18 @@ class Marks:
 
 
 def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Event]]) -> list[Marks]:
-    """Puts the events of each curve onto it, the many of a kind thinned out; modes without a curve have no marks."""
+    """Puts the events of each curve onto it, the many of a kind thinned out; modes without a curve have no marks.
+
+    Releases before the first evaluation have none either: there is no curve yet, and there are others to see.
+    """
     found = []
     for kind in EVENT_KINDS:
         times = {
-            mode: [event.elapsed_s for event in events.get(mode, []) if event.kind == kind]
+            mode: [
+                event.elapsed_s
+                for event in events.get(mode, [])
+                if event.kind == kind and (kind != RELEASE or event.elapsed_s >= curve[0][0])
+            ]
             for mode, curve in curves.items()
             if curve
         }

@@ -46,6 +46,11 @@ def test_a_mark_is_on_the_curve_of_its_mode_at_the_time_of_the_event():
     ]
 
 
+def test_releases_before_the_first_evaluation_have_no_marks():
+    events = {WBSP: [Event(1.0, "release", ""), Event(4.0, "release", "")]}
+    assert place_marks({WBSP: [(4.0, 0.5), (8.0, 1.0)]}, events) == [Marks(WBSP, "release", [(4.0, 0.5)], every=1)]
+
+
 def test_a_mode_without_a_curve_has_no_marks():
     assert place_marks({WBSP: FAST, WBSP_PCC: []}, {SWITCH: releases(3), WBSP_PCC: releases(3)}) == []
 

@@ -135,6 +135,10 @@ class Trainer:
         assert self.job.evaluate is not None
         return self.job.evaluate()
 
+    def take_traffic(self) -> dict[str, int]:
+        """Bytes pushed and pulled in this round, under their names in its log."""
+        return self.exchange.take_traffic() if self.exchange is not None else {}
+
     def notes(self) -> dict[str, Any]:
         """What else the log of this round says."""
         return {}
@@ -263,8 +267,7 @@ class Trainer:
         loss = float(self._loss.mean().asscalar())
         if not math.isfinite(loss):
             raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l, for esync -ll)")
-        traffic = self.exchange.take_traffic() if self.exchange is not None else {}
-        record = self.measure.write_round(samples, accuracy, loss=loss, **traffic, **self.notes())
+        record = self.measure.write_round(samples, accuracy, loss=loss, **self.take_traffic(), **self.notes())
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:
             parts.append(f"accuracy {accuracy:.4f}")

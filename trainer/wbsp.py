@@ -9,6 +9,7 @@ Which worker is the slowest is measured: each asks the state server after an upl
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class Uploaded:
 
     model: list[mx.nd.NDArray] | None  # a release that this worker does not have yet; nobody else holds these arrays
     board: Board
+    traffic: dict[str, int]
 
 
 class WBSPTrainer(Trainer):
@@ -90,15 +92,13 @@ class WBSPTrainer(Trainer):
     With overlap (PCC, parallel communication and computation) a second thread uploads while this one trains on, and
     what it brings back is taken after the step that runs then; an upload may carry several steps. The two threads share
     no array: an update is computed into new arrays before they are handed over, and a release is pulled into new arrays
-    that are handed over when they are complete. Only the training thread touches weights. Without overlap the same is
-    done, and waited for.
+    that are handed over when they are complete. Only the training thread touches weights, and only the other one the
+    kvstore, once training has begun. Without overlap the same is done, and waited for.
     """
 
     rounds_in_step = False
 
-    def __init__(
-        self, job: Job, store: Any, local_rate: float, state: StateClient, overlap: bool
-    ) -> None:
+    def __init__(self, job: Job, store: Any, local_rate: float, state: StateClient, overlap: bool) -> None:
         """
         Args:
             local_rate: step size of the local steps.
@@ -108,7 +108,7 @@ class WBSPTrainer(Trainer):
         num_arrays = len(self.parameters.model())
         self._store = store
         self._keys = Keys(num_arrays, num_arrays, job.num_workers)
-        self.exchange = self._link = ModelLink(store, job.rank, self._keys, Board.size(job.num_workers))
+        self._link = ModelLink(store, job.rank, self._keys, Board.size(job.num_workers))
         self._local_rate = local_rate
         self._state = state
         self._overlap = overlap
@@ -118,6 +118,8 @@ class WBSPTrainer(Trainer):
         self._base: list[mx.nd.NDArray] = []  # its own model without what was not handed over yet
         self._steps = 0  # in its own model and not handed over
         self._board = Board(0, False, ())  # as the last upload brought it
+        self._traffic = Counter(bytes_pushed=0, bytes_pulled=0)
+        self._told_round = 0  # of the last accuracy that was handed over
         self._events: list[dict[str, str]] = []
         # Of whichever thread communicates:
         self._release = 0
@@ -161,6 +163,11 @@ class WBSPTrainer(Trainer):
         events, self._events = self._events, []
         return {"release": self._board.release} | ({"events": events} if events else {})
 
+    def take_traffic(self) -> dict[str, int]:
+        """Of the uploads that were taken in this round."""
+        traffic, self._traffic = self._traffic, Counter(bytes_pushed=0, bytes_pulled=0)
+        return dict(traffic)
+
     def end(self) -> None:
         """Uploads what was not uploaded yet."""
         self._take()
@@ -177,7 +184,8 @@ class WBSPTrainer(Trainer):
         update = [own - before for own, before in zip(model, self._base, strict=True)]
         self._base = [array.copy() for array in model]
         steps, self._steps = self._steps, 0
-        accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
+        accuracy = self.accuracy if self.evaluated_round > self._told_round else None
+        self._told_round = self.evaluated_round
         self._under_way = self._thread.submit(self._upload, update, steps, self.step_s, wants_stop, accuracy)
 
     def _take(self) -> None:
@@ -190,6 +198,7 @@ class WBSPTrainer(Trainer):
         uploaded = self._under_way.result()
         self._under_way = None
         self._board = uploaded.board
+        self._traffic.update(uploaded.traffic)
         if uploaded.model is None:
             return
         pairs = zip(uploaded.model, self.parameters.model(), self._base, strict=True)
@@ -212,12 +221,12 @@ class WBSPTrainer(Trainer):
         if self._state.query(self._release + 1, self._steps_in_release, step_s, transmission_s):
             board = Board.read(self._link.command(PUBLISH))
         if board.release == self._release:
-            return Uploaded(None, board)
+            return Uploaded(None, board, self._link.take_traffic())
         model, board = self._pull(update, board)
         self._release, self._steps_in_release = board.release, 0
         self._state.report(self._release + 1, step_s, transmission_s, self._accuracy)
         self._accuracy = None
-        return Uploaded(model, board)
+        return Uploaded(model, board, self._link.take_traffic())
 
     def _pull(self, like: Sequence[mx.nd.NDArray], board: Board) -> tuple[list[mx.nd.NDArray], Board]:
         """One whole release: pulls again where another one came meanwhile."""
