@@ -28,4 +28,6 @@ for mode in sync async dcasgd ssp local-sgd esync wbsp wbsp-pcc sync-switch; do
 done
 "$python" summary.py -b "$logs" -n lenet
 mkdir -p "$out"
-"$python" draw.py -b "$logs" -n lenet -o "$out" | tee "$out/table.txt"
+"$python" draw.py -b "$logs" -n lenet -o "$out" | grep -v -e "\.p[dn][fg]$" -e "^no figure" | tee "$out/table.txt"
+cp "$logs"/lenet/*/*.json "$out"
+rm -f "$out"/*.pdf

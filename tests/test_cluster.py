@@ -129,6 +129,21 @@ def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path
         )
 
 
+@pytest.mark.parametrize(
+    ("mode", "own"), [("wbsp-pcc", ("--max-seconds", "4")), ("sync-switch", ("--train-steps", "2", "4"))]
+)
+def test_resnet18_travels_whole_where_models_change_at_one_moment(tmp_path, mode, own):
+    flags = ["-e", "2", "-l", "0.0005", "-ll", "0.0005", "-b", "8", *own]
+    run_cluster(tmp_path, "-m", mode, "-n", "resnet18-v1", "--workers", "0,0.5", worker_flags=flags)
+    for rank, folder in enumerate(device_folders(tmp_path / "resnet18-v1" / mode)):
+        model_bytes = read_json(folder / RUN_FILE)["parameter_bytes"]
+        records = list(read_rounds(folder, no_warnings))
+        pushed = sum(record["bytes_pushed"] for record in records)
+        assert pushed // model_bytes > 1
+        assert pushed % model_bytes < 200 * len(records)  # whole models, with running statistics, and the board
+        assert any("accuracy" in record for record in records) == (rank == 0)
+
+
 def test_split_by_class_is_filed_apart_and_summarised(tmp_path):
     run_cluster(
         tmp_path, "-m", "sync", "--split-by-class", "--workers", "0,0", worker_flags=["--max-rounds", "3", "-e", "3"]
