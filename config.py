@@ -63,10 +63,14 @@ class Config:
         "--learning-rate",
         default=0.001,
         type=above_zero,
-        help="step size of SSGD, ASGD, DC-ASGD, SSP and standalone SGD",
+        help="step size of SSGD, ASGD, DC-ASGD, SSP, Sync-Switch and standalone SGD",
     )
     local_lr: float = _flag(
-        "-ll", "--local-lr", default=0.001, type=above_zero, help="step size of the local steps of ESync and local SGD"
+        "-ll",
+        "--local-lr",
+        default=0.001,
+        type=above_zero,
+        help="step size of the local steps of ESync, local SGD and WBSP",
     )
     global_lr: float = _flag(
         "-gl",
@@ -172,6 +176,7 @@ class Config:
         "--switch-order",
         default="10",
         type=switch_order,
+        mode="sync-switch",
         help="sync-switch: the phases, 1 for BSP and 0 for ASP",
     )
     train_steps: tuple[int, ...] = _flag(
@@ -180,6 +185,7 @@ class Config:
         type=at_least(1),
         nargs="+",
         metavar="STEPS",
+        mode="sync-switch",
         help="sync-switch: steps of each phase; a step is one batch on every worker, under ASP as many batches in all",
     )
     momentum: float = _flag(
@@ -203,6 +209,7 @@ class Config:
         type=at_least(0),
         nargs="+",
         metavar="STEPS",
+        mode="sync-switch",
         help="sync-switch: steps between two checkpoints, one number, or one for each phase (0: none)",
     )
     checkpoint: str = _flag(
@@ -297,12 +304,15 @@ def _check(config: Config) -> None:
             f"--switch-order {order} has {phases} phase(s), --ckpt-frequency {len(config.ckpt_frequency)} number(s): "
             "give one number, or one for each phase"
         )
+    if not any(config.ckpt_frequency) and (config.resume or config.checkpoint):
+        flag = "--resume" if config.resume else "--checkpoint"
+        raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
     if config.momentum == 1:
         raise SetupError("--momentum 1 never forgets: give a number from 0 to below 1")
     if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
         raise SetupError(
-            f"--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts; --switch-order "
-            f"{order} has no ASP phase behind a BSP phase: choose an order that ends with 10, or another policy"
+            "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP phase "
+            f"needs one behind it; --switch-order is {order}: choose one with a 1 that ends with 0, or another policy"
         )
     if config.straggler_policy == "elastic" and "1" not in order:
         raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")

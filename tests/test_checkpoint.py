@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from trainer.checkpoint import CheckpointFile, Saved
+from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from utils import SetupError
 
 JOB = {"network": "lenet", "switch_order": "10", "train_steps": [2, 3], "num_workers": 2, "momentum": 0.9}
@@ -204,3 +204,44 @@ def test_of_other_jobs_something_is_left(tmp_path, done):
     file = file_of(tmp_path)
     file.save(Saved(HALF_DONE.model, HALF_DONE.velocity, done))
     assert file.load().done == done
+
+
+@pytest.mark.parametrize("place", ["nowhere/checkpoint.npz", ""], ids=["a missing folder", "a folder itself"])
+def test_a_place_that_cannot_be_written_to_is_refused_before_training(tmp_path, place):
+    with pytest.raises(SetupError, match="cannot be written: name a file in a folder that is there"):
+        CheckpointFile(tmp_path / place, JOB).check_folder()
+    CheckpointFile(tmp_path / "checkpoint.npz", JOB).check_folder()
+
+
+def test_the_checkpoint_of_an_earlier_job_is_set_aside_and_not_lost(tmp_path):
+    file = file_of(tmp_path)
+    file.set_aside()  # there is none: nothing to do
+    file.save(HALF_DONE)
+    content = file.path.read_bytes()
+    file.set_aside()
+    assert not file.path.exists()
+    assert (tmp_path / "checkpoint.npz.old").read_bytes() == content
+
+
+def logged(*batches, **resumed):
+    """Round logs with these batches; `at3=7`: the one at index 3 is the first after a resumption with 7 batches."""
+    return [
+        {"batches": count} | ({"resumed_after": resumed[f"at{index}"]} if f"at{index}" in resumed else {})
+        for index, count in enumerate(batches)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "resumed_after", "kept", "lost"),
+    [
+        (logged(2, 4, 6, 8), 4, 2, 2),
+        (logged(2, 4, 6, 8), 8, 4, 0),
+        (logged(2, 4, 6, 8), 0, 0, 4),
+        # 6 and 8 were lost by the first resumption, and done again as 5 and 7; the second loses 9 alone.
+        (logged(2, 4, 6, 8, 5, 7, 9, at4=4), 7, 4, 1),
+        (logged(2, 4, 6, 8, 5, 7, 9, at4=4), 4, 2, 3),
+        ([], 4, 0, 0),
+    ],
+)
+def test_a_resumption_keeps_the_steps_up_to_the_checkpoint_and_counts_what_it_loses(rounds, resumed_after, kept, lost):
+    assert kept_and_lost(rounds, resumed_after) == (kept, lost)

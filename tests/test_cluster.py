@@ -1,5 +1,6 @@
 """Whole jobs as users start them: scripts/local_cluster with real processes, real data, the real state server."""
 
+import itertools
 import json
 import re
 import signal
@@ -46,6 +47,20 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
         assert all(len(record["time"]) == 1 for record in records) == (mode not in MANY_STEPS)
     last = list(read_rounds(folders[0], no_warnings))[-1]
     assert last["accuracy"] > 0.25  # chance is 0.1
+
+
+@pytest.mark.parametrize("mode", ["wbsp-pcc", "sync-switch"])
+def test_all_workers_stop_where_nobody_waits_for_a_round_of_all(tmp_path, mode):
+    flags = ["--target-accuracy", "0.12", "--eval-seconds", "1", "-l", "0.003", "-ll", "0.003"]
+    output = run_cluster(tmp_path, "-m", mode, "--workers", "0.02,0.1,0.3", worker_flags=flags)
+    first, *others = device_folders(tmp_path / "lenet" / mode)
+    assert "reached 0.12" in read_json(first / RUN_FILE)["ended"]
+    assert {read_json(folder / RUN_FILE)["ended"] for folder in others} == {"another worker asked for it"}
+    assert "done; the logs are in" in output
+    # Evaluations come by the clock, whatever rounds lie between; the last one is when it ends.
+    evaluated = [record["total_time"] for record in read_rounds(first, no_warnings) if "accuracy" in record]
+    assert evaluated[0] >= 1
+    assert all(after - before >= 1 for before, after in itertools.pairwise(evaluated[:-1]))
 
 
 def test_esync_gives_the_fast_workers_more_local_steps(tmp_path):

@@ -49,7 +49,8 @@ def test_the_phases_of_sync_switch_are_read():
     config = parse([*SWITCH, "--switch-order", "101", "--train-steps", "5", "6", "7", "--ckpt-frequency", "3"])
     assert (config.switch_order, config.train_steps, config.ckpt_steps) == ("101", (5, 6, 7), (3, 3, 3))
     assert parse(SWITCH).train_steps == (400, 7600)  # as published
-    assert parse([*SWITCH, "--resume"]).resume == parse([*SWITCH, "--resume", "1"]).resume == 1
+    saving = [*SWITCH, "--ckpt-frequency", "5"]
+    assert parse([*saving, "--resume"]).resume == parse([*saving, "--resume", "1"]).resume == 1
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,14 @@ def test_the_phases_of_sync_switch_are_read():
         (["--switch-order", "12"], "'12' is no order of phases"),
         (["--switch-order", ""], "'' is no order of phases"),
         (["--straggler-policy", "lazy"], "invalid choice: 'lazy' (choose from"),
-        (["--straggler-policy", "greedy", "--switch-order", "01"], "no ASP phase behind a BSP phase"),
+        (["--straggler-policy", "greedy", "--switch-order", "01"], "each BSP phase needs one behind it"),
         (["--straggler-policy", "elastic", "--switch-order", "0", "--train-steps", "9"], "has no BSP phase"),
+        (["--resume"], "--resume needs checkpoints"),
+        (["--checkpoint", "c.npz", "--ckpt-frequency", "0", "0"], "--checkpoint needs checkpoints"),
         (["--momentum", "1"], "give a number from 0 to below 1"),
         (["-m", "sync", "--momentum", "0.9"], "--momentum 0.9 belongs to mode sync-switch, not to sync"),
         (["-m", "esync", "--resume"], "--resume 1 belongs to mode sync-switch, not to esync"),
+        (["-m", "sync", "--ckpt-frequency", "5"], "--ckpt-frequency (5,) belongs to mode sync-switch, not to sync"),
         (["-m", "async", "--wbsp-overlap", "1"], "--wbsp-overlap 1 belongs to mode wbsp, not to async"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -219,6 +220,14 @@ def test_of_two_workers_neither_is_a_straggler() -> None:
     """Each is exactly one standard deviation from their mean, and not more."""
     pairs = [(0.05, 0.1), (0.05, 0.11), (0.05, 0.12), (0.01, 0.03), (0.04, 0.06)]
     assert [found(*cluster(*pair)) for pair in pairs] == [[]] * len(pairs)
+
+
+def test_who_was_left_out_by_elastic_hides_nobody_else() -> None:
+    rows = cluster(0.05, 0.05, 0.05, 0.1, 0.5)
+    rows[4] = dataclasses.replace(rows[4], action=TRAIN)  # and does not step any more
+    table = table_of("sync-switch-elastic", *rows)
+    assert POLICIES["sync-switch-elastic"].decide(table, 3, 0.0).action is TRAIN
+    assert POLICIES["sync-switch-elastic"].decide(table, 0, 0.0).action is SYNC
 
 
 def test_who_is_faster_than_the_others_is_no_straggler_and_makes_none() -> None:

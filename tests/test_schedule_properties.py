@@ -138,7 +138,7 @@ def test_without_a_policy_each_phase_ends_with_exactly_its_batches(job: Job, dat
 
 @many
 @given(jobs(), st.data())
-def test_only_elastic_makes_a_phase_longer_and_only_under_bsp_by_less_than_a_step(
+def test_only_a_straggler_policy_makes_a_phase_longer_and_only_under_bsp_by_less_than_a_step(
     job: Job, data: st.DataObject
 ) -> None:
     workers = Workers(job.schedule(), job.num_workers)

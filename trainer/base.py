@@ -79,7 +79,7 @@ class Job:
 class Trainer:
     """Trains until a limit, a target or a signal. Subclasses give the hooks; the loop knows no algorithm."""
 
-    # In a synchronous job all ranks do the same rounds, so the end of one must be the end of all.
+    # Where workers wait for each other, the end of one must be the end of all.
     rounds_in_step = True
     # Whether a step can be given up between its forward and its backward pass.
     can_abandon = False
@@ -266,7 +266,7 @@ class Trainer:
         assert self._loss is not None
         loss = float(self._loss.mean().asscalar())
         if not math.isfinite(loss):
-            raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l, for esync -ll)")
+            raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l or -ll)")
         record = self.measure.write_round(samples, accuracy, loss=loss, **self.take_traffic(), **self.notes())
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:

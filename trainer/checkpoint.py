@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,24 @@ class CheckpointFile:
         """
         self.path = path
         self._job = dict(job)
+
+    def check_folder(self) -> None:
+        """Makes sure that the file can be written when its time comes.
+
+        Raises:
+            SetupError: it cannot.
+        """
+        folder = self.path.parent
+        if self.path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise SetupError(
+                f"checkpoint {self.path} cannot be written: name a file in a folder that is there and can be written "
+                "to with --checkpoint"
+            )
+
+    def set_aside(self) -> None:
+        """Another job begins here: the checkpoint of the one before does not fit its logs. It stays, as `*.old`."""
+        if self.path.exists():
+            self.path.replace(self.path.with_name(f"{self.path.name}.old"))
 
     def save(self, saved: Saved) -> None:
         """Replaces the file.
@@ -96,3 +115,27 @@ class CheckpointFile:
         if all(there >= all_ for there, all_ in zip(done, batches, strict=True)):
             raise SetupError(f"--resume: the job of checkpoint {self.path} is done: nothing is left to train")
         return about
+
+
+def kept_and_lost(rounds: Sequence[Mapping[str, Any]], resumed_after: int) -> tuple[int, int]:
+    """How many of a worker's logged steps are in the model that a job is resumed with, and how many this resumption
+    loses; those that an earlier one lost are neither.
+
+    Args:
+        rounds: its round logs, one step each, over all resumptions.
+        resumed_after: batches of all workers in the checkpoint.
+    """
+    kept: list[int] = []
+
+    def lose_after(batches: int) -> int:
+        before = len(kept)
+        while kept and kept[-1] > batches:
+            kept.pop()
+        return before - len(kept)
+
+    for record in rounds:
+        if "resumed_after" in record:
+            lose_after(record["resumed_after"])
+        kept.append(record.get("batches", 0))
+    lost = lose_after(resumed_after)
+    return len(kept), lost

@@ -1,4 +1,4 @@
-"""Which trainer and which kind of kvstore a mode has. The one place where modes are told apart."""
+"""Which trainer and which kind of kvstore a mode has."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Site:
 
 def checkpoint_file(config: Config, num_workers: int) -> CheckpointFile:
     """The checkpoint of this job; with other values of these flags it would be another job."""
-    same = ("network", "dataset", "split_by_class", "seed", "switch_order", "momentum")
+    same = ("network", "dataset", "split_by_class", "batch_size", "seed", "switch_order", "momentum")
     job = {name: getattr(config, name) for name in same}
     job |= {"train_steps": list(config.train_steps), "num_workers": num_workers}
     return CheckpointFile(config.checkpoint_path, job)

@@ -53,12 +53,15 @@ class Parameters:
         """All that a model is: the weights themselves, and behind them what `statistics` returns."""
         return [*self.weights, *self.statistics()]
 
+    def take_back(self, model: Sequence[mx.nd.NDArray]) -> None:
+        """What was written into the arrays of `model` becomes the network's: the weights are already."""
+        self.set_statistics(model[len(self.weights) :])
+
     def replace(self, model: Sequence[mx.nd.NDArray]) -> None:
         """Copies other arrays of the shapes of `model` into the network."""
-        weights = self.weights
-        for weight, array in zip(weights, model, strict=False):
+        for weight, array in zip(self.weights, model, strict=False):
             array.copyto(weight)
-        self.set_statistics(model[len(weights) :])
+        self.take_back(model)
 
     def gather_auxiliary(self) -> mx.nd.NDArray:
         """A copy of all auxiliary parameters as one flat array: many small keys would cost more than this copy."""

@@ -7,7 +7,8 @@ batch: one gradient of one worker. A phase of S steps has S * N batches, under B
 - Under ASP each gradient is applied when it arrives. Every worker has one in flight then. So an ASP phase closes when
   as many batches are left as there are other workers: each of them is applied when it arrives, and waits. Thus a phase
   ends with its last batch, none is lost, and BSP begins with all workers at the same weights.
-- greedy: while a worker was told not to stay in step, ASP; the gradients that wait are applied as one update at once.
+- greedy: while a worker was told not to stay in step, ASP; the gradients that wait are applied as one update at once,
+  so that the last round of the phase may go less than one step beyond it.
   Its batches are those of the next ASP phase; when they are used up, BSP goes on, straggler or not.
   What is left for that phase may then be less than the workers have in flight; the gradients beyond it are dropped.
 - elastic: a worker that was told so is left out after the round that it has just computed for, until the phase ends.

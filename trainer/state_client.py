@@ -61,7 +61,7 @@ class StateClient:
     ) -> None:
         """
         Args:
-            policy: ESync's rule for the job.
+            policy: the job's rule, by the state server's name of it.
             epsilon_s: tolerance of the preprint's rule.
             host_name: this worker's host, for the status page.
             device: this worker's device, for the status page.

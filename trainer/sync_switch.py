@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trainer.base import Job, Trainer
-from trainer.checkpoint import CheckpointFile, Saved
+from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.engine import mx
 from trainer.queries import Advice
 from trainer.schedule import Schedule
@@ -70,6 +70,7 @@ class SyncSwitchTrainer(Trainer):
         self._saved_steps = 0
         self._events: list[dict[str, str]] = []
         self._steps_lost = 0
+        self._resumed_after: int | None = None  # batches, to be logged once
 
     # ---------------------------------------------------------------------------------------------- the hooks
 
@@ -94,14 +95,19 @@ class SyncSwitchTrainer(Trainer):
 
     def open_measure(self, folder: Path) -> Measure:
         """Goes on with the logs of the job that is resumed, and with the samples behind those of the checkpoint."""
-        rounds = list(read_rounds(folder, logging.warning)) if self._resume else []
-        if not rounds:
+        if not self._resume:
+            if self._settings.saves and self.job.rank == 0:
+                self._checkpoint.set_aside()
             return super().open_measure(folder)
-        kept = sum(record.get("batches", 0) <= self._board.batches for record in rounds)
+        self._happened(RESUME, f"resumed after {self._board.batches} batches")
+        self._resumed_after = self._board.batches
+        rounds = list(read_rounds(folder, logging.warning))
+        if not rounds:
+            logging.warning("%s holds no logs of the job that is resumed: the samples begin anew", folder)
+            return super().open_measure(folder)
+        kept, self._steps_lost = kept_and_lost(rounds, self._board.batches)
         for _ in range(kept):
             next(self.job.batches)
-        self._steps_lost = len(rounds) - kept  # they came after the checkpoint
-        self._happened(RESUME, f"resumed after {self._board.batches} batches")
         self.rounds = int(rounds[-1]["num_iters"])
         return Measure(folder, rounds_before=self.rounds, elapsed_before_s=rounds[-1]["total_time"])
 
@@ -125,7 +131,8 @@ class SyncSwitchTrainer(Trainer):
         begin = time.monotonic()
         self._link.wait_until_sent(self._sending)
         self._transmission_s = time.monotonic() - begin
-        alone = not self._advice.in_step(ADVICE_SHARE * self.step_s)
+        waits = self._settings.policy != "none"  # else no answer can change anything
+        alone = not self._advice.in_step(ADVICE_SHARE * self.step_s if waits else 0.0)
         board = self._link.command(COMPUTED, wants_stop, alone)
         self._gradients_sent += 1
         if not self._is_dealt_with(self._read(board)):
@@ -139,6 +146,8 @@ class SyncSwitchTrainer(Trainer):
     def notes(self) -> dict[str, Any]:
         """How far the job is, and what happened."""
         notes: dict[str, Any] = {"batches": self._board.batches}
+        if self._resumed_after is not None:
+            notes["resumed_after"], self._resumed_after = self._resumed_after, None
         if self._events:
             notes["events"], self._events = self._events, []
         if self._steps_lost:
@@ -154,9 +163,8 @@ class SyncSwitchTrainer(Trainer):
     # ---------------------------------------------------------------------------------------------- the server
 
     def _pull(self, model: list[mx.nd.NDArray]) -> None:
-        """Pulls the model; its weights are the network's own arrays."""
         self._link.pull(model)
-        self.parameters.set_statistics(model[len(self.parameters.weights) :])
+        self.parameters.take_back(model)
 
     def _read(self, numbers: np.ndarray) -> Board:
         """Takes the board, and notes what has changed on it."""

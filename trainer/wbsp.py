@@ -116,22 +116,24 @@ class WBSPTrainer(Trainer):
         self._under_way: Future[Uploaded] | None = None
         self._released: list[mx.nd.NDArray] = []  # the global model as this worker knows it
         self._base: list[mx.nd.NDArray] = []  # its own model without what was not handed over yet
-        self._steps = 0  # in its own model and not handed over
+        self._steps_to_hand_over = 0
+        self._stop_to_hand_over = False
         self._board = Board(0, False, ())  # as the last upload brought it
         self._traffic = Counter(bytes_pushed=0, bytes_pulled=0)
         self._told_round = 0  # of the last accuracy that was handed over
         self._events: list[dict[str, str]] = []
         # Of whichever thread communicates:
-        self._release = 0
-        self._steps_in_release = 0  # local steps that were uploaded since then
-        self._accuracy: float | None = None  # to be told to the state server
+        self._pulled_release = 0
+        self._pull_s = 0.0  # that it took
+        self._steps_since = 0  # local steps that were uploaded since then
+        self._accuracy_to_tell: float | None = None  # to the state server
 
     def broadcast(self) -> None:
         """The initial model is release 0."""
         begin_job(self._state, self._store, self.job)
         model = self.parameters.model()
         self._link.define(WBSPKeeper(self._keys), model, model)
-        self.parameters.set_statistics(model[len(self.parameters.weights) :])
+        self.parameters.take_back(model)
         self._released = self._base = [array.copy() for array in model]
         self._state.report(1, self.step_s, 0.0, None)
 
@@ -142,10 +144,11 @@ class WBSPTrainer(Trainer):
     def synchronize(self, wants_stop: bool) -> bool:
         """Takes what an upload brought, and begins the next; with overlap it waits for neither."""
         self.measure.enter(GLOBAL_AGGREGATE)
-        self._steps += 1
+        self._steps_to_hand_over += 1
+        self._stop_to_hand_over |= wants_stop
         if self._under_way is None or self._under_way.done():
             self._take()
-            self._hand_over(wants_stop)
+            self._hand_over()
         if not self._overlap:
             self._take()
         return self._board.stop
@@ -171,22 +174,23 @@ class WBSPTrainer(Trainer):
     def end(self) -> None:
         """Uploads what was not uploaded yet."""
         self._take()
-        if self._steps:
-            self._hand_over(wants_stop=False)
+        if self._steps_to_hand_over:
+            self._hand_over()
             self._take()
         self._thread.shutdown()
 
     # --------------------------------------------------------------------------------- of the training thread
 
-    def _hand_over(self, wants_stop: bool) -> None:
+    def _hand_over(self) -> None:
         """Begins to upload the difference between this worker's model and its base."""
         model = self.parameters.model()
         update = [own - before for own, before in zip(model, self._base, strict=True)]
         self._base = [array.copy() for array in model]
-        steps, self._steps = self._steps, 0
+        steps, self._steps_to_hand_over = self._steps_to_hand_over, 0
         accuracy = self.accuracy if self.evaluated_round > self._told_round else None
         self._told_round = self.evaluated_round
-        self._under_way = self._thread.submit(self._upload, update, steps, self.step_s, wants_stop, accuracy)
+        arguments = (update, steps, self.step_s, self._stop_to_hand_over, accuracy)
+        self._under_way = self._thread.submit(self._upload, *arguments)
 
     def _take(self) -> None:
         """Waits for the upload under way, if there is one, and takes a release that it brought.
@@ -214,18 +218,21 @@ class WBSPTrainer(Trainer):
         """Uploads, releases if this worker is the slowest, and pulls a release that is new to it."""
         begin = time.monotonic()
         self._link.wait_until_sent(self._link.begin_to_send(update))
-        transmission_s = time.monotonic() - begin
+        # The way back counts as well: who needs longer for that than others for a step is the slowest.
+        transmission_s = time.monotonic() - begin + self._pull_s
         board = Board.read(self._link.command(UPLOADED, wants_stop))
-        self._steps_in_release += steps
-        self._accuracy = self._accuracy if accuracy is None else accuracy
-        if self._state.query(self._release + 1, self._steps_in_release, step_s, transmission_s):
+        self._steps_since += steps
+        self._accuracy_to_tell = self._accuracy_to_tell if accuracy is None else accuracy
+        if self._state.query(self._pulled_release + 1, self._steps_since, step_s, transmission_s):
             board = Board.read(self._link.command(PUBLISH))
-        if board.release == self._release:
+        if board.release == self._pulled_release:
             return Uploaded(None, board, self._link.take_traffic())
+        begin = time.monotonic()
         model, board = self._pull(update, board)
-        self._release, self._steps_in_release = board.release, 0
-        self._state.report(self._release + 1, step_s, transmission_s, self._accuracy)
-        self._accuracy = None
+        self._pull_s = time.monotonic() - begin
+        self._pulled_release, self._steps_since = board.release, 0
+        self._state.report(self._pulled_release + 1, step_s, transmission_s, self._accuracy_to_tell)
+        self._accuracy_to_tell = None
         return Uploaded(model, board, self._link.take_traffic())
 
     def _pull(self, like: Sequence[mx.nd.NDArray], board: Board) -> tuple[list[mx.nd.NDArray], Board]:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from server.messages import Action
 from server.policies.policy import Decision, Policy, sync, train
 from server.state import STEP_TIME_WINDOW, Row, Table
 
@@ -39,11 +40,15 @@ def throughput(row: Row) -> float | None:
     return row.samples / row.steps / row.step_time
 
 
-def stragglers(table: Table) -> dict[int, str]:
-    """The stragglers by rank, with the reason in words; none while one of the throughputs is not known. O(N)."""
+def stragglers(table: Table, left_out: Collection[int] = ()) -> dict[int, str]:
+    """The stragglers by rank, with the reason in words; none while one of the throughputs is not known. O(N).
+
+    Args:
+        left_out: ranks that do not count.
+    """
     known: dict[int, float] = {}
     for row in table.rows:
-        if row.counted:
+        if row.counted and row.rank not in left_out:
             value = throughput(row)
             if value is None:
                 return {}
@@ -77,8 +82,12 @@ def greedy(table: Table, rank: int, now: float) -> Decision:
 
 
 def elastic(table: Table, rank: int, now: float) -> Decision:
-    """All but a straggler stay in step. Arguments as in `greedy`."""
-    reason = stragglers(table).get(rank)
+    """All but a straggler stay in step. Arguments as in `greedy`.
+
+    One that was left out does not step any more; it would hide others behind its last throughput.
+    """
+    left_out = {row.rank for row in table.rows if row.action is Action.TRAIN and row.rank != rank}
+    reason = stragglers(table, left_out).get(rank)
     return train(reason) if reason else sync("is no straggler")
 
 
