@@ -90,7 +90,7 @@ class SyncSwitchTrainer(Trainer):
         self._link.define(keeper, [*model, *copies], model)
         self._pull(model)
         self._board = Board.read(self._link.read_board(), self.job.num_workers)
-        self._saved_steps = self._board.batches // self.job.num_workers
+        self._saved_steps = sum(self._board.saved) // self.job.num_workers
         self._state.report(1, self.step_s, 0.0, None)
 
     def open_measure(self, folder: Path) -> Measure:
@@ -99,13 +99,13 @@ class SyncSwitchTrainer(Trainer):
             if self._settings.saves and self.job.rank == 0:
                 self._checkpoint.set_aside()
             return super().open_measure(folder)
-        self._happened(RESUME, f"resumed after {self._board.batches} batches")
-        self._resumed_after = self._board.batches
+        self._resumed_after = sum(self._board.saved)  # others may have begun already
+        self._happened(RESUME, f"resumed after {self._resumed_after} batches")
         rounds = list(read_rounds(folder, logging.warning))
         if not rounds:
             logging.warning("%s holds no logs of the job that is resumed: the samples begin anew", folder)
             return super().open_measure(folder)
-        kept, self._steps_lost = kept_and_lost(rounds, self._board.batches)
+        kept, self._steps_lost = kept_and_lost(rounds, self._resumed_after)
         for _ in range(kept):
             next(self.job.batches)
         self.rounds = int(rounds[-1]["num_iters"])
