@@ -11,23 +11,13 @@ if the slowest has uploaded and was not the slowest then. Else such a release wo
 from __future__ import annotations
 
 from server.messages import Action
+from server.policies.journal import delay
 from server.policies.policy import Decision, Policy, sync, train
-from server.state import Row, Table
-
-
-def delay(row: Row) -> float:
-    """d_k in seconds; infinite while the worker's step time is not known."""
-    return row.reach_server_time
+from server.state import Table
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:
-    """Answers a QUERY.
-
-    Args:
-        table: the state table; the asker's row holds what it has just told.
-        rank: of the asker.
-        now: not used: who is the slowest does not depend on the moment.
-    """
+    """Answers a QUERY of worker `rank`; `now` is not used, since who is the slowest does not depend on the moment."""
     asker, slowest = table.rows[rank], table.slowest
     if asker.local_iteration == 0:
         return train("nothing uploaded in this round yet")
