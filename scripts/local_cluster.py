@@ -178,8 +178,6 @@ def check_worker_flags(
     traces = ("straggler_trace",) if any(options.straggler_traces) else ()
     for parsed, own in worker_configs(options, ours):
         config.check_job(parsed, options.num_servers, len(options.step_times_s))
-        if parsed.straggler_trace:
-            straggler_trace.read(ROOT / parsed.straggler_trace)
         for name in (*CLUSTERS_OWN, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
             if value != expected:
@@ -189,6 +187,8 @@ def check_worker_flags(
                     f"{flag} {value} behind `--` contradicts {whose}, where it is {there}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
+        if parsed.straggler_trace:
+            straggler_trace.read(ROOT / parsed.straggler_trace)
 
 
 def worker_configs(options: Options, ours: tuple[str, ...] = ()) -> Iterator[tuple[config.Config, config.Config]]:

@@ -115,9 +115,25 @@ def test_each_worker_gets_its_rows_step_time_and_trace(tmp_path):
 
 
 def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tmp_path):
-    path = cluster(tmp_path, "0.25,\n0.5,\n")
-    told = worker_configs("--cluster", str(path), "--", "--straggler-trace", "all.csv")
-    assert [worker.straggler_trace for worker in told] == ["all.csv"] * 2
+    path, trace = cluster(tmp_path, "0.25,\n0.5,\n"), tmp_path / "all.csv"
+    trace.write_text(TRACE)
+    told = worker_configs("--cluster", str(path), "--", "--straggler-trace", str(trace))
+    assert [worker.straggler_trace for worker in told] == [str(trace)] * 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--", "--straggler-trace", "nowhere.csv"], "nowhere.csv cannot be read"),
+        (["-m", "wbsp", "--servers", "2"], "mode wbsp keeps the model on one parameter server, here there are 2"),
+        (["-m", "sync-switch", "--", "--train-steps", "9000000", "1"], "27000003 batches of all workers"),
+    ],
+)
+def test_what_the_workers_would_refuse_is_one_line_before_anything_starts(tmp_path, capsys, flags, complaint):
+    assert local_cluster.main(["--log-base", str(tmp_path / "logs"), *flags]) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert not (tmp_path / "logs").exists()
 
 
 def test_a_trace_for_all_workers_contradicts_those_of_the_cluster_file(tmp_path, capsys):

@@ -341,7 +341,7 @@ def test_the_trials_stragglers_are_a_setting(tmp_path, capsys):
     [
         ["--switch-order", "01", "--train-steps", "1", "2"],
         ["--train-steps", "7"],
-        ["--resume", "1"],
+        ["--resume", "1", "--ckpt-frequency", "5"],
         ["--max-rounds", "5"],
         ["--max-seconds", "5"],
         ["--target-accuracy", "0.5"],

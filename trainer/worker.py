@@ -47,14 +47,14 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     if cluster is not None:
         roles.check_address(cluster)
         check_job(config, cluster.num_servers, cluster.num_workers)
+        checkpoint = checkpoint_file(config, cluster.num_workers)
+        if config.resume and checkpoint.path.exists():  # rank 0 needs it, and who that will be is not known yet
+            checkpoint.check()
     place = _workplace(config, signals)
     if cluster is None:
         return _train(config, None, None, place)
     if any(config.ckpt_steps):
-        checkpoint = checkpoint_file(config, cluster.num_workers)
-        checkpoint.check_folder()
-        if config.resume and checkpoint.path.exists():  # rank 0 needs it, and who that will be is not known yet
-            checkpoint.check()
+        checkpoint_file(config, cluster.num_workers).check_folder()
     with roles.joined(cluster, MODES[config.mode].store_type, config.start_timeout) as store:
         setup_logging(f"worker {store.rank} {config.device}")
         return _train(config, cluster, store, place)
