@@ -15,7 +15,7 @@ from state_server_process import running_state_server
 import summary
 from utils import RUN_FILE, iter_files, read_json, read_rounds
 
-WORKERS = "0,0,0.2"
+WORKERS = "0,0,0.05"
 MANY_STEPS = ("esync", "local-sgd")  # modes whose rounds have more than one local step
 
 
@@ -27,7 +27,8 @@ def no_warnings(text):
 def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
     rounds = 8 if mode in MANY_STEPS else 60 if mode == "ssp" else 30
     servers = "2" if mode == "dcasgd" else "1"
-    flags = ["--max-rounds", str(rounds), "-e", "4", "-l", "0.001", "-ll", "0.0005"]
+    every = max(3, rounds // 3)  # an evaluation takes as long as many rounds
+    flags = ["--max-rounds", str(rounds), "-e", str(every), "-l", "0.0006" if mode == "ssp" else "0.001", "-ll", "0.0005"]
     output = run_cluster(
         tmp_path, "-m", mode, "-n", "lenet", "--workers", WORKERS, "--servers", servers, worker_flags=flags
     )
@@ -43,7 +44,7 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
         assert all(model_bytes <= record["bytes_pushed"] < model_bytes + 100 for record in records)
         assert all(record["bytes_pulled"] == record["bytes_pushed"] for record in records)
         evaluated = [record["num_iters"] for record in records if "accuracy" in record]
-        assert evaluated == (sorted({*range(4, rounds + 1, 4), rounds}) if rank == 0 else [])
+        assert evaluated == (sorted({*range(every, rounds + 1, every), rounds}) if rank == 0 else [])
         assert all(len(record["time"]) == 1 for record in records) == (mode not in MANY_STEPS)
     last = list(read_rounds(folders[0], no_warnings))[-1]
     assert last["accuracy"] > 0.25  # chance is 0.1
@@ -134,7 +135,7 @@ def test_a_state_server_that_comes_back_costs_no_round(tmp_path):
 
 
 def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path):
-    flags = ["--max-rounds", "2", "-e", "100", "-ll", "0.0005", "-b", "8", "--dataset", "fashion-mnist"]
+    flags = ["--max-rounds", "2", "-e", "100", "-ll", "0.0005", "-b", "64", "--dataset", "fashion-mnist"]
     run_cluster(tmp_path, "-m", "esync", "-n", "resnet18-v1", "--workers", "0,0.5", worker_flags=flags)
     for folder in device_folders(tmp_path / "resnet18-v1" / "esync"):
         run = read_json(folder / RUN_FILE)
@@ -144,19 +145,15 @@ def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path
         )
 
 
-@pytest.mark.parametrize(
-    ("mode", "own"), [("wbsp-pcc", ("--max-seconds", "4")), ("sync-switch", ("--train-steps", "2", "4"))]
-)
-def test_resnet18_travels_whole_where_models_change_at_one_moment(tmp_path, mode, own):
-    flags = ["-e", "2", "-l", "0.0005", "-ll", "0.0005", "-b", "8", *own]
-    run_cluster(tmp_path, "-m", mode, "-n", "resnet18-v1", "--workers", "0,0.5", worker_flags=flags)
-    for rank, folder in enumerate(device_folders(tmp_path / "resnet18-v1" / mode)):
+def test_resnet18_travels_whole_where_models_change_at_one_moment(tmp_path):
+    flags = ["-e", "100", "-l", "0.0005", "-b", "64", "--train-steps", "1", "1"]
+    run_cluster(tmp_path, "-m", "sync-switch", "-n", "resnet18-v1", "--workers", "0,0", worker_flags=flags)
+    for folder in device_folders(tmp_path / "resnet18-v1" / "sync-switch"):
         model_bytes = read_json(folder / RUN_FILE)["parameter_bytes"]
-        records = list(read_rounds(folder, no_warnings))
-        pushed = sum(record["bytes_pushed"] for record in records)
-        assert pushed // model_bytes > 1
-        assert pushed % model_bytes < 200 * len(records)  # whole models, with running statistics, and the board
-        assert any("accuracy" in record for record in records) == (rank == 0)
+        for record in read_rounds(folder, no_warnings):
+            # The model with its running statistics, and the board.
+            assert model_bytes < record["bytes_pushed"] < model_bytes + 200
+            assert record["bytes_pulled"] > model_bytes
 
 
 def test_split_by_class_is_filed_apart_and_summarised(tmp_path):

