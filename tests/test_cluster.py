@@ -28,7 +28,8 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
     rounds = 8 if mode in MANY_STEPS else 60 if mode == "ssp" else 30
     servers = "2" if mode == "dcasgd" else "1"
     every = max(3, rounds // 3)  # an evaluation takes as long as many rounds
-    flags = ["--max-rounds", str(rounds), "-e", str(every), "-l", "0.0006" if mode == "ssp" else "0.001", "-ll", "0.0005"]
+    step_size = "0.0006" if mode == "ssp" else "0.001"
+    flags = ["--max-rounds", str(rounds), "-e", str(every), "-l", step_size, "-ll", "0.0005"]
     output = run_cluster(
         tmp_path, "-m", mode, "-n", "lenet", "--workers", WORKERS, "--servers", servers, worker_flags=flags
     )
