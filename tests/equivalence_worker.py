@@ -26,7 +26,6 @@ from trainer.checkpoint import CheckpointFile
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
-from trainer.local_sgd import LocalSGDTrainer
 from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
@@ -105,8 +104,6 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         trainer: Trainer
         if algorithm == "sync":
             trainer = SyncTrainer(mine, store, STEP_SIZE)
-        elif algorithm == "local-sgd":
-            trainer = LocalSGDTrainer(mine, store, STEP_SIZE, 1.0, 0.5, sync_every=1)
         elif algorithm == "esync":
             state = OneStepARound()
             queries = BlockingQueries(state)

@@ -23,7 +23,7 @@ def no_warnings(text):
     raise AssertionError(text)
 
 
-@pytest.mark.parametrize("mode", ["esync", "sync", "async", "dcasgd", "ssp", "local-sgd"])
+@pytest.mark.parametrize("mode", ["esync", "sync", "dcasgd", "ssp", "local-sgd"])
 def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
     rounds = 8 if mode in MANY_STEPS else 60 if mode == "ssp" else 30
     servers = "2" if mode == "dcasgd" else "1"
@@ -47,14 +47,28 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
         evaluated = [record["num_iters"] for record in records if "accuracy" in record]
         assert evaluated == (sorted({*range(every, rounds + 1, every), rounds}) if rank == 0 else [])
         assert all(len(record["time"]) == 1 for record in records) == (mode not in MANY_STEPS)
+        if mode == "local-sgd":
+            assert {(record["num_samples"], len(record["time"])) for record in records} == {(8 * 64, 8 + 1)}
+    if mode == "ssp":
+        assert_within_staleness(folders[0], folders[2], staleness=3)
     last = list(read_rounds(folders[0], no_warnings))[-1]
     assert last["accuracy"] > 0.25  # chance is 0.1
+
+
+def assert_within_staleness(fast_folder, slow_folder, staleness):
+    fast, slow = (
+        [record["total_time"] for record in read_rounds(folder, no_warnings)] for folder in (fast_folder, slow_folder)
+    )
+    for clock, when in enumerate(fast[:-1], start=1):
+        # The slow one had pushed the gradient of round `clock - staleness` by then; that round's log follows its pull.
+        assert sum(time < when + 0.05 for time in slow) >= clock - staleness - 1
+    assert fast[10] > slow[6]  # and it really waited: alone it would have been done long before
 
 
 @pytest.mark.parametrize("mode", ["wbsp-pcc", "sync-switch"])
 def test_all_workers_stop_where_nobody_waits_for_a_round_of_all(tmp_path, mode):
     flags = ["--target-accuracy", "0.12", "--eval-seconds", "1", "-l", "0.003", "-ll", "0.003"]
-    output = run_cluster(tmp_path, "-m", mode, "--workers", "0.02,0.1,0.3", worker_flags=flags)
+    output = run_cluster(tmp_path, "-m", mode, "--workers", "0.02,0.2", worker_flags=flags)
     first, *others = device_folders(tmp_path / "lenet" / mode)
     assert "reached 0.12" in read_json(first / RUN_FILE)["ended"]
     assert {read_json(folder / RUN_FILE)["ended"] for folder in others} == {"another worker asked for it"}
@@ -63,6 +77,9 @@ def test_all_workers_stop_where_nobody_waits_for_a_round_of_all(tmp_path, mode):
     evaluated = [record["total_time"] for record in read_rounds(first, no_warnings) if "accuracy" in record]
     assert evaluated[0] >= 1
     assert all(after - before >= 1 for before, after in itertools.pairwise(evaluated[:-1]))
+    if mode == "wbsp-pcc":
+        happened = [event for record in read_rounds(first, no_warnings) for event in record.get("events", [])]
+        assert {event["kind"] for event in happened} == {"release"}
 
 
 def test_esync_gives_the_fast_workers_more_local_steps(tmp_path):
@@ -76,28 +93,6 @@ def test_esync_gives_the_fast_workers_more_local_steps(tmp_path):
     assert set(steps[2]) == {1}  # the straggler never takes a second one
     middle = [sorted(worker)[len(worker) // 2] for worker in steps]
     assert middle[0] > middle[1] > middle[2]
-
-
-def test_local_sgd_takes_the_same_number_of_steps_everywhere(tmp_path):
-    flags = ["--max-rounds", "3", "-e", "100", "--sync-every", "5"]
-    run_cluster(tmp_path, "-m", "local-sgd", "--workers", "0,0.1", worker_flags=flags)
-    for folder in device_folders(tmp_path / "lenet" / "local-sgd"):
-        for record in read_rounds(folder, no_warnings):
-            assert record["num_samples"] == 5 * 64
-            assert len(record["time"]) == 6
-
-
-def test_ssp_keeps_the_workers_within_the_staleness_bound(tmp_path):
-    flags = ["--max-rounds", "20", "-e", "100", "--staleness", "2", "-l", "0.0005"]
-    run_cluster(tmp_path, "-m", "ssp", "--workers", "0,0.1", worker_flags=flags)
-    fast, slow = (
-        [record["total_time"] for record in read_rounds(folder, no_warnings)]
-        for folder in device_folders(tmp_path / "lenet" / "ssp")
-    )
-    for clock, when in enumerate(fast[:-1], start=1):
-        # The slow worker had pushed the gradient of round `clock - 2` by then; that round's log follows its pull.
-        assert sum(time < when + 0.05 for time in slow) >= clock - 2 - 1
-    assert fast[10] > slow[7]  # and it really waited: alone it would have been done long before
 
 
 def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_is_complete(tmp_path):
@@ -144,17 +139,6 @@ def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path
         assert all(
             record["bytes_pushed"] == run["parameter_bytes"] + 4 for record in read_rounds(folder, no_warnings)
         )
-
-
-def test_resnet18_travels_whole_where_models_change_at_one_moment(tmp_path):
-    flags = ["-e", "100", "-l", "0.0005", "-b", "64", "--train-steps", "1", "1"]
-    run_cluster(tmp_path, "-m", "sync-switch", "-n", "resnet18-v1", "--workers", "0,0", worker_flags=flags)
-    for folder in device_folders(tmp_path / "resnet18-v1" / "sync-switch"):
-        model_bytes = read_json(folder / RUN_FILE)["parameter_bytes"]
-        for record in read_rounds(folder, no_warnings):
-            # The model with its running statistics, and the board.
-            assert model_bytes < record["bytes_pushed"] < model_bytes + 200
-            assert record["bytes_pulled"] > model_bytes
 
 
 def test_split_by_class_is_filed_apart_and_summarised(tmp_path):

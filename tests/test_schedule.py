@@ -290,12 +290,11 @@ def test_whoever_would_be_left_out_by_the_last_round_goes_on_too() -> None:
     assert arrive(schedule, 0, 1, alone=(0,), stop=(1,)) == [NOTHING, together(0, 1)]
 
 
-def test_a_wish_of_one_who_waits_when_greedy_goes_over_to_asp_counts_with_the_next_gradient() -> None:
+def test_a_wish_of_one_who_waits_when_greedy_goes_over_to_asp_counts_at_once() -> None:
     schedule = Schedule("10", [9, 9], 3, "greedy")
     assert arrive(schedule, 0, 1, alone=(1,), stop=(0,)) == [NOTHING, together(0, 1)]
-    assert not schedule.over
-    assert arrive(schedule, 1, alone=(1,)) == [together(1)]
     assert is_over(schedule, finished=False)
+    assert arrive(schedule, 2) == [together(2)]  # its gradient was under way, and it leaves
 
 
 # -------------------------------------------------------------------------------------------------------- resume

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainer.schedule import Phase, Schedule, Way
 
-many = settings(max_examples=150, deadline=None)
+many = settings(max_examples=80, deadline=None)
 
 
 @dataclass(frozen=True)

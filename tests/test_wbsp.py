@@ -1,22 +1,12 @@
 """WBSP on real clusters: what is released, that nothing is lost, and who waits."""
 
-import json
-
 import numpy as np
 import pytest
-from cluster_processes import ROOT, cluster, device_folders, run_cluster
+from cluster_processes import ROOT, cluster
 from state_server_process import running_state_server
 
-import metrics
-import summary
-from utils import read_rounds
-
 PROGRAM = str(ROOT / "tests" / "wbsp_worker.py")
-STEP_TIMES = ("0", "0.01", "0.06")
-
-
-def no_warnings(text):
-    raise AssertionError(text)
+STEP_TIMES = ("0.01", "0.06")
 
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["without overlap", "with overlap"])
@@ -62,23 +52,6 @@ def test_no_step_is_lost_whether_it_came_before_during_or_after_a_pull(records):
 
 
 def test_a_release_comes_with_each_upload_of_the_slowest_worker_and_nobody_waits_for_it(records):
-    fast, _, slow = records
+    fast, slow = records
     assert slow["rounds"] / 2 < slow["releases"].max() <= 1.5 * slow["rounds"] + 1
     assert fast["rounds"] > 2 * slow["rounds"]
-
-
-def test_a_cluster_with_overlap_keeps_its_fast_workers_computing(tmp_path):
-    flags = ["--max-seconds", "5", "-e", "1000", "-ll", "0.002"]
-    run_cluster(tmp_path, "-m", "wbsp-pcc", "--workers", "0.3,0.1,0.1", worker_flags=flags)
-    folders = device_folders(tmp_path / "lenet" / "wbsp-pcc")
-    slow, *fast = [list(read_rounds(folder, no_warnings)) for folder in folders]
-    for rounds in fast:
-        assert len(rounds) > 2 * len(slow)
-        assert max(record["release"] for record in rounds) > 3
-    summary.main(["-b", str(tmp_path), "-n", "lenet"])
-    (devices,) = json.loads((tmp_path / "lenet" / "wbsp-pcc" / "WBSP-PCC.json").read_text()).values()
-    ratios = [metrics.computing_ratio(metrics.Device.from_json(devices[name])) for name in ("cpu1", "cpu2")]
-    assert min(ratios) > 0.8  # 0.95 on a quiet machine
-    kinds = [kind for _, kind, _ in devices["cpu0"]["event_list"]]
-    assert kinds
-    assert set(kinds) == {"release"}

@@ -127,7 +127,7 @@ class Schedule:
             return Step((), ())
         ranks = tuple(sorted(self._arrived & members))
         self.phases[self.current].done += len(ranks)
-        self.over = complete and self._stop_wanted
+        self.over = self._stop_wanted
         if not self.phases[self.current].left:
             self._next_phase()
         elif self.policy == "elastic" and members - self._alone:  # not all of them
