@@ -290,7 +290,9 @@ def _check(config: Config) -> None:
         mode, value = field.metadata["mode"], getattr(config, field.name)
         if mode and mode != config.mode and value != field.default:
             flag = field.metadata["names"][-1]
-            raise SetupError(f"{flag} {value} belongs to mode {mode}, not to {config.mode}: add -m {mode}")
+            raise SetupError(
+                f"{flag} {value} belongs to mode {mode}, not to {config.mode}: leave it out, or choose -m {mode}"
+            )
     if config.mode != "sync-switch":
         return
     order, phases = config.switch_order, len(config.switch_order)
