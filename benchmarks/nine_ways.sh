@@ -3,7 +3,7 @@
 #
 #   benchmarks/nine_ways.sh [SECONDS] [LOG_BASE] [FOLDER FOR TABLE AND FIGURES]
 #
-# Each algorithm has the step size with the best accuracy after 25 s out of a pilot with 0.00075 to 0.012 in steps of two.
+# Each algorithm has the better of two or three step sizes that were tried for 25 s (results/README.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60} logs=${2:-logs/nine-ways} out=${3:-results/nine-ways}
