@@ -22,7 +22,7 @@ mkdir -p "$logs"
 printf 'start_s,duration_s,extra_s\n5,25,0.4\n' >"$logs/straggler.csv"
 printf 'step_time_s,straggler_trace\n0.04,\n0.04,\n0.04,\n0.04,straggler.csv\n' >"$logs/cluster.csv"
 for seed in $seeds; do
-    slow=(--workers 0.04,0.04,0.04,0.2 --)
+    slow=(--workers "0.04,0.04,0.04,0.2" --)
     job "bsp-$seed" "${slow[@]}" "${common[@]}" --seed "$seed" --switch-order 1 --train-steps 1000
     job "bsp-then-asp-$seed" "${slow[@]}" "${common[@]}" --seed "$seed" --switch-order 10 --train-steps 80 920
     for policy in none greedy elastic; do
