@@ -27,7 +27,7 @@ from scripts.process import Role
 from scripts.roles import MODES, ROOT, Options, build_roles, workers
 from scripts.supervisor import Outcome, Supervisor, Waits, console
 from trainer import straggler_trace
-from utils import EXIT_OK, SetupError
+from utils import EXIT_OK, VARIANTS, SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
 STANDALONE_WORKERS = "0"
@@ -36,8 +36,7 @@ STANDALONE_WORKERS = "0"
 # main.py's flags that say where a worker belongs and what it is filed as.
 CLUSTERS_OWN = (
     "mode",
-    "use_dcasgd",
-    "wbsp_overlap",
+    *(flag for _, flag in VARIANTS.values()),
     "network",
     "split_by_class",
     "log_dir",

@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from trainer.state_client import StateClient, draw_job_number, job_id
 
 SERVER_FOLDER = Path(__file__).resolve().parent.parent / "SimpleStateServer"
 if str(SERVER_FOLDER) not in sys.path:
@@ -28,6 +31,17 @@ class StateServerProcess:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+
+
+def clients(server: StateServerProcess, num_workers: int, **options: Any) -> list[StateClient]:
+    """One client a worker, in a new job; options as StateClient takes them."""
+    job = job_id(draw_job_number())
+    made = [StateClient("127.0.0.1", str(server.port), "journal", 0.5, **options) for _ in range(num_workers)]
+    for rank, client in enumerate(made):
+        client.check()
+        client.join(job, rank, num_workers)
+    made[0].begin_job()
+    return made
 
 
 @contextlib.contextmanager

@@ -6,10 +6,10 @@ import pytest
 from cluster_processes import free_ports, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
-from state_server_process import running_state_server
+from state_server_process import clients, running_state_server
 
 from trainer.queries import FORWARD_SHARE, BlockingQueries, NonBlockingQueries, worthwhile_wait
-from trainer.state_client import StateClient, draw_job_number, job_id
+from trainer.state_client import StateClient
 from utils import JobError, PeerLost, SetupError
 
 
@@ -17,17 +17,6 @@ from utils import JobError, PeerLost, SetupError
 def server():
     with running_state_server() as running:
         yield running
-
-
-def clients(server, num_workers, **options):
-    """One client a worker, in a new job."""
-    job = job_id(draw_job_number())
-    made = []
-    for rank in range(num_workers):
-        made.append(StateClient("127.0.0.1", str(server.port), "journal", 0.5, **options))
-        made[-1].join(job, rank, num_workers)
-    made[0].begin_job()
-    return made
 
 
 def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(server):

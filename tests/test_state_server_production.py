@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 from cluster_processes import ROOT
-from state_server_process import SERVER_FOLDER, running_state_server
+from state_server_process import SERVER_FOLDER, clients, running_state_server
 
 from trainer.queries import BlockingQueries
-from trainer.state_client import StateClient, draw_job_number, job_id
 
 SERVE = ("serve",)
 
@@ -21,16 +20,6 @@ SERVE = ("serve",)
 def server():
     with running_state_server(command=SERVE) as running:
         yield running
-
-
-def clients(server, num_workers):
-    job = job_id(draw_job_number())
-    made = [StateClient("127.0.0.1", str(server.port), "journal", 0.5) for _ in range(num_workers)]
-    for rank, client in enumerate(made):
-        client.check()
-        client.join(job, rank, num_workers)
-    made[0].begin_job()
-    return made
 
 
 def test_a_round_of_messages(server):

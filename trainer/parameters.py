@@ -35,19 +35,22 @@ class Parameters:
         """The gradients of `weights`, in their order: overwritten by each backward pass."""
         return [parameter.grad() for parameter in self._trainable]
 
-    @property
-    def has_auxiliary(self) -> bool:
-        """Whether the network has any auxiliary parameters."""
-        return bool(self._auxiliary)
-
     def statistics(self) -> list[mx.nd.NDArray]:
-        """A copy of the auxiliary parameters as one flat array; no array where the network has none."""
-        return [self.gather_auxiliary()] if self._auxiliary else []
+        """A copy of the auxiliary parameters as one flat array: many small keys would cost more than this copy.
+
+        No array where the network has none.
+        """
+        flat = [parameter.data().reshape(-1) for parameter in self._auxiliary]
+        return [mx.nd.concat(*flat, dim=0)] if flat else []
 
     def set_statistics(self, statistics: Sequence[mx.nd.NDArray]) -> None:
         """Writes back what `statistics` returned."""
         for flat in statistics:
-            self.scatter_auxiliary(flat)
+            begin = 0
+            for parameter in self._auxiliary:
+                target = parameter.data()
+                flat[begin : begin + target.size].reshape(target.shape).copyto(target)
+                begin += target.size
 
     def model(self) -> list[mx.nd.NDArray]:
         """All that a model is: the weights themselves, and behind them what `statistics` returns."""
@@ -62,18 +65,6 @@ class Parameters:
         for weight, array in zip(self.weights, model, strict=False):
             array.copyto(weight)
         self.take_back(model)
-
-    def gather_auxiliary(self) -> mx.nd.NDArray:
-        """A copy of all auxiliary parameters as one flat array: many small keys would cost more than this copy."""
-        return mx.nd.concat(*(parameter.data().reshape(-1) for parameter in self._auxiliary), dim=0)
-
-    def scatter_auxiliary(self, flat: mx.nd.NDArray) -> None:
-        """Writes back what `gather_auxiliary` gathered."""
-        begin = 0
-        for parameter in self._auxiliary:
-            target = parameter.data()
-            flat[begin : begin + target.size].reshape(target.shape).copyto(target)
-            begin += target.size
 
     def sgd_step(self, step_size: float) -> None:
         """w <- w - step_size * gradient."""

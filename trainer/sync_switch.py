@@ -60,7 +60,7 @@ class SyncSwitchTrainer(Trainer):
         self._checkpoint = checkpoint
         self._resume = resume
         self._store = store
-        self._num_sent = len(self.parameters.weights) + int(self.parameters.has_auxiliary)
+        self._num_sent = len(self.parameters.model())
         copies = self._num_sent + len(self.parameters.weights) if settings.saves else 0
         self._keys = Keys(self._num_sent + copies, self._num_sent, job.num_workers)
         board_size = Board.size(job.num_workers, len(settings.order))
@@ -87,8 +87,8 @@ class SyncSwitchTrainer(Trainer):
         copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
         schedule = Schedule(settings.order, settings.steps, self.job.num_workers, settings.policy, done)
         keeper = SyncSwitchKeeper(self._keys, schedule, settings, len(self.parameters.weights))
-        self._link.define(keeper, [*model, *copies], model)
-        self._pull(model)
+        self._link.define(keeper, [*model, *copies])
+        self.parameters.take_back(model)
         self._board = Board.read(self._link.read_board(), self.job.num_workers)
         self._saved_steps = sum(self._board.saved) // self.job.num_workers
         self._state.report(1, self.step_s, 0.0, None)
@@ -137,7 +137,9 @@ class SyncSwitchTrainer(Trainer):
         self._gradients_sent += 1
         if not self._is_dealt_with(self._read(board)):
             self._wait(wants_stop)
-        self._pull(self.parameters.model())
+        model = self.parameters.model()
+        self._link.pull(model)
+        self.parameters.take_back(model)
         self._save_if_due()
         if self._board.finished:
             self.finished = f"all {sum(self._settings.steps)} steps of {len(self._settings.order)} phase(s) done"
@@ -161,10 +163,6 @@ class SyncSwitchTrainer(Trainer):
         self._advice.close()
 
     # ---------------------------------------------------------------------------------------------- the server
-
-    def _pull(self, model: list[mx.nd.NDArray]) -> None:
-        self._link.pull(model)
-        self.parameters.take_back(model)
 
     def _read(self, numbers: np.ndarray) -> Board:
         """Takes the board, and notes what has changed on it."""

@@ -132,7 +132,7 @@ class WBSPTrainer(Trainer):
         """The initial model is release 0."""
         begin_job(self._state, self._store, self.job)
         model = self.parameters.model()
-        self._link.define(WBSPKeeper(self._keys), model, model)
+        self._link.define(WBSPKeeper(self._keys), model)
         self.parameters.take_back(model)
         self._released = self._base = [array.copy() for array in model]
         self._state.report(1, self.step_s, 0.0, None)

@@ -106,21 +106,22 @@ class ModelLink:
         self._inbox = Exchange(store, first_key=keys.inbox(rank))
         self._board_size = board_size
 
-    def define(self, keeper: ModelKeeper, shown: Sequence[mx.nd.NDArray], sent: Sequence[mx.nd.NDArray]) -> None:
+    def define(self, keeper: ModelKeeper, shown: Sequence[mx.nd.NDArray]) -> None:
         """Gives the server its keeper and all keys; every rank calls it, once.
 
         Args:
-            shown: rank 0's values count; afterwards every rank's arrays hold them.
-            sent: arrays of the shapes that `send` will have.
+            shown: the model, whose shapes an inbox has, and what else is shown. Rank 0's values count; afterwards every
+                rank's model holds them.
         """
+        model = shown[: self._keys.num_sent]
         if self._rank == 0:
             self._store.set_optimizer(keeper)
-        empty = [mx.nd.zeros(array.shape) for array in sent]
+        empty = [mx.nd.zeros(array.shape) for array in model]
         self._shown.define([*shown, mx.nd.array(keeper.board), *empty * self._keys.num_workers])
         if self._rank == 0:
             self._push(self._shown, [mx.nd.zeros(array.shape) for array in shown])
         self._store._barrier()
-        self.pull(shown)
+        self.pull(model)
         self.take_traffic()  # the rounds' traffic is what is asked for
 
     def begin_to_send(self, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:

@@ -54,7 +54,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     if cluster is None:
         return _train(config, None, None, place)
     if any(config.ckpt_steps):
-        checkpoint_file(config, cluster.num_workers).check_folder()
+        checkpoint.check_folder()
     with roles.joined(cluster, MODES[config.mode].store_type, config.start_timeout) as store:
         setup_logging(f"worker {store.rank} {config.device}")
         return _train(config, cluster, store, place)
