@@ -95,7 +95,7 @@ class Config:
         "-dcasgd", "--use-dcasgd", default=0, type=zero_or_one, mode="async", help="1 selects DC-ASGD in async mode"
     )
     split_by_class: int = _flag(
-        "-s", "--split-by-class", default=0, type=zero_or_one, help="1: each worker has a range of classes (non-i.i.d.)"
+        "-s", "--split-by-class", default=0, type=zero_or_one, help="1: equal parts in order of class (non-i.i.d.)"
     )
     state_server_ip: str = _flag("-ip", "--state-server-ip", default="127.0.0.1", help="host of the state server")
     state_server_port: str = _flag(

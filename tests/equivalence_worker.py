@@ -36,6 +36,7 @@ from utils import Measure
 ROUNDS = 3
 BIG_BATCH = 32
 STEP_SIZE = 0.002
+UNEVEN = (0.75, 0.25)  # the ranks' shares of the samples, in algorithms whose name ends so
 
 
 class OneStepARound:
@@ -62,7 +63,7 @@ def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
         yield data.Samples(*(part[begin : begin + size] for part in train))
 
 
-def job(rank: int, num_workers: int) -> Job:
+def job(rank: int, num_workers: int, uneven: bool = False) -> Job:
     batches = list(parts(rank, num_workers))
     return Job(
         # Only rank 0's weights may count: every rank begins with others.
@@ -77,6 +78,7 @@ def job(rank: int, num_workers: int) -> Job:
         stop_requested=lambda: False,
         rank=rank,
         num_workers=num_workers,
+        sample_share=UNEVEN[rank] if uneven else 1 / num_workers,
     )
 
 
@@ -100,14 +102,16 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         tempfile.TemporaryDirectory() as folder,
         roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as store,
     ):
-        mine = job(store.rank, store.num_workers)
+        uneven = algorithm.endswith("-uneven")
+        algorithm = algorithm.removesuffix("-uneven")
+        mine = job(store.rank, store.num_workers, uneven)
         trainer: Trainer
         if algorithm == "sync":
             trainer = SyncTrainer(mine, store, STEP_SIZE)
         elif algorithm == "esync":
             state = OneStepARound()
             queries = BlockingQueries(state)
-            trainer = ESyncTrainer(mine, store, STEP_SIZE, 1.0, 0.5, state=state, queries=queries)
+            trainer = ESyncTrainer(mine, store, STEP_SIZE, 1.0, state=state, queries=queries)
         elif algorithm in ("bsp", "asp"):
             # ASP divides the step size by the number of workers.
             bsp = algorithm == "bsp"

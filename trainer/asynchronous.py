@@ -68,7 +68,7 @@ class AsyncTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        return self.compute_gradients(images, labels)
+        return self.compute_gradients(images, labels, self.job.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Pushes the gradients as they are computed, and pulls the weights that follow."""

@@ -14,17 +14,15 @@ from utils import GLOBAL_UPDATE
 class ModelAveragingTrainer(SynchronousTrainer):
     """Local SGD steps, and one aggregation a round. Subclasses say when a round's steps are done."""
 
-    def __init__(self, job: Job, store: Any, local_rate: float, global_rate: float, sample_share: float) -> None:
+    def __init__(self, job: Job, store: Any, local_rate: float, global_rate: float) -> None:
         """
         Args:
             local_rate: step size of the local steps.
             global_rate: eps.
-            sample_share: n_k / n.
         """
         super().__init__(job, store)
         self._local_rate = local_rate
         self._global_rate = global_rate
-        self._sample_share = sample_share
 
     def broadcast(self) -> None:
         """Also keeps the global model, which the local one departs from."""
@@ -42,7 +40,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         # Weighted before they are summed; a difference is always in the default layout.
         local = self.parameters.model()
         updates = [
-            (here - everywhere) * self._sample_share
+            (here - everywhere) * self.job.sample_share
             for here, everywhere in zip(local, self._global_weights + self._global_statistics, strict=True)
         ]
         stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop)

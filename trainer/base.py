@@ -72,8 +72,17 @@ class Job:
     stop_requested: Callable[[], bool]  # a signal came
     rank: int = 0
     num_workers: int = 1
+    sample_share: float = 1.0  # n_k / n: this worker's part of all training samples
     min_step_time_s: float = 0.0
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
+
+    @property
+    def weight(self) -> float:
+        """N * n_k / n, what this worker counts in a mean over the workers, so that every sample counts alike.
+
+        1 where all parts of the data are equal.
+        """
+        return self.num_workers * self.sample_share
 
 
 class Trainer:
@@ -196,10 +205,13 @@ class Trainer:
             return "a signal came"
         return self.job.limits.reached(self.measure.elapsed_s, self.accuracy)
 
-    def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+    def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:
         """Gradients of the loss summed over the batch. Only begins: wait for them before you time them.
 
         Returns False if the step was given up after the forward pass.
+
+        Args:
+            weight: factor on the gradients: `job.weight` where they are what the workers exchange.
         """
         with mx.autograd.record():
             loss = self._loss_function(self.job.network(images), labels)
@@ -208,7 +220,7 @@ class Trainer:
             self._pad(FORWARD_SHARE)
             if self.round_is_over():
                 return False
-        loss.backward()
+        loss.backward(mx.nd.full(loss.shape, weight, ctx=loss.context) if weight != 1 else None)
         self._pad(1.0)
         if self.rounds and self.job.trace:
             self.wait_for_gradients()
@@ -218,10 +230,13 @@ class Trainer:
 
     def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, step_size: float) -> bool:
         """An SGD step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
+        # The backward pass moves BatchNorm's statistics.
+        statistics = self.parameters.statistics() if self.can_abandon else []
         if not self.compute_gradients(images, labels):
             return False
         self.wait_for_gradients()
         if self.can_abandon and self.round_is_over():
+            self.parameters.set_statistics(statistics)
             return False
         self.measure.enter(LOCAL_UPDATE)
         self.parameters.sgd_step(step_size)

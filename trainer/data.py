@@ -169,18 +169,14 @@ _LOADERS: dict[str, Callable[[Path], Dataset]] = {
 def partition(labels: np.ndarray, rank: int, num_workers: int, by_class: bool, seed: int) -> np.ndarray:
     """Indices of the samples of one worker. Over all ranks every sample is in exactly one part.
 
-    i.i.d.: equal parts of a seeded permutation. By class: each worker gets a contiguous range of classes; with more
-    workers than classes, equal parts of the samples in order of their class.
+    Parts are equal; where the samples cannot be divided, the first ones have one sample more. i.i.d.: parts of a seeded
+    permutation. By class: parts of the samples in the order of their classes, as the published program cuts them.
 
     Args:
         labels: classes (N,) of all training samples.
     """
-    if not by_class:
-        return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_workers)[rank]
-    classes = np.unique(labels)
-    if num_workers > len(classes):
-        return np.array_split(np.argsort(labels, kind="stable"), num_workers)[rank]
-    return np.flatnonzero(np.isin(labels, np.array_split(classes, num_workers)[rank]))
+    order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
+    return np.array_split(order, num_workers)[rank]
 
 
 class EndlessBatches:

@@ -31,7 +31,6 @@ class Site:
     cluster: Cluster | None
     store: Any
     state: StateClient | None  # where the mode asks a state server
-    sample_share: float  # n_k / n: this worker's part of all training samples
 
     @property
     def num_servers(self) -> int:
@@ -47,7 +46,7 @@ class Site:
     @property
     def averaging(self) -> tuple[Any, ...]:
         """What every model-averaging trainer needs."""
-        return self.job, self.store, self.config.local_lr, self.config.global_lr, self.sample_share
+        return self.job, self.store, self.config.local_lr, self.config.global_lr
 
 
 def checkpoint_file(config: Config, num_workers: int) -> CheckpointFile:

@@ -59,11 +59,11 @@ class SyncTrainer(SynchronousTrainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        return self.compute_gradients(images, labels)
+        return self.compute_gradients(images, labels, self.job.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics."""
-        statistics = self.parameters.statistics()
+        statistics = [flat * self.job.weight for flat in self.parameters.statistics()]
         stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
         self.parameters.sgd_step(self._step_size / self.job.num_workers)
         self.parameters.set_statistics([flat / self.job.num_workers for flat in statistics])

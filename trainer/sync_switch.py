@@ -113,7 +113,7 @@ class SyncSwitchTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient, which leaves as it is computed."""
-        self.compute_gradients(images, labels)
+        self.compute_gradients(images, labels, self.job.weight)
         self._sending = self._link.begin_to_send([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         self.step_s = time.monotonic() - self._step_began

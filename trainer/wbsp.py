@@ -184,7 +184,7 @@ class WBSPTrainer(Trainer):
     def _hand_over(self) -> None:
         """Begins to upload the difference between this worker's model and its base."""
         model = self.parameters.model()
-        update = [own - before for own, before in zip(model, self._base, strict=True)]
+        update = [(own - before) * self.job.weight for own, before in zip(model, self._base, strict=True)]
         self._base = [array.copy() for array in model]
         steps, self._steps_to_hand_over = self._steps_to_hand_over, 0
         accuracy = self.accuracy if self.evaluated_round > self._told_round else None

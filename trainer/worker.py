@@ -88,7 +88,7 @@ def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace
     labels = place.dataset.train.labels
     indices = data.partition(labels, rank, num_workers, bool(config.split_by_class), config.seed)
     job = _job(config, place, indices, rank, num_workers)
-    site = Site(config, job, cluster, store, place.state, len(indices) / len(labels))
+    site = Site(config, job, cluster, store, place.state)
     trainer = MODES[config.mode].build(site)
     parameter_bytes = trainer.parameters.num_bytes()
     logging.info(
@@ -130,6 +130,7 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         stop_requested=lambda: place.signals.requested,
         rank=rank,
         num_workers=num_workers,
+        sample_share=len(indices) / len(dataset.train.labels),
         min_step_time_s=config.min_step_time,
         trace=place.trace,
     )
