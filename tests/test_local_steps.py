@@ -82,8 +82,8 @@ def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tm
 
 
 def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(batch):
-    trainer = LocalTrainer(job(batch, num_workers=4, sample_share=0.375), STEP_SIZE)
-    assert trainer.job.weight == 1.5
+    trainer = LocalTrainer(job(batch, num_workers=4, weight=1.5), STEP_SIZE)
+    assert trainer.job.sample_share == 0.375
     gradients = []
     for weight in (1.0, trainer.job.weight):
         trainer.compute_gradients(*trainer.job.feed(batch), weight)

@@ -1,6 +1,9 @@
 """A worker's questions to a real state server: waiting for the answer, and training on meanwhile."""
 
 import itertools
+import signal
+import threading
+import time
 
 import pytest
 from cluster_processes import free_ports, wait_for
@@ -8,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_server_process import clients, running_state_server
 
-from trainer.queries import FORWARD_SHARE, BlockingQueries, NonBlockingQueries, worthwhile_wait
+from trainer.queries import FORWARD_SHARE, SILENCE_S, BlockingQueries, NonBlockingQueries, worthwhile_wait
 from trainer.state_client import StateClient
 from utils import JobError, PeerLost, SetupError
 
@@ -83,6 +86,40 @@ def test_a_failure_under_way_reaches_the_training_thread():
 
     wait_for(failed, "the failure")
     queries.close()
+
+
+def test_while_the_state_server_is_away_a_worker_does_not_train_on_for_ever():
+    with running_state_server() as server:
+        fast, _ = clients(server, 2)
+        queries, steps, over = NonBlockingQueries(fast), itertools.count(1), threading.Event()
+        done = 0
+
+        def train():
+            nonlocal done
+            while not over.is_set():
+                done = next(steps)
+                queries.ask(1, done, 0.001, 0.0)
+                time.sleep(0.001)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        def stands_still():
+            before = done
+            time.sleep(3 * SILENCE_S)
+            return done == before
+
+        try:
+            wait_for(lambda: done > 20, "20 steps")
+            server.process.send_signal(signal.SIGSTOP)
+            wait_for(stands_still, "the end of the steps without an answer", deadline_s=10)
+            when_away = done
+            server.process.send_signal(signal.SIGCONT)
+            wait_for(lambda: done > when_away + 20, "20 more steps")
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+            over.set()
+            thread.join()
+            queries.close()
 
 
 def test_a_job_that_another_one_has_replaced_ends(server):

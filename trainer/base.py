@@ -72,17 +72,16 @@ class Job:
     stop_requested: Callable[[], bool]  # a signal came
     rank: int = 0
     num_workers: int = 1
-    sample_share: float = 1.0  # n_k / n: this worker's part of all training samples
+    # N * n_k / n: what this worker counts in a mean over the workers, so that every sample counts alike. 1 where the
+    # parts of the data are equal.
+    weight: float = 1.0
     min_step_time_s: float = 0.0
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
 
     @property
-    def weight(self) -> float:
-        """N * n_k / n, what this worker counts in a mean over the workers, so that every sample counts alike.
-
-        1 where all parts of the data are equal.
-        """
-        return self.num_workers * self.sample_share
+    def sample_share(self) -> float:
+        """n_k / n: this worker's part of all training samples."""
+        return self.weight / self.num_workers
 
 
 class Trainer:

@@ -11,11 +11,14 @@ from typing import Any
 from trainer.averaging import ModelAveragingTrainer
 from trainer.engine import mx
 from trainer.queries import Queries
+from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from utils import CHECK_READY
 
-# Timing the transmission costs the overlap of pushes and pulls, so it is not done in every round.
+# Timing the transmission costs the overlap of pushes and pulls, at most the transmission's own time. Where that is more
+# than this share of a round, it is not done in every round.
+CHEAP_SHARE = 0.1
 TIMED_ROUNDS_AT_START = 3
 TIMED_EVERY = 10
 
@@ -34,7 +37,8 @@ class ESyncTrainer(ModelAveragingTrainer):
         self._state = state
         self._queries = queries
         self.can_abandon = not queries.waits
-        self._transmission_s = 0.0
+        self._transmission = Smoothed()
+        self._round_began = 0.0
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
@@ -43,9 +47,10 @@ class ESyncTrainer(ModelAveragingTrainer):
 
     def begin_round(self) -> None:
         """Tells the state server that this worker is in the round."""
+        self._round_began = time.monotonic()
         self.measure.enter(CHECK_READY)
         accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
-        self._queries.report(self.rounds, self.step_s, self._transmission_s, accuracy)
+        self._queries.report(self.rounds, self.step_s, self._transmission.value, accuracy)
 
     def round_is_over(self) -> bool:
         """Whether an answer to an earlier question has come meanwhile."""
@@ -55,22 +60,23 @@ class ESyncTrainer(ModelAveragingTrainer):
         """Asks the state server. The time of the question belongs to what follows from it."""
         self.measure.next_step()
         self.measure.enter(CHECK_READY)
-        return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission_s)
+        return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 
     def end(self) -> None:
         """Waits for questions that are still under way."""
         self._queries.close()
 
     def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """In some rounds, also times how long one model takes over the network.
+        """Also times how long one model takes over the network, in every round where that costs next to nothing.
 
         The kvstore acknowledges a push when all workers have pushed, so a push cannot be timed without the wait for
         the straggler. The pull that follows carries the same bytes and waits for nobody.
         """
-        if self.rounds > TIMED_ROUNDS_AT_START and self.rounds % TIMED_EVERY:
+        cheap = self._transmission.value <= CHEAP_SHARE * (time.monotonic() - self._round_began)
+        if not cheap and self.rounds > TIMED_ROUNDS_AT_START and self.rounds % TIMED_EVERY:
             super().pull(arrays)
             return
         mx.nd.waitall()
         begin = time.monotonic()
         super().pull(arrays)
-        self._transmission_s = time.monotonic() - begin
+        self._transmission.add(time.monotonic() - begin)

@@ -9,6 +9,7 @@ a pass to its end; so a worker waits for the answer after all where that is chea
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -22,6 +23,7 @@ MAX_UNDER_WAY = 16
 
 FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two gradients where it computes one value
 LATENESS = 2.0  # how many times its usual round trip an answer may take to be waited for, at least
+SILENCE_S = 0.25  # without an answer, at least, until the state server counts as away
 
 
 def worthwhile_wait(step_s: float, round_trip_s: float, steps_per_round: int) -> float:
@@ -125,7 +127,11 @@ class Advice:
 
 
 class NonBlockingQueries:
-    """Asks in threads of its own. Questions may overtake each other on the way; the server expects that."""
+    """Asks in threads of its own. Questions may overtake each other on the way; the server expects that.
+
+    While the state server is away nobody can say when the round is over. Then a worker trains on for no more steps than
+    in the round before, and waits: many steps on one global model would be too many for the others' updates.
+    """
 
     waits = False
 
@@ -133,8 +139,10 @@ class NonBlockingQueries:
         self._client = client
         self._pool = ThreadPoolExecutor(max_under_way, thread_name_prefix="query")
         self._max_under_way = max_under_way
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._under_way = 0
+        self._silent_since = 0.0  # the last answer, or the question after which nothing was under way before
+        self._answers = 0
         self._next: Callable[[], None] | None = None
         self._round = 0
         self._steps = self._steps_before = 1  # local steps in this round and in the one before
@@ -158,7 +166,19 @@ class NonBlockingQueries:
         delay_s = self._delay(step_s)
         self._submit(lambda: self._query(round_, steps, delay_s, transmission_s, answered))
         answered.wait(worthwhile_wait(step_s, self._client.round_trip_s, max(steps, self._steps_before)))
+        if steps >= self._steps_before:
+            self._wait_while_away()
         return self.is_ready(round_)
+
+    def _wait_while_away(self) -> None:
+        """Where questions are under way and the state server has been silent for long, waits for its next answer."""
+        limit_s = max(SILENCE_S, LATENESS * self._client.round_trip_s)
+        with self._changed:
+            if not self._under_way or time.monotonic() - self._silent_since < limit_s:
+                return
+            before = self._answers
+            self._changed.wait_for(lambda: self._answers > before or self._failure is not None)
+        self._raise_failure()
 
     def is_ready(self, round_: int) -> bool:
         """Whether READY for this round has arrived. Late answers of earlier rounds do not count."""
@@ -166,7 +186,7 @@ class NonBlockingQueries:
 
     def close(self) -> None:
         """Waits for what is under way; what was not sent yet is of no use any more."""
-        with self._lock:
+        with self._changed:
             self._next = None
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -177,23 +197,29 @@ class NonBlockingQueries:
     def _query(
         self, round_: int, steps: int, step_s: float, transmission_s: float, answered: threading.Event
     ) -> None:
-        if self._client.query(round_, steps, step_s, transmission_s):
-            with self._lock:
+        ready = self._client.query(round_, steps, step_s, transmission_s)
+        with self._changed:
+            if ready:
                 self._ready_round = max(self._ready_round, round_)
+            self._answers += 1
+            self._silent_since = time.monotonic()
+            self._changed.notify_all()
         answered.set()
 
     def _submit(self, question: Callable[[], None]) -> None:
-        with self._lock:
+        with self._changed:
             if self._under_way == self._max_under_way:
                 self._next = question
                 return
+            if not self._under_way:
+                self._silent_since = time.monotonic()
             self._under_way += 1
         self._pool.submit(self._send, question)
 
     def _send(self, question: Callable[[], None] | None) -> None:
         while question is not None:
             self._guarded(question)
-            with self._lock:
+            with self._changed:
                 question, self._next = self._next, None
                 if question is None:
                     self._under_way -= 1
@@ -202,7 +228,9 @@ class NonBlockingQueries:
         try:
             task()
         except BaseException as error:  # told to the training thread, which is the one that can end the job
-            self._failure = error
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

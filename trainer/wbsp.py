@@ -20,6 +20,7 @@ import numpy as np
 from trainer.base import Job, Trainer
 from trainer.engine import mx
 from trainer.parameters import wait_for
+from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from trainer.whole_models import Keys, ModelKeeper, ModelLink
@@ -125,6 +126,7 @@ class WBSPTrainer(Trainer):
         # Of whichever thread communicates:
         self._pulled_release = 0
         self._pull_s = 0.0  # that it took
+        self._transmission = Smoothed()
         self._steps_since = 0  # local steps that were uploaded since then
         self._accuracy_to_tell: float | None = None  # to the state server
 
@@ -219,7 +221,8 @@ class WBSPTrainer(Trainer):
         begin = time.monotonic()
         self._link.wait_until_sent(self._link.begin_to_send(update))
         # The way back counts as well: who needs longer for that than others for a step is the slowest.
-        transmission_s = time.monotonic() - begin + self._pull_s
+        self._transmission.add(time.monotonic() - begin + self._pull_s)
+        transmission_s = self._transmission.value
         board = Board.read(self._link.command(UPLOADED, wants_stop))
         self._steps_since += steps
         self._accuracy_to_tell = self._accuracy_to_tell if accuracy is None else accuracy

@@ -130,7 +130,7 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         stop_requested=lambda: place.signals.requested,
         rank=rank,
         num_workers=num_workers,
-        sample_share=len(indices) / len(dataset.train.labels),
+        weight=num_workers * len(indices) / len(dataset.train.labels),
         min_step_time_s=config.min_step_time,
         trace=place.trace,
     )
