@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -109,6 +110,19 @@ def read_json(path: Path) -> Any:
         raise SetupError(f"{path} cannot be read as JSON: {error}") from None
 
 
+# ------------------------------------------------------------------------------------------- which program
+
+
+def source_commit() -> str | None:
+    """The commit of this project's folder; None where it is no git checkout, or git is not at hand."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--show-prefix", "HEAD"]
+    try:
+        prefix, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return None if prefix else commit  # a copy of this project inside of another one
+
+
 # ---------------------------------------------------------------------------------------------- round logs
 
 CHECK_READY = "check ready"
@@ -119,6 +133,7 @@ GLOBAL_UPDATE = "global update"  # ESync's aggregation
 GLOBAL_AGGREGATE = "global aggregate"  # that of the others
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
+SAVING = "save model"
 ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
 
 # Kinds of events in a round log, "events": [{"kind": ..., "text": ...}, ...]

@@ -43,7 +43,8 @@ def build(name: str, image_shape: tuple[int, int, int], context: mx.Context, see
         context: device.
         seed: of the initial weights; the same seed gives the same weights in every process.
     """
-    network = REGISTRY[name].factory(classes=NUM_CLASSES)
+    # Without a prefix of their own, parameters would be named after how many networks this process has built.
+    network = REGISTRY[name].factory(classes=NUM_CLASSES, prefix=f"{name.replace('-', '_')}_")
     # Shapes do not depend on the batch size, but BatchNorm's inference of them wants more than one sample.
     network.infer_shape(mx.nd.zeros((2, *image_shape), ctx=context))
     mx.random.seed(seed)

@@ -13,6 +13,8 @@ from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, device_folders, f
 from state_server_process import running_state_server
 
 import summary
+from scripts import saved_model
+from trainer.saved_model import saved_files
 from utils import RUN_FILE, iter_files, read_json, read_rounds
 
 WORKERS = "0,0,0.05"
@@ -53,6 +55,17 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
         assert_within_staleness(folders[0], folders[2], staleness=3)
     last = list(read_rounds(folders[0], no_warnings))[-1]
     assert last["accuracy"] > 0.25  # chance is 0.1
+    assert_saved_models_are_those_evaluated(folders)
+
+
+def assert_saved_models_are_those_evaluated(folders):
+    """The worker that evaluated has the last and the best model, the others none; loaded, it is as good as logged."""
+    evaluated, *others = folders
+    accuracies = [record["accuracy"] for record in read_rounds(evaluated, no_warnings) if "accuracy" in record]
+    assert read_json(evaluated / "best.json")["accuracy"] == max(accuracies)
+    assert read_json(evaluated / "final.json")["accuracy"] == accuracies[-1]
+    assert f"accuracy {accuracies[-1]:.4f} on" in saved_model.evaluate(evaluated / "final.json", "", DATA)
+    assert not any(saved_files(folder) for folder in others)
 
 
 def assert_within_staleness(fast_folder, slow_folder, staleness):
@@ -77,6 +90,7 @@ def test_all_workers_stop_where_nobody_waits_for_a_round_of_all(tmp_path, mode):
     evaluated = [record["total_time"] for record in read_rounds(first, no_warnings) if "accuracy" in record]
     assert evaluated[0] >= 1
     assert all(after - before >= 1 for before, after in itertools.pairwise(evaluated[:-1]))
+    assert_saved_models_are_those_evaluated([first, *others])
     if mode == "wbsp-pcc":
         happened = [event for record in read_rounds(first, no_warnings) for event in record.get("events", [])]
         assert {event["kind"] for event in happened} == {"release"}
@@ -182,6 +196,7 @@ def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
         assert read_json(tmp_path / f"cpu{rank}" / RUN_FILE)["ended"]
         counts.append(len(list(read_rounds(tmp_path / f"cpu{rank}", no_warnings))))
         assert f"ended after round {counts[-1]}" in processes.log(f"worker{rank}")
+    assert [read_json(path)["round"] for path in tmp_path.glob("cpu?/final.json")] == [counts[0]]
     if mode == "sync":
         assert counts[0] == counts[1]
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.data import EndlessBatches, Samples
+from trainer.data import WHITE, EndlessBatches, Samples
 from trainer.engine import mx
 from trainer.parameters import Exchange, Parameters, wait_for
 from trainer.queries import FORWARD_SHARE
+from trainer.saved_model import ModelSaver
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown, extra_step_time
 from trainer.whole_models import ModelLink
-from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, JobError, Measure
+from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
 
 
 class DeviceFeed:
@@ -31,7 +33,7 @@ class DeviceFeed:
 
     def __call__(self, samples: Samples) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
         """Returns float32 images (N, C, size, size) and float32 classes (N,)."""
-        images = mx.nd.array(samples.images, ctx=self._context, dtype=np.uint8).astype(np.float32) / 255
+        images = mx.nd.array(samples.images, ctx=self._context, dtype=np.uint8).astype(np.float32) / WHITE
         if self._size and self._size != images.shape[-1]:
             images = mx.nd.contrib.BilinearResize2D(images, height=self._size, width=self._size)
         return images, mx.nd.array(samples.labels, ctx=self._context, dtype=np.float32)
@@ -77,6 +79,7 @@ class Job:
     weight: float = 1.0
     min_step_time_s: float = 0.0
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
+    saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
 
     @property
     def sample_share(self) -> float:
@@ -138,10 +141,10 @@ class Trainer:
         """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
 
-    def evaluate(self) -> float:
-        """Test accuracy of the model, on rank 0."""
-        assert self.job.evaluate is not None
-        return self.job.evaluate()
+    @contextlib.contextmanager
+    def global_model(self) -> Iterator[None]:
+        """For the while, the network holds the model that is evaluated and saved: in most modes it does anyway."""
+        yield
 
     def take_traffic(self) -> dict[str, int]:
         """Bytes pushed and pulled in this round, under their names in its log."""
@@ -165,6 +168,8 @@ class Trainer:
         self._warm_up()
         self.broadcast()
         self.measure = self.open_measure(open_log())
+        if self.job.saver is not None:
+            self.job.saver.begin()
         while True:
             self.rounds += 1
             reason = self._train_round()
@@ -194,8 +199,9 @@ class Trainer:
         # Whatever came while this rank waited for the others is a reason too.
         wish = self._wish() or done or self.finished
         reason = (wish or "another worker asked for it") if agreed or done else ""
-        accuracy = self._evaluate(last=bool(reason) and not self.job.stop_requested())
-        self._write(samples, accuracy)
+        loss = self._finite_loss()
+        accuracy = self._evaluate_and_save(last=bool(reason))
+        self._write(samples, loss, accuracy)
         return reason
 
     def _wish(self) -> str:
@@ -263,24 +269,40 @@ class Trainer:
         self.step_s = time.monotonic() - self._step_began
         self.parameters.set_statistics(statistics)
 
-    def _evaluate(self, last: bool) -> float | None:
-        if self.job.evaluate is None or not (last or self._evaluation_is_due()):
+    def _evaluate_and_save(self, last: bool) -> float | None:
+        """Evaluates where that is due, and saves the model if it is the best so far, or the last."""
+        evaluate, saver = self.job.evaluate, self.job.saver
+        if evaluate is None:
             return None
-        self.measure.enter(EVALUATION)
-        self.accuracy, self.evaluated_round = self.evaluate(), self.rounds
-        self._evaluated_s = self.measure.elapsed_s
-        return self.accuracy
+        is_due = self._evaluation_is_due() or (last and not self.job.stop_requested())
+        if not (is_due or last):
+            return None
+        accuracy = None
+        with self.global_model():
+            if is_due:
+                self.measure.enter(EVALUATION)
+                accuracy = evaluate()
+                self.accuracy, self.evaluated_round = accuracy, self.rounds
+                self._evaluated_s = self.measure.elapsed_s
+            if saver is not None and (kinds := saver.due(accuracy, last)):
+                self.measure.enter(SAVING)
+                saver.save(kinds, self.rounds, accuracy)
+        return accuracy
 
     def _evaluation_is_due(self) -> bool:
         if self.job.eval_every_s:
             return self.measure.elapsed_s - self._evaluated_s >= self.job.eval_every_s
         return self.rounds % self.job.eval_every == 0
 
-    def _write(self, samples: int, accuracy: float | None) -> None:
+    def _finite_loss(self) -> float:
+        """Of the last batch. Asked before the model is evaluated and saved: one without a loss is not worth it."""
         assert self._loss is not None
         loss = float(self._loss.mean().asscalar())
         if not math.isfinite(loss):
             raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l or -ll)")
+        return loss
+
+    def _write(self, samples: int, loss: float, accuracy: float | None) -> None:
         record = self.measure.write_round(samples, accuracy, loss=loss, **self.take_traffic(), **self.notes())
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:

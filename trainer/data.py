@@ -22,6 +22,7 @@ FASHION_MNIST_SHA256 = {
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 MNIST_FILES = dict.fromkeys(FASHION_MNIST_SHA256, "")
+WHITE = 255  # of a pixel; networks see it as 1
 CIFAR10_RECORD = 1 + 3 * 32 * 32  # bytes of a label and an image
 CIFAR10_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 

@@ -81,9 +81,9 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
     signals = SignalWatch(on_first="the job ends when its workers do")
     with _role_hidden():
         from trainer.engine import mx
-    from mxnet.kvstore.kvstore_server import KVStoreServer  # type: ignore[import-untyped]
+    from mxnet.kvstore.kvstore_server import KVStoreServer
 
-    class Server(KVStoreServer):
+    class Server(KVStoreServer):  # type: ignore[misc]
         """MXNet's server loop, except that an error in a command of a worker ends the process.
 
         MXNet prints such an error, tells the worker that all is well and goes on with weights that never move.

@@ -8,9 +8,10 @@ Which worker is the slowest is measured: each asks the state server after an upl
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -155,13 +156,13 @@ class WBSPTrainer(Trainer):
             self._take()
         return self._board.stop
 
-    def evaluate(self) -> float:
-        """Of the global model, which stands in for this worker's own for the while."""
+    @contextlib.contextmanager
+    def global_model(self) -> Iterator[None]:
+        """The latest release stands in for this worker's own model."""
         own = [array.copy() for array in self.parameters.model()]
         self.parameters.replace(self._released)
-        accuracy = super().evaluate()
+        yield
         self.parameters.replace(own)
-        return accuracy
 
     def notes(self) -> dict[str, Any]:
         """The release that this worker knows, and those that it took in this round."""

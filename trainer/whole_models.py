@@ -49,7 +49,7 @@ class Keys:
         return divmod(key - self.inbox(0), self.num_sent)
 
 
-class ModelKeeper(mx.optimizer.Optimizer):
+class ModelKeeper(mx.optimizer.Optimizer):  # type: ignore[misc]
     """The server's side. Runs in the parameter server's process; a subclass says what the commands do.
 
     Attributes:

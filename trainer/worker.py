@@ -17,9 +17,10 @@ from trainer.base import DeviceFeed, Evaluator, Job
 from trainer.engine import device_context, mx
 from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
+from trainer.saved_model import INPUT_NAME, ModelSaver
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
-from utils import EXIT_OK, SetupError, setup_logging
+from utils import EXIT_OK, SetupError, setup_logging, source_commit
 
 
 @dataclass(frozen=True)
@@ -133,4 +134,17 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         weight=num_workers * len(indices) / len(dataset.train.labels),
         min_step_time_s=config.min_step_time,
         trace=place.trace,
+        saver=ModelSaver(place.folder.path, network, _about(config, image_shape)),
     )
+
+
+def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:
+    """What a user of the saved network must know; what DeviceFeed does to an image is not in the network."""
+    return {
+        "network": config.network,
+        "dataset": config.dataset,
+        "mode": config.mode,
+        "input": {"name": INPUT_NAME, "shape": image_shape, "divide_by": data.WHITE, "resize": "bilinear"},
+        "classes": models.NUM_CLASSES,
+        "commit": source_commit(),
+    }

@@ -1,0 +1,131 @@
+"""Evaluates a network that a worker saved, or makes it ONNX.
+
+Models are named by their description: logs/cpu/best.json, or final.json beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from utils import EXIT_OK, EXIT_SETUP, SetupError
+
+ROOT = Path(__file__).resolve().parent.parent
+BATCH_SIZE = 64
+METADATA = "esync"  # the description's place in an ONNX file's metadata
+
+
+def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
+    """Test accuracy of a saved model, in words.
+
+    Args:
+        dataset: to test it on; empty: the one that it was trained on.
+
+    Raises:
+        SetupError: the model or the dataset cannot be had, or they do not fit.
+    """
+    from trainer import data
+    from trainer.base import DeviceFeed, Evaluator
+    from trainer.engine import mx
+    from trainer.saved_model import SavedModel
+
+    model = SavedModel.find(path)
+    name = dataset or str(model.about["dataset"])
+    test = data.load(name, str(data_dir)).test
+    channels, height, _ = model.input_shape
+    if test.images.shape[1] != channels:
+        raise SetupError(f"{name} has images of {test.images.shape[1]} channel(s), {path} is a model for {channels}")
+    evaluator = Evaluator(model.load(mx.cpu()), test, DeviceFeed(mx.cpu(), height), BATCH_SIZE)
+    before = model.about.get("accuracy")
+    saved = "not known" if before is None else f"{before:.4f}"
+    return f"accuracy {evaluator():.4f} on the {len(test.labels)} test images of {name}; when it was saved: {saved}"
+
+
+def to_onnx(path: Path, output: Path) -> str:
+    """Writes a saved model as ONNX, for batches of any size; says what was written.
+
+    Raises:
+        SetupError: the model cannot be had, or there is no onnx that MXNet's exporter can work with.
+    """
+    check_onnx()
+    import numpy as np
+    import onnx  # type: ignore[import-not-found]
+
+    from trainer.engine import mx
+    from trainer.saved_model import SavedModel
+
+    model = SavedModel.find(path)
+    shape = [(1, *model.input_shape)]
+    any_batch = [(None, *model.input_shape)]
+    files = str(model.symbol), str(model.parameters)
+    temporary = output.with_name(f"{output.name}.tmp")
+    try:
+        mx.onnx.export_model(*files, shape, np.float32, str(temporary), dynamic=True, dynamic_input_shapes=any_batch)
+        converted = onnx.load(temporary)
+        # MXNet lists the parameters as inputs too, which would keep a runtime from computing ahead with them.
+        parameters = {array.name for array in converted.graph.initializer}
+        inputs = [entry for entry in converted.graph.input if entry.name not in parameters]
+        del converted.graph.input[:]
+        converted.graph.input.extend(inputs)
+        onnx.helper.set_model_props(converted, {METADATA: json.dumps(model.about)})
+        onnx.checker.check_model(converted)
+        onnx.save(converted, temporary)
+        temporary.replace(output)
+    except OSError as error:
+        raise SetupError(f"{output} cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    shown = " x ".join(map(str, model.input_shape))
+    return f"{output}: give it float32 images of N x {shown}, divided by {model.about['input']['divide_by']}"
+
+
+def check_onnx() -> None:
+    """Makes sure that there is an onnx that MXNet can work with.
+
+    Raises:
+        SetupError: there is none. The message says how to get it.
+    """
+    remedy = "pip install -r requirements-onnx.txt (Python 3.10 to 3.12)"
+    try:
+        version = importlib.metadata.version("onnx")
+    except importlib.metadata.PackageNotFoundError:
+        raise SetupError(f"onnx is not installed: {remedy}") from None
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) > (1, 17):
+        raise SetupError(f"MXNet's exporter works with onnx up to 1.17, here it is {version}: {remedy}")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line; a mistake ends the process with exit code 2."""
+    parser = argparse.ArgumentParser(prog="scripts/saved_model.sh", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="evaluate | onnx")
+    model = argparse.ArgumentParser(add_help=False)
+    model.add_argument("model", type=Path, help="the model's description, such as logs/cpu/best.json")
+    test = commands.add_parser("evaluate", parents=[model], help="test accuracy, on the CPU", allow_abbrev=False)
+    test.add_argument("--dataset", default="", help="to test it on (default: the one that it was trained on)")
+    test.add_argument("-dd", "--data-dir", type=Path, default=ROOT / "data", help="default: %(default)s")
+    convert = commands.add_parser("onnx", parents=[model], help="makes it ONNX", allow_abbrev=False)
+    convert.add_argument("output", nargs="?", type=Path, help="default: beside the model, such as best.onnx")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command: evaluates or converts, returns the exit code."""
+    given = parse(arguments)
+    try:
+        if given.command == "evaluate":
+            print(evaluate(given.model, given.dataset, given.data_dir))
+        else:
+            print(to_onnx(given.model, given.output or given.model.with_suffix(".onnx")))
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_SETUP
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Evaluates a network that a worker saved, or makes it ONNX. Its options: scripts/saved_model.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_script saved_model.py "$@"

@@ -1,0 +1,266 @@
+"""The trained network in files: the right one, whole, without a trace in training, and what others can do with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from cluster_processes import DATA, DEADLINE_S, ROOT
+
+import models
+from config import parse
+from scripts import saved_model as program
+from trainer import data
+from trainer.base import DeviceFeed, Job
+from trainer.engine import mx
+from trainer.local import LocalTrainer
+from trainer.run_folder import RunFolder
+from trainer.saved_model import ModelSaver, SavedModel, symbol_and_parameters
+from trainer.stop import Limits
+from utils import SAVING, SetupError, read_json, read_rounds, source_commit
+
+RANDOM = np.random.default_rng(0)
+SAMPLES = data.Samples(RANDOM.integers(0, 256, (64, 1, 28, 28), np.uint8), RANDOM.integers(0, 10, 64, np.uint8))
+ABOUT = {"input": {"shape": [1, 28, 28], "divide_by": 255}}
+
+
+def images(number=64):
+    return mx.nd.array(SAMPLES.images[:number]) / 255
+
+
+def network_of(name="lenet"):
+    return models.build(name, (1, 28, 28), mx.cpu(), seed=0)
+
+
+def train(folder, accuracies, *, saves=True):
+    """Trains LeNet for a round an entry of `accuracies`: what the evaluation after it says. With no entry, a signal
+    comes in the third round, before anything was evaluated.
+
+    Returns, for each evaluation, the outputs of the network then.
+    """
+    folder.mkdir(exist_ok=True)
+    network = network_of()
+    outputs = []
+
+    def evaluate():
+        outputs.append(network(images()).asnumpy())
+        return accuracies[len(outputs) - 1]
+
+    job = Job(
+        network=network,
+        feed=DeviceFeed(mx.cpu(), 0),
+        batches=data.EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
+        warm_up_batch=data.Samples(*(part[:16] for part in SAMPLES)),
+        evaluate=evaluate,
+        eval_every=1 if accuracies else 100,
+        eval_every_s=0.0,
+        limits=Limits(max_rounds=len(accuracies), max_seconds=0, target_accuracy=0),
+        stop_requested=lambda: not accuracies and trainer.rounds == 3,
+        saver=ModelSaver(folder, network, ABOUT) if saves else None,
+    )
+    trainer = LocalTrainer(job, step_size=0.01)
+    trainer.run(lambda: folder)
+    return outputs
+
+
+def loaded(path):
+    """What a saved network makes of the images."""
+    return SavedModel.find(path).load(mx.cpu())(images()).asnumpy()
+
+
+# -------------------------------------------------------------------------------------------- what is saved when
+
+
+def test_the_best_and_the_last_network_are_saved(tmp_path):
+    outputs = train(tmp_path, [0.3, 0.6, 0.5, 0.6, 0.4])
+    best, final = read_json(tmp_path / "best.json"), read_json(tmp_path / "final.json")
+    assert (best["round"], best["accuracy"]) == (2, 0.6)  # as good is not better
+    assert (final["round"], final["accuracy"]) == (5, 0.4)
+    np.testing.assert_array_equal(loaded(tmp_path / "best.json"), outputs[1])
+    np.testing.assert_array_equal(loaded(tmp_path / "final.json"), outputs[4])
+    assert {path.name for path in tmp_path.glob("*.params")} == {"best-0002.params", "final-0005.params"}
+
+
+def test_after_a_signal_the_network_is_saved_without_an_evaluation_to_wait_for(tmp_path):
+    assert train(tmp_path, []) == []
+    final = read_json(tmp_path / "final.json")
+    assert (final["round"], final["accuracy"]) == (3, None)
+    assert loaded(tmp_path / "final.json").shape == (64, 10)
+    assert not (tmp_path / "best.json").exists()
+
+
+def test_saving_has_a_stage_of_its_own_in_the_logs_and_costs_nothing_where_nothing_is_saved(tmp_path):
+    train(tmp_path, [0.3, 0.2, 0.1])
+    saved = [SAVING in record["time"]["0"] for record in read_rounds(tmp_path, pytest.fail)]
+    assert saved == [True, False, True]
+
+
+def test_training_is_the_same_to_the_bit_whether_models_are_saved_or_not(tmp_path):
+    rising = [0.1, 0.2, 0.3, 0.4]
+    with_saving, without = train(tmp_path / "a", rising), train(tmp_path / "b", rising, saves=False)
+    np.testing.assert_array_equal(with_saving, without)
+    assert not list((tmp_path / "b").glob("best*"))
+
+
+def test_a_job_that_is_resumed_has_to_beat_its_best(tmp_path):
+    train(tmp_path, [0.6])
+    before = loaded(tmp_path / "best.json")
+    train(tmp_path, [0.5, 0.4])
+    assert read_json(tmp_path / "best.json")["accuracy"] == 0.6
+    np.testing.assert_array_equal(loaded(tmp_path / "best.json"), before)
+    assert read_json(tmp_path / "final.json")["round"] == 2
+
+
+def test_a_damaged_description_is_told_and_replaced(tmp_path, caplog):
+    (tmp_path / "best.json").write_text("{")
+    train(tmp_path, [0.5])
+    assert "best.json is no description" in caplog.text
+    assert read_json(tmp_path / "best.json")["accuracy"] == 0.5
+
+
+def test_a_new_run_removes_what_an_earlier_one_saved_and_nothing_else(tmp_path):
+    config = parse(["-m", "local", "-c", "1", "-ld", str(tmp_path)])
+    train(tmp_path / "cpu", [0.5])
+    others = {"best.onnx", "best-of-all.txt", "finally.json"}
+    for name in others:
+        (tmp_path / "cpu" / name).touch()
+    (tmp_path / "cpu" / "best-0001.params.tmp").touch()  # of a process that was killed
+    RunFolder(config).open()
+    assert {path.name for path in (tmp_path / "cpu").iterdir()} == {".lock", *others}
+
+
+# -------------------------------------------------------------------------------------------- writes that go wrong
+
+
+@pytest.mark.parametrize("file", ["best-symbol.json", "best-0002.params", "best.json"])
+def test_wherever_saving_breaks_off_the_model_before_stays_whole(tmp_path, file):
+    outputs = train(tmp_path, [0.5])
+    (tmp_path / f"{file}.tmp").symlink_to("/dev/full")
+    with pytest.raises(SetupError, match=f"{file}.tmp cannot be written: No space left on device|{file}"):
+        train(tmp_path, [0.4, 0.6])
+    assert read_json(tmp_path / "best.json")["accuracy"] == 0.5
+    np.testing.assert_array_equal(loaded(tmp_path / "best.json"), outputs[0])
+
+
+def test_what_a_save_that_broke_off_left_is_removed_by_the_next(tmp_path):
+    (tmp_path / "best-0007.params").touch()
+    train(tmp_path, [0.5])
+    assert [path.name for path in tmp_path.glob("best-*.params")] == ["best-0001.params"]
+
+
+# -------------------------------------------------------------------------------------------- the form of the files
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet18-v1"])
+def test_the_files_hold_what_mxnets_own_export_writes(tmp_path, name):
+    network = network_of(name)
+    expected = network(images(8)).asnumpy()  # an inference pass: weights are in oneDNN's layout now
+    network.export(str(tmp_path / "theirs"))
+    symbol, parameters = symbol_and_parameters(network)
+    (tmp_path / "ours.json").write_bytes(symbol)
+    (tmp_path / "ours.params").write_bytes(parameters)
+    ours, theirs = (mx.nd.load(str(tmp_path / file)) for file in ("ours.params", "theirs-0000.params"))
+    assert ours.keys() == theirs.keys()
+    for key, array in ours.items():
+        np.testing.assert_array_equal(array.asnumpy(), theirs[key].asnumpy())
+    saved = SavedModel(ABOUT, tmp_path / "ours.json", tmp_path / "ours.params")
+    np.testing.assert_allclose(saved.load(mx.cpu())(images(8)).asnumpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda folder: (folder / "best.json").unlink(), "does not exist"),
+        (lambda folder: (folder / "best.json").write_text('{"rank": 0}'), "no description of a saved model"),
+        (lambda folder: (folder / "best-0001.params").unlink(), "copy the three files together"),
+        (lambda folder: (folder / "best-0001.params").write_bytes(b"short"), "cannot be read"),
+        (lambda folder: (folder / "best-symbol.json").write_bytes(b'{"nodes"'), "cannot be read"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_named(tmp_path, damage, text):
+    train(tmp_path, [0.5])
+    damage(tmp_path)
+    with pytest.raises(SetupError, match=text) as caught:
+        loaded(tmp_path / "best.json")
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------- as users meet it
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The log folder of a short standalone run."""
+    logs = tmp_path_factory.mktemp("logs")
+    flags = ["-m", "local", "-c", "1", "-n", "lenet", "-l", "0.003", "-e", "30", "--max-rounds", "60"]
+    command = [sys.executable, "main.py", *flags, "-dd", str(DATA), "-ld", str(logs)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=DEADLINE_S, capture_output=True)
+    return logs / "cpu"
+
+
+def test_the_description_says_how_to_feed_the_network(trained):
+    about = read_json(trained / "final.json")
+    assert about["input"] == {"name": "data", "shape": [1, 28, 28], "divide_by": 255, "resize": "bilinear"}
+    assert (about["network"], about["dataset"], about["mode"], about["classes"]) == (
+        "lenet", "fashion-mnist", "local", 10
+    )  # fmt: skip
+    assert about["round"] == 60
+    assert about["commit"] == source_commit()
+
+
+def test_a_saved_network_has_just_the_accuracy_that_was_logged(trained):
+    logged = list(read_rounds(trained, pytest.fail))[-1]["accuracy"]
+    said = program.evaluate(trained / "final.json", "", DATA)
+    assert said == f"accuracy {logged:.4f} on the 10000 test images of fashion-mnist; when it was saved: {logged:.4f}"
+
+
+def test_the_lines_in_the_readme_load_and_evaluate_it(trained):
+    (lines,) = (
+        code for code in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "imports" in code
+    )
+    code = lines.replace("logs/cpu", str(trained)).replace("best.json", "final.json")
+    assert code.count(f"{trained}/") == code.count("final.json") == 1
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, timeout=DEADLINE_S, capture_output=True, text=True
+    )
+    # All images at once, where the evaluation takes batches: the sums may be rounded in another order.
+    assert float(done.stdout) == pytest.approx(read_json(trained / "final.json")["accuracy"], abs=0.0003)
+
+
+def test_the_script_says_what_it_cannot_do(trained, tmp_path, capsys):
+    assert program.main(["evaluate", str(tmp_path / "best.json")]) == 2
+    assert program.main(["evaluate", str(trained / "best.json"), "-dd", str(tmp_path)]) == 2
+    assert "best.json does not exist" in (errors := capsys.readouterr().err)
+    assert "get_data.sh" in errors
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet18-v1"])
+def test_onnxruntime_computes_what_mxnet_does(tmp_path, name):
+    pytest.importorskip("onnx", reason="requirements-onnx.txt is not installed")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="requirements-onnx.txt is not installed")
+    network = network_of(name)
+    ModelSaver(tmp_path, network, ABOUT).save(["best"], 1, 0.5)
+    program.to_onnx(tmp_path / "best.json", tmp_path / "best.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "best.onnx"), providers=["CPUExecutionProvider"])
+    assert [entry.name for entry in session.get_inputs()] == ["data"]
+    about = json.loads(session.get_modelmeta().custom_metadata_map[program.METADATA])
+    assert about["input"] == ABOUT["input"]
+    for number in (1, 8):
+        (scores,) = session.run(None, {"data": images(number).asnumpy()})
+        np.testing.assert_allclose(scores, network(images(number)).asnumpy(), atol=1e-4)
+    assert {path.name for path in tmp_path.glob("*.onnx*")} == {"best.onnx"}
+
+
+def test_an_onnx_that_is_not_there_or_too_new_is_named(monkeypatch):
+    for version, text in (("1.18.0", "up to 1.17, here it is 1.18.0"), ("1.17.0", ""), ("1.9.0", "")):
+        monkeypatch.setattr(program.importlib.metadata, "version", lambda _, version=version: version)
+        if not text:
+            program.check_onnx()
+            continue
+        with pytest.raises(SetupError, match=f"{text}.*requirements-onnx.txt"):
+            program.check_onnx()
