@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flag_types import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
+from trainer.evaluating import WISHES
 from utils import CHECKPOINT_FILE, SetupError
 
 MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
@@ -88,7 +89,7 @@ class Config:
     network: str = _flag("-n", "--network", default="resnet18-v1", choices=NETWORKS, help="the network to train")
     log_dir: str = _flag("-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it")
     eval_duration: int = _flag(
-        "-e", "--eval-duration", default=1, type=at_least(1), help="rounds between two evaluations (on rank 0)"
+        "-e", "--eval-duration", default=1, type=at_least(1), help="rounds between two evaluations (on one worker)"
     )
     mode: str = _flag("-m", "--mode", default="esync", choices=MODES, help="the synchronisation algorithm")
     use_dcasgd: int = _flag(
@@ -115,6 +116,12 @@ class Config:
         default=0.0,
         type=at_least(0, float),
         help="evaluate after so many seconds, whatever rounds they hold, in place of -e (0: as -e says)",
+    )
+    evaluate: str = _flag(
+        "--evaluate",
+        default="auto",
+        choices=WISHES,
+        help="whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
     )
     max_rounds: int = _flag(
         "--max-rounds", default=0, type=at_least(0), help="stop after so many rounds (0: no limit)"

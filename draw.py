@@ -221,7 +221,7 @@ def evaluator(mode: Mode, devices: Devices, warn: Warn) -> Device | None:
     """The device whose curve is drawn, with its events; None where none evaluated. `warn` gets what it lacks."""
     device = metrics.evaluating_device(devices, warn)
     if device is None:
-        warn(f"{mode.title} has no accuracies: rank 0 evaluated nothing, or its logs are not there")
+        warn(f"{mode.title} has no accuracies: no worker evaluated, or its logs are not there")
     elif not device.curve:
         warn(f"{mode.title}: its summary does not say when it was evaluated; make it anew with summary.py")
     return device

@@ -220,12 +220,11 @@ def is_quantity(value: Any) -> bool:
 
 
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
-    """The device of rank 0, found from the data: the one that has accuracies. None where none has."""
+    """The device that evaluated, found from the data: the one that has accuracies. None where none has."""
     found = {key: device for key, device in devices.items() if device.accuracy_list}
     if not found:
         return None
-    # True sorts above False: rank 0 before all others, then the longest curve.
-    host, name = max(found, key=lambda key: (found[key].rank == 0, len(found[key].accuracy_list)))
+    host, name = max(found, key=lambda key: len(found[key].accuracy_list))
     if len(found) > 1:
         warn(f"{len(found)} devices have accuracies; those of {host}/{name} are used")
     return found[host, name]

@@ -185,14 +185,14 @@ def test_the_evaluating_device_is_the_one_with_accuracies():
     assert metrics.evaluating_device({("a", "cpu"): device()}, pytest.fail) is None
 
 
-def test_of_several_devices_with_accuracies_rank_0_counts_and_the_user_is_told():
+def test_of_several_devices_with_accuracies_the_longest_curve_counts_and_the_user_is_told():
     warnings = []
     devices = {
         ("a", "cpu"): device(accuracy_list=[0.1, 0.2], rank=1),
         ("b", "cpu"): device(accuracy_list=[0.3], accuracy_time_list=[8.0], rank=0),
     }
-    assert metrics.evaluating_device(devices, warnings.append) is devices["b", "cpu"]
-    assert warnings == ["2 devices have accuracies; those of b/cpu are used"]
+    assert metrics.evaluating_device(devices, warnings.append) is devices["a", "cpu"]
+    assert warnings == ["2 devices have accuracies; those of a/cpu are used"]
 
 
 # -------------------------------------------------------------------------------------------------- devices

@@ -227,12 +227,11 @@ def test_the_table_keeps_what_a_status_page_shows() -> None:
     assert (last.round, last.entered, last.synced, last.local_iterations) == (29, 290.0, 296.0, 3)
 
 
-def test_accuracies_come_from_rank_0_and_stay_bounded() -> None:
+def test_accuracies_come_from_whichever_worker_evaluates_and_stay_bounded() -> None:
     handlers = job_of(2)
-    handlers.report(report(1, 1, accuracy=0.9), now=1.0)
     assert handlers.snapshot(1.0).accuracies == ()
     for round in range(1, 1000):
-        handlers.report(report(0, round, accuracy=0.5), now=float(round))
+        handlers.report(report(1, round, accuracy=0.5), now=float(round))
     accuracies = handlers.snapshot(1000.0).accuracies
     assert accuracies[0] == (1, 1.0, 0.5)
     assert accuracies[-1] == (999, 999.0, 0.5)

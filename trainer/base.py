@@ -67,7 +67,7 @@ class Job:
     feed: DeviceFeed
     batches: EndlessBatches
     warm_up_batch: Samples  # any samples: nothing is learnt from them
-    evaluate: Callable[[], float] | None  # on rank 0 only
+    evaluate: Callable[[], float] | None
     eval_every: int  # rounds
     eval_every_s: float  # in place of `eval_every` where it is not 0
     limits: Limits
@@ -80,6 +80,8 @@ class Job:
     min_step_time_s: float = 0.0
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
     saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
+    # Told the seconds of a test step, says whether this worker is the one that evaluates. Asked once, by all workers.
+    is_evaluator: Callable[[float], bool] = lambda step_s: True
 
     @property
     def sample_share(self) -> float:
@@ -104,6 +106,7 @@ class Trainer:
         self.accuracy: float | None = None  # the last that was measured
         self.evaluated_round = 0  # after which it was
         self._evaluated_s = 0.0  # and when, since training began
+        self._is_evaluator = True
         self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
@@ -167,6 +170,7 @@ class Trainer:
         """
         self._warm_up()
         self.broadcast()
+        self._is_evaluator = self.job.is_evaluator(self.step_s)
         self.measure = self.open_measure(open_log())
         if self.job.saver is not None:
             self.job.saver.begin()
@@ -272,7 +276,7 @@ class Trainer:
     def _evaluate_and_save(self, last: bool) -> float | None:
         """Evaluates where that is due, and saves the model if it is the best so far, or the last."""
         evaluate, saver = self.job.evaluate, self.job.saver
-        if evaluate is None:
+        if evaluate is None or not self._is_evaluator:
             return None
         is_due = self._evaluation_is_due() or (last and not self.job.stop_requested())
         if not (is_due or last):

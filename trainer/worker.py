@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from config import COORDINATED, Cluster, Config, check_job
 from trainer import data, roles, straggler_trace
 from trainer.base import DeviceFeed, Evaluator, Job
 from trainer.engine import device_context, mx
+from trainer.evaluating import AUTO, YES, Candidate, evaluating_rank
 from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
@@ -33,6 +35,10 @@ class Workplace:
     state: StateClient | None  # where the mode asks a state server
     trace: tuple[straggler_trace.Slowdown, ...]
     signals: SignalWatch
+
+
+# Collects a value of every worker under a label: the values by rank, or None where there is no way to.
+Gather = Callable[[str, Any], "Sequence[Any] | None"]
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -88,7 +94,7 @@ def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace
     rank, num_workers = (store.rank, store.num_workers) if cluster else (0, 1)
     labels = place.dataset.train.labels
     indices = data.partition(labels, rank, num_workers, bool(config.split_by_class), config.seed)
-    job = _job(config, place, indices, rank, num_workers)
+    job = _job(config, place, indices, rank, num_workers, lambda label, value: None)
     site = Site(config, job, cluster, store, place.state)
     trainer = MODES[config.mode].build(site)
     parameter_bytes = trainer.parameters.num_bytes()
@@ -110,7 +116,7 @@ def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace
     return EXIT_OK
 
 
-def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int) -> Job:
+def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int, gather: Gather) -> Job:
     context, dataset = place.context, place.dataset
     channels, *sides = dataset.train.images.shape[1:]
     input_size = models.REGISTRY[config.network].input_size
@@ -124,7 +130,7 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         feed=feed,
         batches=data.EndlessBatches(dataset.train, indices, config.batch_size, seed=(config.seed, rank)),
         warm_up_batch=data.Samples(*(part[: config.batch_size] for part in dataset.train)),
-        evaluate=Evaluator(network, dataset.test, feed, config.batch_size) if rank == 0 else None,
+        evaluate=Evaluator(network, dataset.test, feed, config.batch_size),
         eval_every=config.eval_duration,
         eval_every_s=config.eval_seconds,
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
@@ -134,8 +140,28 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         weight=num_workers * len(indices) / len(dataset.train.labels),
         min_step_time_s=config.min_step_time,
         trace=place.trace,
+        is_evaluator=lambda step_s: _is_evaluator(config, rank, step_s, gather),
         saver=ModelSaver(place.folder.path, network, _about(config, image_shape)),
     )
+
+
+def _is_evaluator(config: Config, rank: int, step_s: float, gather: Gather) -> bool:
+    """Whether this worker evaluates. All workers of a job call it once.
+
+    Raises:
+        SetupError: no worker may, and the job is to end at an accuracy.
+    """
+    answers = gather("evaluator", Candidate(config.evaluate, step_s))
+    if answers is None:  # nobody to compare with
+        return config.evaluate == YES or (config.evaluate == AUTO and rank == 0)
+    chosen = evaluating_rank([Candidate(*answer) for answer in answers])
+    if chosen is None and config.target_accuracy:
+        raise SetupError("--target-accuracy needs a worker that evaluates, and all have --evaluate no")
+    if chosen is None:
+        logging.warning("no worker evaluates: all have --evaluate no")
+    elif chosen == rank:
+        logging.info("evaluates the global model: a test step took %.3g s", step_s)
+    return chosen == rank
 
 
 def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Job:
         settings: the RESET that started it.
         policy: its rule.
         table: its workers.
-        accuracies: round -> (seconds since the job began, test accuracy), as reported by rank 0.
+        accuracies: round -> (seconds since the job began, test accuracy), as reported by the worker that evaluates.
     """
 
     settings: Reset
@@ -202,7 +202,7 @@ class Handlers:
             raise Conflict("stale", f"worker {row.rank} is in round {row.round} already, this is of round {round}")
         if round > row.round or row.entered is None:
             row = row.entering(round, now)
-        if told.rank == 0 and message.accuracy is not None:
+        if message.accuracy is not None:
             job.keep_accuracy(round, now - job.table.started, message.accuracy)
         return dataclasses.replace(
             row,

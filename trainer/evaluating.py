@@ -1,0 +1,33 @@
+"""Which worker of a job evaluates the global model on the test set. Every worker has that model after each of its
+rounds, so it can be any; the fastest loses the least, and in the synchronous modes all wait for the one that evaluates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+AUTO, YES, NO = "auto", "yes", "no"
+WISHES = (AUTO, YES, NO)
+AS_FAST = 1.1  # a step at most so many times as long counts as no longer: of equal workers it is the lowest rank
+
+
+class Candidate(NamedTuple):
+    """What a worker tells before training begins."""
+
+    wish: str  # of WISHES
+    step_s: float  # that a test step took
+
+
+def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
+    """The fastest of those that say yes, else of those that do not say no; None if all say no.
+
+    Args:
+        candidates: by rank.
+    """
+    said_yes = [rank for rank, candidate in enumerate(candidates) if candidate.wish == YES]
+    willing = said_yes or [rank for rank, candidate in enumerate(candidates) if candidate.wish != NO]
+    if not willing:
+        return None
+    fastest_s = min(candidates[rank].step_s for rank in willing)
+    return next(rank for rank in willing if candidates[rank].step_s <= AS_FAST * fastest_s)
