@@ -186,7 +186,7 @@ class Config:
         nargs="+",
         metavar="STEPS",
         mode="sync-switch",
-        help="sync-switch: steps of each phase; a step is one batch on every worker, under ASP as many batches in all",
+        help="sync-switch: steps of each phase; a step is one update under BSP, as many batches as workers under ASP",
     )
     momentum: float = _flag(
         "--momentum",

@@ -78,14 +78,16 @@ class SyncSwitchTrainer(Trainer):
         """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
         begin_job(self._state, self._store, self.job)
         settings = self._settings
-        done, velocity = [0] * len(settings.order), [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
+        done, batches = [0] * len(settings.order), 0
+        velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
         if self._resume and self.job.rank == 0:
             saved = self._checkpoint.load()
             self.parameters.replace([mx.nd.array(array) for array in saved.model])
-            done, velocity = saved.done, [mx.nd.array(array) for array in saved.velocity]
+            done, batches = saved.done, saved.batches
+            velocity = [mx.nd.array(array) for array in saved.velocity]
         model = self.parameters.model()
         copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
-        schedule = Schedule(settings.order, settings.steps, self.job.num_workers, settings.policy, done)
+        schedule = Schedule(settings.order, settings.steps, self.job.num_workers, settings.policy, done, batches)
         keeper = SyncSwitchKeeper(self._keys, schedule, settings, len(self.parameters.weights))
         self._link.define(keeper, [*model, *copies])
         self.parameters.take_back(model)
@@ -99,7 +101,7 @@ class SyncSwitchTrainer(Trainer):
             if self._settings.saves and self.job.rank == 0:
                 self._checkpoint.set_aside()
             return super().open_measure(folder)
-        self._resumed_after = sum(self._board.saved)  # others may have begun already
+        self._resumed_after = self._board.saved_batches  # others may have begun already
         self._happened(RESUME, f"resumed after {self._resumed_after} batches")
         rounds = list(read_rounds(folder, logging.warning))
         if not rounds:
@@ -147,7 +149,7 @@ class SyncSwitchTrainer(Trainer):
 
     def notes(self) -> dict[str, Any]:
         """How far the job is, and what happened."""
-        notes: dict[str, Any] = {"batches": self._board.batches}
+        notes: dict[str, Any] = {"batches": self._board.dealt_with_at[self.job.rank]}
         if self._resumed_after is not None:
             notes["resumed_after"], self._resumed_after = self._resumed_after, None
         if self._events:
@@ -201,7 +203,7 @@ class SyncSwitchTrainer(Trainer):
     # --------------------------------------------------------------------------------------------- checkpoints
 
     def _save_if_due(self) -> None:
-        steps, every = self._board.batches // self.job.num_workers, self._settings.ckpt_steps[self._board.phase]
+        steps, every = self._board.steps, self._settings.ckpt_steps[self._board.phase]
         if self.job.rank == 0 and every and steps // every > self._saved_steps // every:
             self._save()
 
@@ -212,7 +214,6 @@ class SyncSwitchTrainer(Trainer):
         model = [mx.nd.empty(array.shape) for array in self.parameters.model()]
         velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
         self._link.pull([*model, *velocity], first=self._num_sent)
-        self._checkpoint.save(
-            Saved([array.asnumpy() for array in model], [array.asnumpy() for array in velocity], list(board.saved))
-        )
+        arrays = ([array.asnumpy() for array in part] for part in (model, velocity))
+        self._checkpoint.save(Saved(*arrays, list(board.saved), board.saved_batches))
         self._saved_steps = sum(board.saved) // self.job.num_workers
