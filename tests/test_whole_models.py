@@ -178,7 +178,16 @@ ETA = 0.1
 
 
 def sync_switch_server(
-    order, steps, num_workers, weight=1.0, statistic=None, momentum=0.0, policy="none", copies=None, done=None, batches=0
+    order,
+    steps,
+    num_workers,
+    weight=1.0,
+    statistic=None,
+    momentum=0.0,
+    policy="none",
+    copies=None,
+    done=None,
+    batches=0,
 ):
     """A model of one weight, and one statistic where one is given; `copies`: what the checkpoint's copy holds."""
     model = [weight] if statistic is None else [weight, statistic]
