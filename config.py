@@ -135,8 +135,8 @@ class Config:
     straggler_trace: str = _flag(
         "--straggler-trace",
         default="",
-        help="CSV file (start_s,duration_s,extra_s,kind), emulates a straggler: for a while every local step takes longer "
-        "(compute, also without that column), or each push and each pull (network)",
+        help="CSV file (start_s,duration_s,extra_s,kind), emulates a straggler: for a while every local step takes "
+        "longer (compute, also without that column), or each push and each pull (network)",
     )
     dcasgd_lambda: float = _flag(
         "--dcasgd-lambda", default=0.04, type=at_least(0, float), help="strength of DC-ASGD's delay compensation"
