@@ -19,7 +19,7 @@ from trainer.queries import FORWARD_SHARE
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time
 from trainer.whole_models import ModelLink
-from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, JobError, Measure
+from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, JobError, Measure
 
 
 class DeviceFeed:
@@ -288,7 +288,7 @@ class Trainer:
         assert self._loss is not None
         loss = float(self._loss.mean().asscalar())
         if not math.isfinite(loss):
-            raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l or -ll)")
+            raise JobError(f"{DIVERGED} in round {self.rounds}, it is {loss}: lower the step size (-l or -ll)")
         record = self.measure.write_round(samples, accuracy, loss=loss, **self.take_traffic(), **self.notes())
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:
