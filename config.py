@@ -142,7 +142,8 @@ class Config:
     straggler_trace: str = _flag(
         "--straggler-trace",
         default="",
-        help="CSV file (start_s,duration_s,extra_s): for a while every local step takes longer; emulates a straggler",
+        help="CSV file (start_s,duration_s,extra_s,kind), emulates a straggler: for a while every local step takes "
+        "longer (compute, also without that column), or each push and each pull (network)",
     )
     dcasgd_lambda: float = _flag(
         "--dcasgd-lambda", default=0.04, type=at_least(0, float), help="strength of DC-ASGD's delay compensation"
@@ -193,7 +194,7 @@ class Config:
         nargs="+",
         metavar="STEPS",
         mode="sync-switch",
-        help="sync-switch: steps of each phase; a step is one batch on every worker, under ASP as many batches in all",
+        help="sync-switch: steps of each phase; a step is one update under BSP, as many batches as workers under ASP",
     )
     momentum: float = _flag(
         "--momentum",

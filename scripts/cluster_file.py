@@ -2,7 +2,7 @@
 
     step_time_s,straggler_trace
     0.1,
-    0.6,traces/at-20s-for-60s-30ms.csv
+    0.6,traces/network-at-20s-for-60s-30ms.csv
 
 The second column may be empty; a path there is relative to the cluster file. Files for published experiments are in
 scripts/clusters/, where a bare name is looked up.

@@ -1,10 +1,12 @@
 """Finds Sync-Switch's switch point for a job that recurs: the smallest share of BSP that keeps BSP's accuracy.
 
 A binary search. A trial is a whole job on this machine (scripts/local_cluster.sh -m sync-switch) that trains so many
-steps with BSP, then the rest of --total-steps with ASP; the first two are BSP alone and ASP alone. What follows `--`
-goes to every worker's main.py, in all trials. The table of the trials is written after each of them. Ctrl-C ends the
-running trial, which does not count; the same command goes on with those that are missing, also with another --margin,
---resolution or --runs. Logs: LOG_BASE/trials/NAME OF THE TABLE/bsp-B-asp-A-seed-S/NETWORK/sync-switch/HOST/cpuN/.
+steps with BSP, then the rest of --total-steps with ASP; the first two are BSP alone and ASP alone. A trial is judged by
+the mean of its last five evaluations; it has converged, as published, if they differ by less than 0.1 %. One that
+diverges counts as below the margin. What follows `--` goes to every worker's main.py, in all trials. The table of the
+trials is written after each of them. Ctrl-C ends the running trial, which does not count; the same command goes on with
+those that are missing, also with another --margin, --resolution or --runs.
+Logs: LOG_BASE/trials/NAME OF THE TABLE/bsp-B-asp-A-seed-S/NETWORK/sync-switch/HOST/cpuN/.
 Exit codes: 0 found, 2 something to put right first, 3 a process of a trial died, 130 stopped before it was found.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +29,11 @@ from scripts import local_cluster, trial_table
 from scripts.cluster_file import Worker
 from scripts.process import Role
 from scripts.roles import Options, build_roles
-from scripts.supervisor import console
-from scripts.switch_search import Goal, Plan, Trial, next_trial, phases
+from scripts.supervisor import Outcome, console
+from scripts.switch_search import Goal, Plan, Trial, converged_accuracy, next_trial, phases
 from scripts.trial_table import result_lines, trial_line
 from trainer import straggler_trace
-from utils import EXIT_FORCED, EXIT_OK, SetupError
+from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 
 TABLE_FILE = "switch-points.json"
 
@@ -120,9 +123,10 @@ class Job:
         """The trial's flags for main.py without the user's."""
         return (*self._phases(plan), *_seed(plan))
 
-    def trial(self, plan: Plan, accuracy: float, seconds: float) -> Trial:
-        """The trial once it is done."""
-        return Trial(*self._split(plan), plan.seed, accuracy, seconds)
+    def trial(self, plan: Plan, accuracies: Sequence[float] | None, seconds: float) -> Trial:
+        """The trial once it is done, with its evaluations, or None where it diverged."""
+        accuracy, converged = converged_accuracy(accuracies) if accuracies is not None else (None, False)
+        return Trial(*self._split(plan), plan.seed, accuracy, seconds, converged)
 
     def _split(self, plan: Plan) -> tuple[int, int]:
         return plan.bsp_steps, self.given.total_steps - plan.bsp_steps
@@ -168,12 +172,12 @@ def settings(job: Job) -> dict[str, Any]:
     }
 
 
-def _entries(trace: Path | None) -> list[dict[str, float]]:
+def _entries(trace: Path | None) -> list[dict[str, Any]]:
     return [vars(entry) for entry in straggler_trace.read(trace)] if trace else []
 
 
-def measured(options: Options, warn: metrics.Warn) -> tuple[float, float]:
-    """Accuracy at the end of a trial, and its seconds, from the round logs of its workers.
+def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
+    """All accuracies of a trial, and its seconds, from the round logs of its workers.
 
     Raises:
         SetupError: there are none, or none with an accuracy.
@@ -185,7 +189,13 @@ def measured(options: Options, warn: metrics.Warn) -> tuple[float, float]:
     evaluating = metrics.evaluating_device(devices, warn)
     if evaluating is None:
         raise SetupError(f"the round logs in {options.host_folder} have no accuracy: the trial cannot be judged")
-    return evaluating.accuracy_list[-1], metrics.duration(devices.values())
+    return evaluating.accuracy_list, metrics.duration(devices.values())
+
+
+def has_diverged(outcome: Outcome) -> bool:
+    """Whether it was a worker whose loss is no number any more that ended the job."""
+    log = outcome.failed_log
+    return log is not None and DIVERGED in log.read_text(errors="replace")
 
 
 # ----------------------------------------------------------------------------------------------------- the search
@@ -201,7 +211,8 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
         say: prints a line for the user.
 
     Raises:
-        SetupError: the table is of another search or cannot be written, or a trial cannot be started or judged.
+        SetupError: the table is of another search or cannot be written, a trial cannot be started or judged, or BSP
+            alone diverges: then there is nothing to compare with.
     """
     table, common = job.given.table, settings(job)
     trials = trial_table.read(table, common)
@@ -209,16 +220,23 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
     if trials:
         say(f"{len(trials)} trial(s) are in {table} already")
     code = EXIT_OK
-    while code == EXIT_OK and (plan := next_trial(trials, goal)) is not None:
+    while (plan := next_trial(trials, goal)) is not None:
         options = job.options(plan)
         say(f"\n== trial {len(trials) + 1}: {shlex.join(job.own_flags(plan))}; its logs: {options.log_folder}")
+        began = time.monotonic()
         outcome = local_cluster.run(options, build, say)
-        if outcome.was_stopped or outcome.exit_code != EXIT_OK:  # a job that was stopped ends well, but early
+        if not outcome.was_stopped and has_diverged(outcome):
+            if plan.bsp_steps == goal.total_steps:
+                raise SetupError("BSP alone diverges, so there is nothing to compare with: lower the step size (-l)")
+            trial = job.trial(plan, None, time.monotonic() - began)
+        elif outcome.was_stopped or outcome.exit_code != EXIT_OK:  # a job that was stopped ends well, but early
             code = outcome.exit_code or EXIT_FORCED
+            break
         else:
-            trials.append(job.trial(plan, *measured(options, lambda text: say(f"warning: {text}"))))
-            trial_table.write(table, common, trials, goal)
-            say(trial_line(trials[-1], trials, goal))
+            trial = job.trial(plan, *measured(options, lambda text: say(f"warning: {text}")))
+        trials.append(trial)
+        trial_table.write(table, common, trials, goal)
+        say(trial_line(trial, trials, goal))
     if trials:
         say(f"\n{trial_table.text(trials, goal)}\n\nthese trials are in {table}")
     if code == EXIT_OK:

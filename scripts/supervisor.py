@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ class Outcome(NamedTuple):
 
     exit_code: int  # utils.EXIT_*
     was_stopped: bool  # by a signal
+    failed_log: Path | None = None  # of the process that ended the job, where one did
 
 
 class _State(enum.Enum):
@@ -64,9 +66,10 @@ class _State(enum.Enum):
 class _Finished(Exception):
     """Leaves the loop; everything that still runs is killed."""
 
-    def __init__(self, exit_code: int, message: str = "") -> None:
+    def __init__(self, exit_code: int, message: str = "", failed_log: Path | None = None) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.failed_log = failed_log
 
 
 class Supervisor:
@@ -103,7 +106,7 @@ class Supervisor:
         except _Finished as end:
             if str(end):
                 self._say(str(end))
-            return Outcome(end.exit_code, bool(self._signals))
+            return Outcome(end.exit_code, bool(self._signals), end.failed_log)
         finally:
             self._kill_all()
             for number, handler in before.items():
@@ -198,6 +201,7 @@ class Supervisor:
         raise _Finished(
             EXIT_SETUP if code == EXIT_SETUP else EXIT_PEER_LOST,
             f"error: {role.label} {_how(code)}; stopping the job. Its log, {role.log}{reason}",
+            role.log,
         )
 
     def _give_up(self, left: list[Process], exit_code: int, when: str) -> None:

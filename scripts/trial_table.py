@@ -1,7 +1,8 @@
 """The file of the trials of a search for a switch point, which makes it possible to go on, and the same as text.
 
-JSON: `settings` that all trials share, `trials` in the order in which they were done; accuracies are fractions, times
-in seconds. `within_margin` is what the last search said of the share (null: not all of its runs are done).
+JSON: `settings` that all trials share, `trials` in the order in which they were done; accuracies are fractions (null:
+the trial diverged), times in seconds. `within_margin` is what the last search said of the share (null: not all of its
+runs are done).
 """
 
 from __future__ import annotations
@@ -14,10 +15,20 @@ from typing import Any
 
 import metrics
 import utils
-from scripts.switch_search import Goal, Trial, bsp_share, means, phases, smallest_within, verdicts
+from scripts.switch_search import (
+    CHANGE,
+    EVALUATIONS,
+    Goal,
+    Trial,
+    bsp_share,
+    means,
+    phases,
+    smallest_within,
+    verdicts,
+)
 from utils import SetupError
 
-_COLUMNS = ("BSP share", "BSP steps", "ASP steps", "seed", "final acc.", "seconds", "within margin")
+_COLUMNS = ("BSP share", "BSP steps", "ASP steps", "seed", "accuracy", "converged", "seconds", "within margin")
 _YES_NO = {True: "yes", False: "no", None: "-"}
 
 
@@ -51,8 +62,11 @@ def read(path: Path, settings: Mapping[str, Any]) -> list[Trial]:
 
 def _trial(row: Mapping[str, Any]) -> Trial:
     trial = Trial(**{field.name: row[field.name] for field in dataclasses.fields(Trial)})
-    if not all(metrics.is_quantity(value) for value in vars(trial).values()):
+    numbers = (trial.bsp_steps, trial.asp_steps, trial.seed, trial.accuracy or 0, trial.seconds)
+    if not all(map(metrics.is_quantity, numbers)) or not isinstance(trial.converged, bool):
         raise ValueError(f"{dict(row)} holds something else than numbers from 0 on")
+    if trial.accuracy is None and not trial.asp_steps:
+        raise ValueError("BSP alone has no accuracy")
     return trial
 
 
@@ -86,7 +100,8 @@ def text(trials: Collection[Trial], goal: Goal) -> str:
             str(trial.bsp_steps),
             str(trial.asp_steps),
             str(trial.seed),
-            f"{trial.accuracy:.4f}",
+            "-" if trial.accuracy is None else f"{trial.accuracy:.4f}",
+            "diverged" if trial.accuracy is None else _YES_NO[trial.converged],
             f"{trial.seconds:.1f}",
             _YES_NO[is_within.get(trial.bsp_steps)],
         )
@@ -100,9 +115,12 @@ def trial_line(trial: Trial, trials: Collection[Trial], goal: Goal) -> str:
     """What came of one of the trials."""
     is_within = verdicts(means(trials, goal.seeds), goal).get(trial.bsp_steps)
     verdict = "" if is_within is None else f", {'within' if is_within else 'below'} the margin"
+    came_to = "diverged"
+    if trial.accuracy is not None:
+        came_to = f"accuracy {trial.accuracy:.4f}{'' if trial.converged else ' (not converged)'}"
     return (
         f"share {trial.bsp_share:.4f} (BSP {trial.bsp_steps}, ASP {trial.asp_steps} steps), seed {trial.seed}: "
-        f"accuracy {trial.accuracy:.4f} in {trial.seconds:.1f} s{verdict}"
+        f"{came_to} in {trial.seconds:.1f} s{verdict}"
     )
 
 
@@ -111,6 +129,8 @@ def result_lines(trials: Collection[Trial], goal: Goal) -> list[str]:
     complete, best = means(trials, goal.seeds), smallest_within(trials, goal)
     assert best is not None, "BSP itself is within every margin"
     bsp = complete[goal.total_steps]
+    judged = [trial for trial in trials if trial.seed in goal.seeds and trial.accuracy is not None]
+    unsettled = sum(not trial.converged for trial in judged)
     order, steps = phases(best.bsp_steps, goal.total_steps)
     lines = [
         f"smallest share of BSP within {goal.margin:g} of BSP's accuracy: "
@@ -121,6 +141,12 @@ def result_lines(trials: Collection[Trial], goal: Goal) -> list[str]:
         f"of {len(complete)} share(s) tried, {len(goal.seeds)} run(s) each; accuracies differ from run to run: "
         "more --runs make it surer",
     ]
+    if unsettled:
+        lines.append(
+            f"note: {unsettled} of {len(judged)} trial(s) had not converged ({EVALUATIONS} evaluations within "
+            f"{CHANGE:g}) and count by the mean of their last {EVALUATIONS} evaluations, or of all if there are fewer: "
+            "a lower -e makes more, more --total-steps let them converge"
+        )
     is_within = verdicts(complete, goal)
     above = [steps for steps in sorted(complete) if steps > best.bsp_steps and not is_within[steps]]
     if above:

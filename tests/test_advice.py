@@ -27,7 +27,7 @@ class Client:
     def report(self, round_, step_s, transmission_s, accuracy):
         self.heard.append(("report", round_, step_s, transmission_s, accuracy))
 
-    def query(self, round_, steps, step_s, transmission_s):
+    def query_why(self, round_, steps, step_s, transmission_s):
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         self.heard.append(("query", round_, steps, step_s, transmission_s))
@@ -36,7 +36,7 @@ class Client:
         self.under_way -= 1
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return answer, f"answer to round {round_}"
 
     def answer(self, answer):
         self._answers.put(answer)
@@ -94,6 +94,16 @@ def test_an_answer_that_comes_in_time_counts(advice, client):
         client.answer(answer)
         ask(advice, round_)
         assert advice.in_step(LONG_S) is answer
+
+
+def test_the_reason_is_that_of_the_answer_that_counts(advice, client):
+    assert advice.reason == ""
+    client.answer(False)
+    ask(advice, 1)
+    advice.in_step(LONG_S)
+    ask(advice, 2)
+    advice.in_step(NOT_AT_ALL)
+    assert advice.reason == "answer to round 1"
 
 
 def test_the_wait_lasts_until_the_answer_comes(advice, client):

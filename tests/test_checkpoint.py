@@ -12,7 +12,7 @@ from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from utils import SetupError
 
 JOB = {"network": "lenet", "switch_order": "10", "train_steps": [2, 3], "num_workers": 2, "momentum": 0.9}
-HALF_DONE = Saved([np.float32([[1, 2], [3, 4]]), np.float32([5])], [np.float32([[6, 7], [8, 9]])], [4, 1])
+HALF_DONE = Saved([np.float32([[1, 2], [3, 4]]), np.float32([5])], [np.float32([[6, 7], [8, 9]])], [4, 1], 5)
 
 
 def file_of(folder, **other):
@@ -20,7 +20,7 @@ def file_of(folder, **other):
 
 
 def assert_equal(one, other):
-    assert one.done == other.done
+    assert (one.done, one.batches) == (other.done, other.batches)
     for ours, theirs in ((one.model, other.model), (one.velocity, other.velocity)):
         assert [array.dtype for array in ours] == [array.dtype for array in theirs]
         assert len(ours) == len(theirs)
@@ -46,7 +46,7 @@ def test_what_was_saved_is_loaded(tmp_path):
 
 
 def test_more_than_ten_arrays_keep_their_order(tmp_path):
-    many = Saved([np.full(2, number) for number in range(12)], [np.full(1, number) for number in range(11)], [0, 0])
+    many = Saved([np.full(2, number) for number in range(12)], [np.full(1, number) for number in range(11)], [0, 0], 0)
     file_of(tmp_path).save(many)
     assert_equal(file_of(tmp_path).load(), many)
 
@@ -54,7 +54,7 @@ def test_more_than_ten_arrays_keep_their_order(tmp_path):
 def test_a_check_tells_what_the_file_is_about(tmp_path):
     file_of(tmp_path).save(HALF_DONE)
     about = file_of(tmp_path).check()
-    assert (about["job"], about["done"]) == (JOB, [4, 1])
+    assert (about["job"], about["done"], about["batches"]) == (JOB, [4, 1], 5)
 
 
 def test_the_file_has_just_the_name_that_was_asked_for(tmp_path):
@@ -64,7 +64,7 @@ def test_the_file_has_just_the_name_that_was_asked_for(tmp_path):
 
 def test_a_new_checkpoint_replaces_the_old_one(tmp_path):
     file_of(tmp_path).save(HALF_DONE)
-    later = Saved([np.float32([0])], [], [4, 2])
+    later = Saved([np.float32([0])], [], [4, 2], 6)
     file_of(tmp_path).save(later)
     assert_equal(file_of(tmp_path).load(), later)
 
@@ -77,7 +77,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
     file.save(HALF_DONE)
     (tmp_path / "checkpoint.npz.tmp").symlink_to("/dev/full")
     with pytest.raises(SetupError, match="cannot be written: No space left on device"):
-        file.save(Saved([np.zeros(9)], [], [4, 2]))
+        file.save(Saved([np.zeros(9)], [], [4, 2], 6))
     assert_equal(file.load(), HALF_DONE)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
 
@@ -87,7 +87,7 @@ def test_a_temporary_file_that_cannot_be_made_leaves_the_old_checkpoint(tmp_path
     file.save(HALF_DONE)
     (tmp_path / "checkpoint.npz.tmp").mkdir()
     with pytest.raises(SetupError, match=r"checkpoint\.npz\.tmp cannot be written: Is a directory"):
-        file.save(Saved([np.zeros(9)], [], [4, 2]))
+        file.save(Saved([np.zeros(9)], [], [4, 2], 6))
     assert_equal(file.load(), HALF_DONE)
 
 
@@ -153,7 +153,9 @@ def test_a_file_with_a_damaged_array_is_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "about", [{}, {"job": JOB}, {"done": [0, 0]}, [1, 2], None, "text"], ids=lambda about: json.dumps(about)[:20]
+    "about",
+    [{}, {"job": JOB}, {"job": JOB, "done": [0, 0]}, [1, 2], None, "text"],
+    ids=lambda about: json.dumps(about)[:20],
 )
 def test_arrays_of_another_program_are_no_checkpoint(tmp_path, about):
     file = file_of(tmp_path)
@@ -191,18 +193,18 @@ def test_a_checkpoint_from_before_a_flag_existed_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "done",
-    [[4, 6], [5, 6]],  # the last BSP round without a straggler may go beyond
+    [[4, 6], [5, 6]],  # the last BSP round may go beyond, where greedy has cut one short
 )
 def test_of_a_job_that_is_done_nothing_is_left_to_resume(tmp_path, done):
     file = file_of(tmp_path)
-    file.save(Saved(HALF_DONE.model, HALF_DONE.velocity, done))
+    file.save(Saved(HALF_DONE.model, HALF_DONE.velocity, done, 5))
     refused(file, "is done: nothing is left to train")
 
 
 @pytest.mark.parametrize("done", [[0, 0], [4, 5], [3, 6], [5, 5]])
 def test_of_other_jobs_something_is_left(tmp_path, done):
     file = file_of(tmp_path)
-    file.save(Saved(HALF_DONE.model, HALF_DONE.velocity, done))
+    file.save(Saved(HALF_DONE.model, HALF_DONE.velocity, done, 5))
     assert file.load().done == done
 
 

@@ -137,6 +137,12 @@ def test_a_malformed_straggler_trace(tmp_path):
     assert_one_error_line(finished, "trace.csv, line 2", "much")
 
 
+def test_a_slow_link_where_nothing_is_exchanged(tmp_path):
+    (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s,kind\n1,2,0.1,network\n")
+    flags = ["-m", "local", "-c", "1", "-n", "lenet", "--straggler-trace", str(tmp_path / "trace.csv")]
+    assert_one_error_line(run_main(tmp_path, *flags), "trace.csv", "mode local exchanges nothing")
+
+
 def test_a_step_size_that_diverges(tmp_path):
     flags = ["-m", "local", "-c", "1", "-n", "lenet", "-l", "1e30", "-e", "1", "-dd", str(DATA)]
     finished = run_main(tmp_path, *flags)

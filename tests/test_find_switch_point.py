@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,12 +19,12 @@ import config
 from scripts import find_switch_point, local_cluster, trial_table
 from scripts.process import Kind, Role
 from scripts.roles import Options, build_roles
-from scripts.switch_search import Goal, Mean, Plan, Trial, next_trial, phases, smallest_within
+from scripts.switch_search import Goal, Mean, Plan, Trial, converged_accuracy, next_trial, phases, smallest_within
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # ------------------------------------------------------------------------------------------------ the search itself
 
-Accuracy = Callable[[Plan], float]
+Accuracy = Callable[[Plan], float | None]
 
 
 def search(accuracy: Accuracy, goal: Goal, done: Sequence[Trial] = ()) -> list[Trial]:
@@ -113,6 +114,30 @@ def test_the_means_of_all_runs_of_a_share_are_compared():
     assert smallest_within(trials, goal).bsp_steps == 50
 
 
+def test_a_share_of_which_one_run_diverged_is_below_the_margin_whatever_the_others_did():
+    goal = Goal(total_steps=100, margin=0.5, resolution=0.5, seeds=(7, 8))
+    trials = search(lambda plan: None if plan == (50, 8) else 0.9 if plan.bsp_steps else 0.1, goal)
+    assert [(trial.bsp_steps, trial.seed) for trial in trials][-2:] == [(50, 7), (50, 8)]
+    assert smallest_within(trials, goal).bsp_steps == 100
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.5, 0.9, 0.9, 0.9, 0.9, 0.9], (0.9, True)),
+        ([0.9000, 0.9009, 0.9003, 0.9006, 0.9002], (0.9004, True)),
+        ([0.9000, 0.9010, 0.9000, 0.9000, 0.9000], (0.9002, False)),  # 0.1 % is not less than 0.1 %
+        ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.6, 0.7, 0.8, 0.9], (0.62, False)),  # a plateau at the start is not the end
+        ([0.9, 0.9, 0.9, 0.9, 0.9, 0.4], (0.8, False)),  # nor one that was left again
+        ([0.9, 0.9, 0.9, 0.9], (0.9, False)),  # too few to say
+        ([0.7], (0.7, False)),
+    ],
+)
+def test_the_accuracy_of_a_trial_is_what_its_last_five_evaluations_come_to(accuracies, expected):
+    accuracy, converged = converged_accuracy(accuracies)
+    assert (accuracy, converged) == (pytest.approx(expected[0]), expected[1])
+
+
 def test_before_bsp_was_tried_there_is_no_answer():
     assert smallest_within([Trial(0, 10, 0, 0.9, 1.0)], Goal(10, 0.01, 0.1, (0,))) is None
 
@@ -125,7 +150,7 @@ def test_a_trial_trains_with_bsp_and_the_rest_with_asp(bsp_steps, expected):
 # -------------------------------------------------------------------------------------------------------- the table
 
 GOAL = Goal(total_steps=100, margin=0.01, resolution=0.1, seeds=(0,))
-TRIALS = [Trial(100, 0, 0, 0.9, 200.0), Trial(0, 100, 0, 0.8, 20.0), Trial(50, 50, 0, 0.895, 110.0)]
+TRIALS = [Trial(100, 0, 0, 0.9, 200.0), Trial(0, 100, 0, None, 20.0, False), Trial(50, 50, 0, 0.895, 110.0)]
 SETTINGS = {"total_steps": 100, "network": "lenet", "flags": {"train_steps": (1, 2)}}
 
 
@@ -147,7 +172,15 @@ def test_a_table_of_other_settings_is_refused_with_what_differs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"settings": {}, "trials": [{}]}', '{"settings": {}, "trials": [{"bsp_steps": "x"}]}']
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"settings": {}, "trials": [{}]}',
+        '{"settings": {}, "trials": [{"bsp_steps": "x"}]}',
+        json.dumps({"settings": {}, "trials": [vars(Trial(9, 0, 0, None, 1.0))]}),
+    ],
 )
 def test_what_is_no_table_is_refused_and_named(tmp_path, content):
     (tmp_path / "table.json").write_text(content)
@@ -184,11 +217,13 @@ def test_a_larger_share_that_failed_is_told():
 # ------------------------------------------------------------------------------- whole searches, stand-in workers
 
 WRITE = """
-import os, signal, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
-folder, content, exit_code, boss = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+folder, content, exit_code, boss, said = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 folder.mkdir(parents=True, exist_ok=True)
-(folder / "iter-1.txt").write_text(content)
+for number, record in enumerate(json.loads(content), start=1):
+    (folder / f"iter-{number}.txt").write_text(json.dumps(record))
+if said: print(said)
 if boss:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     os.kill(boss, signal.SIGINT)  # Ctrl-C
@@ -203,8 +238,9 @@ class Cluster:
     def __init__(self, threshold: int = 20) -> None:
         self.threshold = threshold  # steps of BSP from which the accuracy is BSP's
         self.trials: list[tuple[int, int]] = []  # steps of BSP, and seed
-        self.interrupted_at = self.fails_at = -1
-        self.has_accuracy = True
+        self.interrupted_at = self.fails_at = self.diverges_at = -1
+        self.evaluations = 5
+        self.last_change = 0.0  # of the accuracy
 
     def __call__(self, options: Options) -> list[Role]:
         main = config.parse(build_roles(options)[-1].command[2:])
@@ -212,15 +248,20 @@ class Cluster:
         self.trials.append((bsp_steps, main.seed))
         accuracy = 0.9 if bsp_steps >= self.threshold else 0.8
         seconds = 10.0 + bsp_steps
-        first = sync_round(1, seconds - 1, accuracy if self.has_accuracy else None)
+        curve = [*[accuracy] * (self.evaluations - 1), accuracy + self.last_change][: self.evaluations]
+        rounds = [sync_round(1, 1.0), *(sync_round(n, seconds - 1, value) for n, value in enumerate(curve, start=2))]
+        interrupts, diverges = bsp_steps == self.interrupted_at, bsp_steps == self.diverges_at
+        said = "12:00:00 worker 0 cpu0 | error: the loss is not finite in round 7, it is nan" if diverges else ""
         return [
-            self._worker(options, 0, first, bsp_steps == self.interrupted_at, bsp_steps == self.fails_at),
-            self._worker(options, 1, sync_round(1, seconds), bsp_steps == self.interrupted_at, False),
+            self._worker(options, 0, rounds, interrupts, diverges or bsp_steps == self.fails_at, said),
+            self._worker(options, 1, [sync_round(1, seconds)], interrupts, False, ""),
         ]
 
-    def _worker(self, options: Options, rank: int, content: dict, interrupts: bool, fails: bool) -> Role:
+    def _worker(
+        self, options: Options, rank: int, rounds: list[dict], interrupts: bool, fails: bool, said: str
+    ) -> Role:
         folder = options.host_folder / options.devices[rank]
-        words = [str(folder), json.dumps(content), str(int(fails)), str(os.getpid() if interrupts else 0)]
+        words = [str(folder), json.dumps(rounds), str(int(fails)), str(os.getpid() if interrupts else 0), said]
         return Role(
             name=f"worker {rank}",
             kind=Kind.WORKER,
@@ -250,6 +291,7 @@ def test_a_search_ends_with_the_smallest_share_that_keeps_the_accuracy(tmp_path,
     assert cluster.trials == SHARES
     assert "0.2500 (--switch-order 10 --train-steps 25 75): accuracy 0.9000, BSP's 0.9000" in output
     assert "35.0 s, BSP's 110.0 s: 3.14x as fast" in output  # of the slower worker
+    assert "not converged" not in output
     assert "share 0.1200 (BSP 12, ASP 88 steps), seed 0: accuracy 0.8000 in 22.0 s, below the margin" in output
     assert [(row["bsp_steps"], row["within_margin"]) for row in table(tmp_path)] == [
         (100, True), (0, False), (50, True), (25, True), (12, False)
@@ -285,10 +327,45 @@ def test_a_trial_that_fails_ends_the_search_and_loses_nothing(tmp_path, capsys):
 
 def test_a_trial_without_an_accuracy_cannot_be_judged(tmp_path, capsys):
     cluster = Cluster()
-    cluster.has_accuracy = False
+    cluster.evaluations = 0
     assert run(tmp_path, cluster) == EXIT_SETUP
     assert "have no accuracy" in capsys.readouterr().err
     assert table(tmp_path) == []
+
+
+def test_a_trial_that_diverges_counts_as_below_the_margin_and_the_search_goes_on(tmp_path, capsys):
+    cluster = Cluster()
+    cluster.diverges_at = 0
+    assert run(tmp_path, cluster) == EXIT_OK
+    output = capsys.readouterr().out
+    assert cluster.trials == SHARES
+    assert re.search(r"share 0\.0000 \(BSP 0, ASP 100 steps\), seed 0: diverged in \d+\.\d s, below the margin", output)
+    assert re.search(r"0\.0000 +0 +100 +0 +- +diverged +\d+\.\d +no\n", output)
+    assert "0.2500 (--switch-order 10 --train-steps 25 75): accuracy 0.9000, BSP's 0.9000" in output
+    row = table(tmp_path)[1]
+    assert (row["bsp_steps"], row["accuracy"], row["converged"], row["within_margin"]) == (0, None, False, False)
+
+    again = Cluster()  # and is not done again
+    assert run(tmp_path, again) == EXIT_OK
+    assert again.trials == []
+
+
+def test_where_bsp_alone_diverges_there_is_nothing_to_compare_with(tmp_path, capsys):
+    cluster = Cluster()
+    cluster.diverges_at = 100
+    assert run(tmp_path, cluster) == EXIT_SETUP
+    assert "BSP alone diverges" in capsys.readouterr().err
+    assert table(tmp_path) == []
+
+
+def test_a_trial_is_judged_by_its_last_evaluations_and_the_table_says_whether_it_has_converged(tmp_path, capsys):
+    cluster = Cluster(threshold=0)
+    cluster.last_change = -0.05
+    assert run(tmp_path, cluster) == EXIT_OK
+    output = capsys.readouterr().out
+    assert [(row["accuracy"], row["converged"]) for row in table(tmp_path)] == [(pytest.approx(0.89), False)] * 2
+    assert "accuracy 0.8900 (not converged) in 110.0 s" in output
+    assert "note: 2 of 2 trial(s) had not converged" in output
 
 
 def test_devices_of_an_earlier_trial_do_not_count(tmp_path, capsys):

@@ -147,10 +147,10 @@ def test_through_messages_a_dead_slowest_worker_is_not_waited_for() -> None:
 # --------------------------------------------------------------------------------------------------- Sync-Switch
 
 
-def computing(rank: int, *seconds: float, samples: int = 64) -> Row:
-    """Its last steps took so long; one number means all of them."""
+def computing(rank: int, *seconds: float, samples: int = 64, m: float = 0.0) -> Row:
+    """Its last steps took so long; one number means all of them. `m`: its own pushes and pulls."""
     times = seconds * STEP_TIME_WINDOW if len(seconds) == 1 else seconds
-    return Row(rank, step_times=times, steps=10, samples=10 * samples)
+    return Row(rank, step_times=times, steps=10, samples=10 * samples, transmission_time=m)
 
 
 def cluster(*seconds: float) -> list[Row]:
@@ -167,6 +167,14 @@ def test_one_clear_straggler_among_four_equal_workers() -> None:
     assert answers("sync-switch-none", *rows) == [SYNC, SYNC, SYNC, SYNC]
     assert answers("sync-switch-greedy", *rows) == [TRAIN, TRAIN, TRAIN, TRAIN]
     assert answers("sync-switch-elastic", *rows) == [SYNC, SYNC, TRAIN, SYNC]
+
+
+def test_a_worker_with_a_slow_link_is_a_straggler_however_fast_it_computes() -> None:
+    """64 samples in 0.05 + 0.01 s thrice, and in 0.05 + 0.07 s: 1067 and 533 samples/s."""
+    rows = [computing(rank, 0.05, m=0.07 if rank == 2 else 0.01) for rank in range(4)]
+    assert answers("sync-switch-greedy", *rows) == [TRAIN, TRAIN, TRAIN, TRAIN]
+    assert answers("sync-switch-elastic", *rows) == [SYNC, SYNC, TRAIN, SYNC]
+    assert "worker 2 is a straggler: 533 samples/s" in stragglers(table_of("sync-switch-none", *rows))[2]
 
 
 @pytest.mark.parametrize("policy", SYNC_SWITCH)

@@ -195,24 +195,33 @@ def test_a_phase_under_bsp_that_ends_when_greedy_acts_is_followed_by_its_asp() -
 
 
 def test_elastic_leaves_a_straggler_out_after_its_round_and_takes_it_back_at_the_phases_end() -> None:
-    schedule = Schedule("10", [3, 2], 3, "elastic")  # nine batches under BSP
+    schedule = Schedule("10", [3, 2], 3, "elastic")
     assert arrive(schedule, 0, 1, 2, alone=(2,)) == [NOTHING, NOTHING, Step((0, 1, 2), (0, 1))]
     assert schedule.left_out == {2}
     assert arrive(schedule, 1, 0) == [NOTHING, together(0, 1)]
-    assert arrive(schedule, 0, 1) == [NOTHING, together(0, 1)]
-    assert (done(schedule), schedule.current) == ([7, 0], 0)
-    # Rounds of two, so it takes four to nine batches; then worker 2 goes on, whose gradient was applied long ago.
+    assert (schedule.steps, schedule.batches, schedule.current) == (2, 5, 0)
+    # The phase has its three steps; then worker 2 goes on, whose gradient was applied long ago.
     assert arrive(schedule, 0, 1) == [NOTHING, Step((0, 1), (0, 1, 2))]
-    assert (done(schedule), schedule.current, schedule.left_out) == ([9, 0], 1, set())
+    assert (done(schedule), schedule.batches, schedule.left_out) == ([9, 0], 7, set())
+    assert (schedule.current, schedule.way) == (1, Way.ASP)
     assert arrive(schedule, 2) == [together(2)]
 
 
-def test_elastic_may_end_a_phase_with_less_than_one_step_too_much() -> None:
-    schedule = Schedule("10", [2, 2], 3, "elastic")
-    arrive(schedule, 0, 1, 2, alone=(2,))
+def test_a_phase_of_ten_steps_stays_one_of_ten_updates_without_the_straggler() -> None:
+    schedule, updates = Schedule("1", [10], 4, "elastic"), 0
+    while not schedule.over:
+        members = sorted(set(range(4)) - schedule.left_out)
+        updates += sum(bool(step.apply) for step in arrive(schedule, *members, alone=(3,)))
+    assert (updates, schedule.steps, schedule.batches) == (10, 10, 4 + 9 * 3)
+
+
+def test_a_gradient_is_dealt_with_when_it_is_applied_and_not_when_its_worker_goes_on() -> None:
+    schedule = Schedule("10", [2, 2], 2, "elastic")
+    arrive(schedule, 0, 1, alone=(1,))
+    arrive(schedule, 0)
+    assert schedule.dealt_with_at == [3, 2]
     arrive(schedule, 0, 1)
-    assert arrive(schedule, 0, 1) == [NOTHING, Step((0, 1), (0, 1, 2))]
-    assert done(schedule) == [7, 0]
+    assert schedule.dealt_with_at == [4, 5]
 
 
 def test_elastic_leaves_out_a_second_straggler_too() -> None:
@@ -301,10 +310,20 @@ def test_a_wish_of_one_who_waits_when_greedy_goes_over_to_asp_counts_at_once() -
 
 
 def test_a_job_goes_on_in_the_phase_where_it_was() -> None:
-    schedule = Schedule("101", [2, 2, 2], 2, "none", done=[4, 1, 0])
-    assert (schedule.current, schedule.way, schedule.batches) == (1, Way.ASP, 5)
+    schedule = Schedule("101", [2, 2, 2], 2, "none", done=[4, 1, 0], batches=5)
+    assert (schedule.current, schedule.way, schedule.steps, schedule.batches) == (1, Way.ASP, 2, 5)
     assert arrive(schedule, 0, 0, 1) == [together(0), applied(0), last_of_asp(1, 2)]
     assert done(schedule) == [4, 4, 0]
+
+
+def test_a_job_that_was_saved_without_a_straggler_has_the_steps_and_the_batches_that_were_done() -> None:
+    before = Schedule("10", [3, 2], 3, "elastic")
+    arrive(before, 0, 1, 2, alone=(2,))
+    arrive(before, 0, 1)
+    after = Schedule("10", [3, 2], 3, "elastic", done(before), before.batches)
+    assert (after.steps, after.batches, after.left_out) == (2, 5, set())
+    arrive(after, 0, 1, 2)
+    assert (after.steps, after.batches, after.current) == (3, 8, 1)
 
 
 @pytest.mark.parametrize("policy", ["none", "elastic"])
@@ -316,7 +335,7 @@ def test_a_job_goes_on_in_the_middle_of_a_phase_under_bsp(policy: str) -> None:
 
 
 def test_a_phase_that_has_gone_beyond_its_end_is_done() -> None:
-    schedule = Schedule("10", [2, 2], 3, "elastic", done=[7, 0])
+    schedule = Schedule("10", [2, 2], 3, "greedy", done=[7, 0])
     assert (schedule.current, schedule.way) == (1, Way.ASP)
     assert [phase.left for phase in schedule.phases] == [0, 6]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainer.checkpoint import kept_and_lost
 from trainer.schedule import Phase, Schedule, Way
 
 many = settings(max_examples=80, deadline=None)
@@ -34,6 +35,10 @@ class Workers:
         self.computing = set(self.ranks)
         self.arrivals = 0
         self.updates: list[Update] = []
+        self.logs: list[list[dict[str, int]]] = [
+            [] for _ in self.ranks
+        ]  # by rank, as trainer/sync_switch.py writes them
+        self.dealt_with = [0] * num_workers  # by rank, gradients that were applied or dropped
         self._not_applied: set[int] = set()
         self._seen = [0] * num_workers  # updates in the weights that each worker computes at
 
@@ -55,9 +60,12 @@ class Workers:
         if self.schedule.dropped[rank] > dropped:
             assert not step.apply
             self._not_applied.discard(rank)
+            self.dealt_with[rank] += 1
         assert len(set(step.apply)) == len(step.apply)
         assert set(step.apply) <= self._not_applied  # each arrival's gradient once, and never twice
         self._not_applied -= set(step.apply)
+        for other in step.apply:
+            self.dealt_with[other] += 1
         if step.apply:
             behind = tuple(len(self.updates) - self._seen[other] for other in step.apply)
             self.updates.append(Update(bsp and not over, step.apply, behind))
@@ -66,6 +74,7 @@ class Workers:
             assert other not in self.computing  # freed once for an arrival
             assert other not in self._not_applied  # and not before its gradient counts or is dropped
             self.computing.add(other)
+            self.logs[other].append({"batches": self.schedule.dealt_with_at[other]})
             self._seen[other] = len(self.updates)
         if over:
             assert step.free == (rank,)
@@ -85,8 +94,12 @@ class Job:
     num_workers: int
     policy: str
 
-    def schedule(self, done: list[int] | None = None) -> Schedule:
-        return Schedule(self.order, self.steps, self.num_workers, self.policy, done)
+    def schedule(self, done: list[int] | None = None, batches: int = 0) -> Schedule:
+        return Schedule(self.order, self.steps, self.num_workers, self.policy, done, batches)
+
+    @property
+    def steps_under_bsp(self) -> int:
+        return sum(steps for kind, steps in zip(self.order, self.steps, strict=True) if kind == "1")
 
 
 @st.composite
@@ -102,14 +115,14 @@ def jobs(draw: st.DrawFn, policies: tuple[str, ...] = ("none", "greedy", "elasti
 def run(workers: Workers, data: st.DataObject, arrivals: int | None = None) -> None:
     """Until the job is over, or for so many arrivals."""
     schedule = workers.schedule
-    most = sum(phase.batches for phase in schedule.phases) + len(workers.ranks) * len(schedule.phases)
+    most = sum(phase.parts for phase in schedule.phases) + len(workers.ranks) * len(schedule.phases)
     while not schedule.over and workers.arrivals != arrivals:
         workers.arrive(data.draw(st.sampled_from(sorted(workers.computing))), data.draw(st.booleans()), False)
         assert workers.arrivals <= most
 
 
 def overshoot(phase: Phase) -> int:
-    return phase.done - phase.batches
+    return phase.done - phase.parts
 
 
 @many
@@ -132,21 +145,30 @@ def test_without_a_policy_each_phase_ends_with_exactly_its_batches(job: Job, dat
     assert [phase.done for phase in workers.schedule.phases] == [steps * job.num_workers for steps in job.steps]
     for update in workers.updates:
         assert update.ranks == tuple(range(job.num_workers)) if update.bsp else len(update.ranks) == 1
-    steps_under_bsp = sum(steps for kind, steps in zip(job.order, job.steps, strict=True) if kind == "1")
-    assert sum(update.bsp for update in workers.updates) == steps_under_bsp
+    assert sum(update.bsp for update in workers.updates) == job.steps_under_bsp
+    assert workers.gradients_applied == sum(job.steps) * job.num_workers
+
+
+@many
+@given(jobs(policies=("elastic",)), st.data())
+def test_under_elastic_each_phase_has_exactly_its_steps_whoever_is_left_out(job: Job, data: st.DataObject) -> None:
+    workers = Workers(job.schedule(), job.num_workers)
+    run(workers, data)
+    assert sum(update.bsp for update in workers.updates) == job.steps_under_bsp
+    batches_under_asp = sum(not update.bsp for update in workers.updates)
+    assert batches_under_asp == (sum(job.steps) - job.steps_under_bsp) * job.num_workers
+    assert workers.schedule.steps == sum(job.steps)
 
 
 @many
 @given(jobs(), st.data())
-def test_only_a_straggler_policy_makes_a_phase_longer_and_only_under_bsp_by_less_than_a_step(
-    job: Job, data: st.DataObject
-) -> None:
+def test_only_greedy_makes_a_phase_longer_and_only_under_bsp_by_less_than_a_step(job: Job, data: st.DataObject) -> None:
     workers = Workers(job.schedule(), job.num_workers)
     run(workers, data)
     for phase in workers.schedule.phases:
         assert 0 <= overshoot(phase) < job.num_workers
         assert overshoot(phase) == 0 or phase.bsp
-        assert overshoot(phase) == 0 or job.policy != "none"
+        assert overshoot(phase) == 0 or job.policy == "greedy"
 
 
 @many
@@ -203,13 +225,29 @@ def test_a_job_that_is_resumed_does_what_was_left(job: Job, data: st.DataObject,
     before = Workers(job.schedule(), job.num_workers)
     run(before, data, until)
     saved = [phase.done for phase in before.schedule.phases]
-    after = Workers(job.schedule(saved), job.num_workers)
-    assert after.schedule.batches == before.schedule.batches
+    batches = before.schedule.batches
+    after = Workers(job.schedule(saved, batches), job.num_workers)
+    assert (after.schedule.steps, after.schedule.batches) == (before.schedule.steps, batches)
     assert after.schedule.over == before.schedule.over
     run(after, data)
     assert after.schedule.finished
-    assert after.gradients_applied == after.schedule.batches - sum(saved)
+    assert after.gradients_applied == after.schedule.batches - batches
     for phase, was in zip(after.schedule.phases, saved, strict=True):
         assert phase.done >= was
         assert 0 <= overshoot(phase) < job.num_workers
-        assert overshoot(phase) == 0 or job.policy != "none"
+        assert overshoot(phase) == 0 or job.policy == "greedy"
+
+
+@many
+@given(jobs(policies=("none", "elastic")), st.data(), st.integers(0, 20))
+def test_of_each_workers_logged_steps_those_are_kept_that_were_dealt_with_at_the_checkpoint(
+    job: Job, data: st.DataObject, until: int
+) -> None:
+    """Also where a worker's step is applied before the checkpoint and logged after it. Greedy's dropped ones are told
+    when they are dropped, and lost by no checkpoint."""
+    workers = Workers(job.schedule(), job.num_workers)
+    run(workers, data, until)
+    saved, dealt_with = workers.schedule.batches, list(workers.dealt_with)
+    run(workers, data)
+    for rounds, kept in zip(workers.logs, dealt_with, strict=True):
+        assert kept_and_lost(rounds, saved) == (kept, len(rounds) - kept)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.straggler_trace import Slowdown, extra_step_time, read
+from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time, read
 from utils import SetupError
 
 
@@ -11,7 +11,16 @@ def test_entries_add_up_while_they_last(tmp_path):
     path.write_text("start_s,duration_s,extra_s\n10,5,0.5\n\n12, 1, 0.25\n")
     trace = read(path)
     assert trace == (Slowdown(10, 5, 0.5), Slowdown(12, 1, 0.25))
-    assert [extra_step_time(trace, when) for when in (9.9, 10, 12.5, 13, 15)] == [0, 0.5, 0.75, 0.5, 0]
+    assert [extra_time(trace, COMPUTE, when) for when in (9.9, 10, 12.5, 13, 15)] == [0, 0.5, 0.75, 0.5, 0]
+    assert extra_time(trace, NETWORK, 12.5) == 0
+
+
+def test_a_fourth_column_says_what_takes_longer_and_each_kind_adds_up_on_its_own(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("start_s,duration_s,extra_s,kind\n0,5,0.5, network\n0,5,0.25,compute\n4,5,1,network\n")
+    trace = read(path)
+    assert trace == (Slowdown(0, 5, 0.5, NETWORK), Slowdown(0, 5, 0.25, COMPUTE), Slowdown(4, 5, 1, NETWORK))
+    assert [extra_time(trace, kind, 4.5) for kind in (NETWORK, COMPUTE)] == [1.5, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -23,6 +32,10 @@ def test_entries_add_up_while_they_last(tmp_path):
         ("start_s,duration_s,extra_s\n1,2,3\n1,2,x\n", "line 3"),
         ("start_s,duration_s,extra_s\n1,-2,3\n", "line 2"),
         ("start_s,duration_s,extra_s\n1,nan,3\n", "line 2"),
+        ("start_s,duration_s,extra_s\n1,2,3,network\n", "line 2"),
+        ("start_s,duration_s,kind,extra_s\n", "first line"),
+        ("start_s,duration_s,extra_s,kind\n1,2,3\n", "line 2"),
+        ("start_s,duration_s,extra_s,kind\n1,2,3,disk\n", "line 2: '1,2,3,disk'; .* for kind compute or network"),
     ],
 )
 def test_a_malformed_trace_is_named_with_its_line(tmp_path, content, line):

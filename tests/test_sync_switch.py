@@ -1,6 +1,6 @@
 """Sync-Switch on real clusters: phases, stragglers, checkpoints."""
 
-import itertools
+import re
 import signal
 
 from cluster_processes import cluster, device_folders, free_ports, run_cluster, wait_for
@@ -17,11 +17,6 @@ def no_warnings(text):
 def rounds_of(mode_folder):
     """By rank, the round logs of a job."""
     return [list(read_rounds(folder, no_warnings)) for folder in device_folders(mode_folder)]
-
-
-def round_times(rounds):
-    """Seconds from the end of each round to the end of the next."""
-    return [after["total_time"] - before["total_time"] for before, after in itertools.pairwise(rounds)]
 
 
 def events(rounds):
@@ -47,32 +42,42 @@ def test_a_job_ends_by_itself_with_exactly_the_steps_of_its_phases(tmp_path):
 
 
 def with_straggler(tmp_path, policy, bsp, asp):
-    """Three equal workers, the last of which is slower for a while."""
-    (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s\n0.5,3,0.4\n")
+    """Three workers that compute alike, the last of which has a slow link for a while."""
+    (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s,kind\n0.5,3,0.25,network\n")
     (tmp_path / "cluster.csv").write_text("step_time_s,straggler_trace\n0.05,\n0.05,\n0.05,trace.csv\n")
     flags = ["--train-steps", str(bsp), str(asp), "--straggler-policy", policy, "-l", "0.003", "-e", "1000"]
     run_cluster(tmp_path, "-m", "sync-switch", "--cluster", str(tmp_path / "cluster.csv"), worker_flags=flags)
     workers = rounds_of(tmp_path / "lenet" / "sync-switch")
-    assert 3 * (bsp + asp) <= sum(map(len, workers)) < 3 * (bsp + asp) + 2 * 3
     assert len(workers[0]) > len(workers[2])
     return workers
 
 
+def rounds_under_bsp(rounds):
+    """How many rounds a worker did until the second phase began."""
+    return next(number for number, record in enumerate(rounds, 1) if "switch" in dict(events([record])))
+
+
 def test_greedy_goes_over_to_asp_while_a_straggler_lasts_and_back(tmp_path):
-    acted = events(with_straggler(tmp_path, "greedy", 30, 60)[0])
+    workers = with_straggler(tmp_path, "greedy", 30, 60)
+    assert 3 * 90 <= sum(map(len, workers)) < 3 * 90 + 2 * 3
+    acted = events(workers[0])
     assert ("greedy", "ASP while a straggler lasts") in acted
     assert ("greedy", "back to BSP") in acted
 
 
 def test_elastic_goes_on_without_the_straggler_and_takes_it_back_under_asp(tmp_path):
     workers = with_straggler(tmp_path, "elastic", 40, 20)
-    acted = events(workers[0])
+    assert events(workers[0])[-1] == ("switch", "phase 2 of 2: ASP")
     # On a busy machine another worker may be slow enough to be left out, too.
-    assert any(kind == "elastic" and text.endswith("2") for kind, text in acted)
-    assert acted[-1] == ("switch", "phase 2 of 2: ASP")
-    longest = [max(round_times(rounds)) for rounds in workers]
-    assert longest[2] > longest[0]  # it waited while the others went on
-    assert any(record["batches"] > 3 * 40 + 3 for record in workers[2])  # and came back
+    (straggler,) = (text for kind, text in events(workers[2]) if kind == "elastic" and "worker 2 is" in text)
+    found = re.fullmatch(r"on without worker\(s\) [\d, ]*2: worker 2 is a straggler: (\S+) samples/s, .*", straggler)
+    # A step of 0.05 s, and 0.25 s for each of push and pull: 64 samples in at least 0.55 s.
+    assert 0 < float(found[1]) < 64 / 0.55
+    # Nobody does the missing batches: whoever was there all the time did just the steps of the phase.
+    assert max(map(rounds_under_bsp, workers)) == 40
+    assert rounds_under_bsp(workers[2]) < 40 < len(workers[0])
+    assert len(workers[2]) > rounds_under_bsp(workers[2])  # it came back
+    assert max(record["batches"] for rounds in workers for record in rounds) == sum(map(len, workers)) < 3 * 60
 
 
 def start_workers(processes, port, folder, *more):
@@ -95,20 +100,21 @@ def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tm
                 process.send_signal(signal.SIGKILL)
         about = CheckpointFile(log_dir / "kept.npz", {"num_workers": 2, "train_steps": [20, 80]}).check()
         assert about["done"][0] == 2 * 20
+        assert about["batches"] == sum(about["done"])
         assert about["done"][1] >= 2 * 20
         before = [len(list((log_dir / f"cpu{rank}").glob("iter-*.txt"))) for rank in range(2)]
         with cluster(tmp_path / "second", num_workers=2) as processes:
             start_workers(processes, port, log_dir, "--resume")
             assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
     useful = 0
-    for rank in range(2):
-        rounds = list(read_rounds(log_dir / f"cpu{rank}", no_warnings))
+    resumed_rounds = [list(read_rounds(log_dir / f"cpu{rank}", no_warnings)) for rank in range(2)]
+    for rank, rounds in enumerate(resumed_rounds):
         assert len(rounds) > before[rank]
         resumed = rounds[before[rank]]
-        assert ("resume", f"resumed after {sum(about['done'])} batches") in events([resumed])
+        assert ("resume", f"resumed after {about['batches']} batches") in events([resumed])
         assert resumed["total_time"] > rounds[before[rank] - 1]["total_time"]  # time goes on where it was
         useful += len(rounds) - resumed.get("steps_lost", 0)
-        assert rounds[-1]["batches"] == 200
+    assert max(record["batches"] for rounds in resumed_rounds for record in rounds) == 200
     # A worker may be killed between its update and its log: such a step is in the checkpoint and in no log.
     assert 200 - 2 <= useful <= 200
 

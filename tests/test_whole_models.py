@@ -178,14 +178,23 @@ ETA = 0.1
 
 
 def sync_switch_server(
-    order, steps, num_workers, weight=1.0, statistic=None, momentum=0.0, policy="none", copies=None, done=None
+    order,
+    steps,
+    num_workers,
+    weight=1.0,
+    statistic=None,
+    momentum=0.0,
+    policy="none",
+    copies=None,
+    done=None,
+    batches=0,
 ):
     """A model of one weight, and one statistic where one is given; `copies`: what the checkpoint's copy holds."""
     model = [weight] if statistic is None else [weight, statistic]
     keys = Keys(len(model) + len(copies or ()), len(model), num_workers)
     ckpt_steps = (int(copies is not None),) * len(order)
     rules = Settings(order, steps, ckpt_steps, step_size=ETA, momentum=momentum, policy=policy)
-    keeper = SyncSwitchKeeper(keys, Schedule(order, steps, num_workers, policy, done), rules, num_weights=1)
+    keeper = SyncSwitchKeeper(keys, Schedule(order, steps, num_workers, policy, done, batches), rules, num_weights=1)
     return Server(keeper, [*model, *(copies or ())])
 
 
@@ -202,14 +211,14 @@ def board_of(server, numbers):
 def test_an_update_under_bsp_and_one_under_asp_on_paper():
     server = sync_switch_server("10", (1, 2), 2)
     board = computed(server, 1, 4.0)
-    assert (board.freed, board.bsp, board.batches) == ((0, 0), True, 0)
+    assert (board.freed, board.bsp, board.steps, board.dealt_with_at) == ((0, 0), True, 0, (0, 0))
     assert server.values == [1.0]
     board = computed(server, 0, 2.0)
     assert server.values == pytest.approx([1 - ETA * 3])  # eta, and the mean of 4 and 2
-    assert (board.freed, board.bsp, board.phase, board.batches) == ((1, 1), False, 1, 2)
+    assert (board.freed, board.bsp, board.phase, board.dealt_with_at) == ((1, 1), False, 1, (2, 2))
     board = computed(server, 1, 5.0)
     assert server.values == pytest.approx([0.7 - ETA / 2 * 5])  # eta / N
-    assert (board.freed, board.batches, board.over) == ((1, 2), 3, False)
+    assert (board.freed, board.dealt_with_at, board.steps, board.over) == ((1, 2), (2, 3), 1, False)
 
 
 def test_the_velocity_is_carried_over_the_switch():
@@ -273,9 +282,10 @@ def test_a_worker_that_is_left_out_stands_on_the_board_until_the_phase_ends():
     computed(server, 2, 0.0, alone=True)
     board = computed(server, 1, 0.0)
     assert (board.left_out, board.freed) == ((2,), (1, 1, 0))
-    for rank in (0, 1, 0, 1):
+    for rank in (0, 1):
         board = computed(server, rank, 0.0)
-    assert (board.left_out, board.freed, board.phase) == ((), (3, 3, 1), 1)
+    assert (board.left_out, board.freed, board.phase, board.steps) == ((), (2, 2, 1), 1, 2)
+    assert board.dealt_with_at == (5, 5, 3)  # its gradient is in the model since the first step
 
 
 def test_the_end_and_a_wish_to_stop_stand_on_the_board():
@@ -301,18 +311,18 @@ def test_a_copy_for_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_no
     computed(server, 0, 2.0, 4.0)
     board = computed(server, 1, 4.0, 8.0)
     assert server.values[2:] == [1.0, 10.0, 0.0]  # nothing was saved yet
-    assert board.saved == (0, 0)
+    assert (board.saved, board.saved_batches) == ((0, 0), 0)
     computed(server, 1, 1.0, 8.0)
     board = board_of(server, server.command(SAVE, 0))
     saved = pytest.approx([1 - 0.3 - 0.05 * 3.7, 7.0, 3.7])
     assert server.values[2:] == saved
     assert server.values[:2] == server.values[2:4]
-    assert (board.saved, board.batches, board.freed) == ((2, 1), 3, (1, 2))
+    assert (board.saved, board.saved_batches, board.steps, board.freed) == ((2, 1), 3, 1, (1, 2))
     for rank in (0, 1, 1):
         board = computed(server, rank, 1.0, 1.0)
     assert server.values[2:] == saved
     assert server.values[0] != server.values[2]
-    assert (board.saved, board.batches) == ((2, 1), 6)
+    assert (board.saved, board.saved_batches, board.steps, board.dealt_with_at) == ((2, 1), 3, 3, (4, 6))
 
 
 def test_a_checkpoint_may_be_taken_before_the_first_update_and_without_momentum():
@@ -326,18 +336,18 @@ def test_a_checkpoint_may_be_taken_before_the_first_update_and_without_momentum(
 
 
 def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_the_copy():
-    server = sync_switch_server("10", (1, 9), 2, momentum=0.9, copies=[1.0, 5.0], done=[2, 3])
+    server = sync_switch_server("10", (1, 9), 2, momentum=0.9, copies=[1.0, 5.0], done=[2, 3], batches=5)
     board = computed(server, 0, 3.0)  # v = 0.9 * 5 + 3 = 7.5
     assert server.values == pytest.approx([1 - 0.05 * 7.5, 1.0, 5.0])
-    assert (board.phase, board.batches, board.saved) == (1, 6, (2, 3))
+    assert (board.phase, board.dealt_with_at, board.saved, board.saved_batches) == (1, (6, 5), (2, 3), 5)
     computed(server, 1, 0.0)  # v = 6.75
     assert server.values == pytest.approx([1 - 0.05 * 7.5 - 0.05 * 6.75, 1.0, 5.0])
 
 
 def test_before_the_first_update_the_board_says_where_a_resumed_job_is():
-    server = sync_switch_server("101", (1, 1, 1), 2, done=[2, 2, 0])
+    server = sync_switch_server("101", (1, 1, 1), 2, done=[2, 2, 0], batches=3)
     board = board_of(server, server.pull(server.keys.board))
-    assert board == sync_switch.Board(False, False, 2, True, 4, (0, 0), (), (0, 0), (2, 2, 0))
+    assert board == sync_switch.Board(False, False, 2, True, 2, (0, 0), (), (0, 0), (3, 3), 3, (2, 2, 0))
 
 
 @settings(max_examples=30, deadline=None)

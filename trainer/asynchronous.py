@@ -3,6 +3,7 @@ w <- w - eta * g, and the worker pulls. With DC-ASGD's optimizer on the server (
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from trainer.base import Job, Trainer
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
-from trainer.parameters import Exchange, wait_for
+from trainer.parameters import Exchange
 from utils import GLOBAL_AGGREGATE
 
 
@@ -72,13 +73,11 @@ class AsyncTrainer(Trainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Pushes the gradients as they are computed, and pulls the weights that follow."""
-        gradients = self.parameters.gradients
-        self.exchange.push(gradients)
+        self.push(self.exchange, self.parameters.gradients, GLOBAL_AGGREGATE)
         if wants_stop:
             self.post(0)
-        wait_for(gradients)
-        self.measure.enter(GLOBAL_AGGREGATE)
         self.before_pull()
+        time.sleep(self.link_delay())
         self.exchange.pull(self.parameters.weights)
         return bool(self.read_board()[0] > 0)
 

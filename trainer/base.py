@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from trainer.parameters import Exchange, Parameters, wait_for
 from trainer.queries import FORWARD_SHARE
 from trainer.saved_model import ModelSaver
 from trainer.stop import Limits
-from trainer.straggler_trace import Slowdown, extra_step_time
+from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time
 from trainer.whole_models import ModelLink
-from utils import EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
+from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
 
 
 class DeviceFeed:
@@ -231,11 +231,33 @@ class Trainer:
                 return False
         loss.backward(mx.nd.full(loss.shape, weight, ctx=loss.context) if weight != 1 else None)
         self._pad(1.0)
-        if self.rounds and self.job.trace:
+        if extra_s := self.extra_time(COMPUTE):
             self.wait_for_gradients()
-            time.sleep(extra_step_time(self.job.trace, self.measure.elapsed_s))
+            time.sleep(extra_s)
         self._loss = loss
         return True
+
+    def extra_time(self, kind: str) -> float:
+        """Seconds by which a step, or a push or a pull, takes longer now: an emulated straggler. Any thread may ask."""
+        return extra_time(self.job.trace, kind, self.measure.elapsed_s) if self.rounds else 0.0
+
+    def link_delay(self) -> float:
+        """Seconds by which an emulated slow link makes the push or the pull longer that begins now."""
+        return self.extra_time(NETWORK)
+
+    def push(self, exchange: Exchange, arrays: Sequence[mx.nd.NDArray], stage: str) -> None:
+        """Begins to push all arrays as they are computed. Time counts for `stage` from when the last of them was.
+
+        Over a slow link all of them leave later, so that nobody else sees them before.
+        """
+        delay_s = self.link_delay()
+        if not delay_s:
+            exchange.push(arrays)
+        wait_for(arrays)
+        self.measure.enter(stage)
+        if delay_s:
+            time.sleep(delay_s)
+            exchange.push(arrays)
 
     def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, step_size: float) -> bool:
         """An SGD step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
@@ -303,7 +325,7 @@ class Trainer:
         assert self._loss is not None
         loss = float(self._loss.mean().asscalar())
         if not math.isfinite(loss):
-            raise JobError(f"the loss is {loss} in round {self.rounds}: lower the step size (-l or -ll)")
+            raise JobError(f"{DIVERGED} in round {self.rounds}, it is {loss}: lower the step size (-l or -ll)")
         return loss
 
     def _write(self, samples: int, loss: float, accuracy: float | None) -> None:

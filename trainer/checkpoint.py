@@ -24,12 +24,14 @@ class Saved:
     Attributes:
         model: weights, and behind them BatchNorm's statistics as one flat array.
         velocity: the optimizer's state, one array for each of the weights.
-        done: batches done of each phase.
+        done: parts of steps done of each phase (schedule.py).
+        batches: of all workers that the model was trained with.
     """
 
     model: list[np.ndarray]
     velocity: list[np.ndarray]
     done: list[int]
+    batches: int
 
 
 class CheckpointFile:
@@ -70,8 +72,9 @@ class CheckpointFile:
         content = io.BytesIO()
         lists = {"model": saved.model, "velocity": saved.velocity}
         arrays = {f"{name}-{number}": array for name, part in lists.items() for number, array in enumerate(part)}
-        about = json.dumps({"job": self._job, "done": saved.done} | {name: len(part) for name, part in lists.items()})
-        np.savez(content, about=np.array(about), **arrays)
+        about = {"job": self._job, "done": saved.done, "batches": saved.batches}
+        about |= {name: len(part) for name, part in lists.items()}
+        np.savez(content, about=np.array(json.dumps(about)), **arrays)
         write_atomically(self.path, content.getvalue())
 
     def load(self) -> Saved:
@@ -85,7 +88,7 @@ class CheckpointFile:
             model, velocity = (
                 [arrays[f"{name}-{number}"] for number in range(about[name])] for name in ("model", "velocity")
             )
-        return Saved(model, velocity, about["done"])
+        return Saved(model, velocity, about["done"], about["batches"])
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Mapping[str, np.ndarray]]:
@@ -104,15 +107,15 @@ class CheckpointFile:
         """Reads only what the file is about; errors as in `load`."""
         with self._opened() as arrays:
             about = json.loads(str(arrays["about"]))
-            theirs, done = dict(about["job"].items()), list(about["done"])
+            theirs, done, _ = dict(about["job"].items()), list(about["done"]), int(about["batches"])
         for name, ours in self._job.items():
             if theirs.get(name) != ours:
                 raise SetupError(
                     f"--resume: checkpoint {self.path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
                     "give the same, or start without --resume"
                 )
-        batches = [steps * self._job["num_workers"] for steps in self._job["train_steps"]]
-        if all(there >= all_ for there, all_ in zip(done, batches, strict=True)):
+        parts = [steps * self._job["num_workers"] for steps in self._job["train_steps"]]
+        if all(there >= all_ for there, all_ in zip(done, parts, strict=True)):
             raise SetupError(f"--resume: the job of checkpoint {self.path} is done: nothing is left to train")
         return about
 
@@ -122,7 +125,8 @@ def kept_and_lost(rounds: Sequence[Mapping[str, Any]], resumed_after: int) -> tu
     loses; those that an earlier one lost are neither.
 
     Args:
-        rounds: its round logs, one step each, over all resumptions.
+        rounds: its round logs, one step each, over all resumptions; `batches` there are those of all workers when this
+            step's gradient had been applied.
         resumed_after: batches of all workers in the checkpoint.
     """
     kept: list[int] = []

@@ -94,8 +94,9 @@ class Advice:
     def __init__(self, client: StateClient) -> None:
         self._client = client
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="advice")
-        self._question: Future[bool] | None = None
+        self._question: Future[tuple[bool, str]] | None = None
         self._in_step = True
+        self.reason = ""  # of the latest answer, in words
         self._accuracy: float | None = None  # that was not told yet
 
     def ask(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
@@ -110,7 +111,7 @@ class Advice:
         """Whether this worker is to stay in step with the others, by the latest answer that comes in time."""
         if self._question is not None:
             try:
-                self._in_step = self._question.result(patience_s)
+                self._in_step, self.reason = self._question.result(patience_s)
             except FutureTimeout:
                 return self._in_step
             self._question = None
@@ -120,10 +121,10 @@ class Advice:
         """Waits for what is under way."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ask(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> bool:
+    def _ask(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> tuple[bool, str]:
         if accuracy is not None:
             self._client.report(round_, step_s, transmission_s, accuracy)
-        return self._client.query(round_, 1, step_s, transmission_s)
+        return self._client.query_why(round_, 1, step_s, transmission_s)
 
 
 class NonBlockingQueries:

@@ -1,18 +1,20 @@
 """Sync-Switch's course through its phases: whose gradients are applied when, and who goes on. Pure: no MXNet, no clock.
 
-Source: Li et al., ICDCS 2021, arXiv:2104.08364; what the paper leaves open is said here. The unit of progress is a
-batch: one gradient of one worker. A phase of S steps has S * N batches, under BSP as under ASP, whoever computes them.
+Source: Li et al., ICDCS 2021, arXiv:2104.08364; what the paper leaves open is said here. A batch is one gradient of one
+worker. Progress is counted in parts, N to a step: a phase of S steps has S * N parts.
 
-- Under BSP the members' gradients are kept until all are there, and applied as one update.
-- Under ASP each gradient is applied when it arrives. Every worker has one in flight then. So an ASP phase closes when
-  as many batches are left as there are other workers: each of them is applied when it arrives, and waits. Thus a phase
-  ends with its last batch, none is lost, and BSP begins with all workers at the same weights.
+- Under BSP the members' gradients are kept until all are there, and applied as one update, which is one step, whoever
+  the members are.
+- Under ASP each gradient is applied when it arrives, and is one part. Every worker has one in flight then. So an ASP
+  phase closes when as many parts are left as there are other workers: each gradient is applied when it arrives, and its
+  worker waits. Thus a phase ends with its last part, no batch is lost, and BSP begins with all workers at the same
+  weights.
 - greedy: while a worker was told not to stay in step, ASP; the gradients that wait are applied as one update at once,
-  so that the last round of the phase may go less than one step beyond it.
-  Its batches are those of the next ASP phase; when they are used up, BSP goes on, straggler or not.
-  What is left for that phase may then be less than the workers have in flight; the gradients beyond it are dropped.
+  and are one part each, so that the last round of the phase may go less than one step beyond it.
+  What is done under ASP is of the next ASP phase; when that is used up, BSP goes on, straggler or not.
+  What is left of that phase may then be less than the workers have in flight; the gradients beyond it are dropped.
 - elastic: a worker that was told so is left out after the round that it has just computed for, until the phase ends.
-  The rounds have fewer batches then, so there are more of them; the last may go less than one step beyond the phase.
+  The others simply go on: the phase has its steps, and nobody does the missing batches.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ class Way(enum.Enum):
 
 @dataclass
 class Phase:
-    """One phase of the job, in batches."""
+    """One phase of the job, in parts of a step."""
 
     bsp: bool
-    batches: int
+    parts: int
     done: int = 0
 
     @property
     def left(self) -> int:
-        """Batches to be done; a BSP round without some of the workers may have gone beyond."""
-        return max(0, self.batches - self.done)
+        """Parts to be done; the last round of BSP may have gone beyond, where greedy has cut one short."""
+        return max(0, self.parts - self.done)
 
 
 @dataclass(frozen=True)
@@ -56,25 +58,34 @@ class Schedule:
     """Where a job is. `arrive` is told of every gradient, in the order of arrival."""
 
     def __init__(
-        self, order: str, steps: Sequence[int], num_workers: int, policy: str, done: Sequence[int] | None = None
+        self,
+        order: str,
+        steps: Sequence[int],
+        num_workers: int,
+        policy: str,
+        done: Sequence[int] | None = None,
+        batches: int = 0,
     ) -> None:
         """
         Args:
             order: the phases, 1 for BSP and 0 for ASP.
             steps: of each phase.
             policy: none, greedy or elastic.
-            done: batches that were done of each phase, where a job is resumed.
+            done: parts that were done of each phase, where a job is resumed.
+            batches: that were done then.
         """
         self.phases = [Phase(kind == "1", count * num_workers) for kind, count in zip(order, steps, strict=True)]
-        for phase, batches in zip(self.phases, done or (), strict=False):
-            phase.done = batches
+        for phase, parts in zip(self.phases, done or (), strict=False):
+            phase.done = parts
         self.policy = policy
         self.current = 0  # index of the phase
         self.way = Way.BSP
         self.finished = False  # all phases are done
         self.over = False  # finished, or stopped: whoever arrives goes on to leave
         self.left_out: set[int] = set()
-        self.dropped = [0] * num_workers  # by rank, gradients that came when no batch was left for them
+        self.batches = batches  # gradients that were applied in all
+        self.dealt_with_at = [batches] * num_workers  # by rank: `batches` when its last gradient was applied or dropped
+        self.dropped = [0] * num_workers  # by rank, gradients that came when nothing was left to be done
         self._ranks = frozenset(range(num_workers))
         self._arrived: set[int] = set()  # and wait
         self._alone: set[int] = set()  # were told not to stay in step
@@ -82,9 +93,9 @@ class Schedule:
         self._enter_phase()
 
     @property
-    def batches(self) -> int:
-        """Done in all."""
-        return sum(phase.done for phase in self.phases)
+    def steps(self) -> int:
+        """Whole steps that were done in all."""
+        return sum(phase.done for phase in self.phases) // len(self._ranks)
 
     def want_stop(self) -> None:
         """A worker that waits wants the job to end: after this round, or with the next gradient under ASP."""
@@ -110,6 +121,7 @@ class Schedule:
         apply = (rank,) if phase.left else ()
         phase.done += len(apply)
         self.dropped[rank] += 1 - len(apply)
+        self._deal_with((rank,), len(apply))
         if self.way is Way.ASP and not self.over:
             self.over = self._stop_wanted
             if not self.over and self._asp_must_close():
@@ -126,7 +138,8 @@ class Schedule:
         if not complete and not to_asp:
             return Step((), ())
         ranks = tuple(sorted(self._arrived & members))
-        self.phases[self.current].done += len(ranks)
+        self.phases[self.current].done += len(self._ranks) if complete else len(ranks)
+        self._deal_with(ranks, len(ranks))
         self.over = self._stop_wanted
         if not self.phases[self.current].left:
             self._next_phase()
@@ -139,9 +152,14 @@ class Schedule:
         self._arrived &= stay
         return Step(ranks, free)
 
+    def _deal_with(self, ranks: Sequence[int], batches: int) -> None:
+        self.batches += batches
+        for rank in ranks:
+            self.dealt_with_at[rank] = self.batches
+
     @property
     def _asp_phase(self) -> Phase:
-        """The one whose batches are done under ASP: the current one, or the next that there is."""
+        """The one whose parts are done under ASP: the current one, or the next that there is."""
         rest = self.phases[min(self.current, len(self.phases) - 1) :]
         return next((phase for phase in rest if not phase.bsp), rest[-1])
 
@@ -161,7 +179,7 @@ class Schedule:
         self._enter_phase()
 
     def _enter_phase(self) -> None:
-        """Goes on with the first phase that has batches left."""
+        """Goes on with the first phase of which something is left."""
         while self.current < len(self.phases) and not self.phases[self.current].left:
             self.current += 1
         if self.current == len(self.phases):

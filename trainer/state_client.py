@@ -129,9 +129,13 @@ class StateClient:
 
     def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """QUERY after a local step: whether to aggregate now (SYNC) or to train on (TRAIN)."""
+        return self.query_why(round_, steps, step_s, transmission_s)[0]
+
+    def query_why(self, round_: int, steps: int, step_s: float, transmission_s: float) -> tuple[bool, str]:
+        """As `query`, with the server's reason in words."""
         status = self._status(round_, steps, step_s, transmission_s)
         answer = self._send({"msg_type": "QUERY", "status": status, "samples": self._batch_size})
-        return bool(answer.get("action") == "SYNC")
+        return answer.get("action") == "SYNC", str(answer.get("reason", ""))
 
     def _status(self, round_: int, steps: int, step_s: float, transmission_s: float) -> dict[str, Any]:
         return {

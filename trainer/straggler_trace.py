@@ -1,21 +1,29 @@
-"""Transient stragglers, emulated: a CSV file says when this device's steps take longer, and by how much.
+"""Transient stragglers, emulated: a CSV file says when this device is slower, in what, and by how much.
 
-    start_s,duration_s,extra_s
-    20,15,0.5
+    start_s,duration_s,extra_s,kind
+    20,15,0.5,compute
+    40,60,0.01,network
 
-From 20 s after training began, for 15 s, every local step takes 0.5 s more. Entries may overlap: they add up.
+From 20 s after training began, for 15 s, every local step takes 0.5 s more; from 40 s on the link is slow: each push of
+gradients or of an update, and each pull of a model, takes 10 ms more. Without the last column all are of kind compute.
+Entries may overlap: those of a kind add up.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from utils import SetupError
 
 COLUMNS = ("start_s", "duration_s", "extra_s")
+KIND = "kind"  # the fourth column, which may be missing
+
+COMPUTE, NETWORK = "compute", "network"
+KINDS = (COMPUTE, NETWORK)
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,7 @@ class Slowdown:
     start_s: float
     duration_s: float
     extra_s: float
+    kind: str = COMPUTE
 
 
 def read(path: Path) -> tuple[Slowdown, ...]:
@@ -38,23 +47,34 @@ def read(path: Path) -> tuple[Slowdown, ...]:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SetupError(f"straggler trace {path} cannot be read: {error}") from None
-    if not rows or tuple(cell.strip() for cell in rows[0]) != COLUMNS:
-        raise SetupError(f"straggler trace {path}: the first line must be {','.join(COLUMNS)}")
-    return tuple(_slowdown(path, number, row) for number, row in enumerate(rows[1:], start=2) if row)
+    header = tuple(cell.strip() for cell in rows[0]) if rows else ()
+    if header not in (COLUMNS, (*COLUMNS, KIND)):
+        raise SetupError(
+            f"straggler trace {path}: the first line must be {','.join(COLUMNS)}, and may have ,{KIND} behind it"
+        )
+    return tuple(_slowdown(path, number, header, row) for number, row in enumerate(rows[1:], start=2) if row)
 
 
-def _slowdown(path: Path, number: int, row: list[str]) -> Slowdown:
+def _slowdown(path: Path, number: int, header: tuple[str, ...], row: list[str]) -> Slowdown:
     try:
-        values = [float(cell) for cell in row]
+        values = [float(cell) for cell in row[: len(COLUMNS)]]
     except ValueError:
         values = []
-    if len(values) != len(COLUMNS) or not all(math.isfinite(value) and value >= 0 for value in values):
+    kind = row[-1].strip() if KIND in header else COMPUTE
+    if len(row) != len(header) or not values or not all(map(_is_time, values)) or kind not in KINDS:
+        last = f", and for {KIND} {' or '.join(KINDS)}" if KIND in header else ""
         raise SetupError(
-            f"straggler trace {path}, line {number}: {','.join(row)!r}; give {', '.join(COLUMNS)}, each 0 or more"
+            f"straggler trace {path}, line {number}: {','.join(row)!r}; give {', '.join(COLUMNS)}, each 0 or more{last}"
         )
-    return Slowdown(*values)
+    return Slowdown(values[0], values[1], values[2], kind)
 
 
-def extra_step_time(trace: tuple[Slowdown, ...], elapsed_s: float) -> float:
-    """Seconds by which a step takes longer that begins `elapsed_s` after training began."""
-    return sum(entry.extra_s for entry in trace if entry.start_s <= elapsed_s < entry.start_s + entry.duration_s)
+def _is_time(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def extra_time(trace: Iterable[Slowdown], kind: str, elapsed_s: float) -> float:
+    """Seconds by which a step (COMPUTE), or a push or a pull (NETWORK), takes longer that begins `elapsed_s` after
+    training began."""
+    lasting = (entry for entry in trace if entry.start_s <= elapsed_s < entry.start_s + entry.duration_s)
+    return sum(entry.extra_s for entry in lasting if entry.kind == kind)

@@ -3,12 +3,13 @@ w <- w - eta * (sum of the workers' gradients) / N, after every step."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from trainer.base import Job, Trainer
 from trainer.engine import mx
-from trainer.parameters import Exchange, wait_for
+from trainer.parameters import Exchange
 from utils import GLOBAL_AGGREGATE
 
 
@@ -38,14 +39,13 @@ class SynchronousTrainer(Trainer):
         """
         vote = mx.nd.array([float(wants_stop)])
         everything = [*arrays, vote]
-        self.exchange.push(everything)
-        wait_for(arrays)
-        self.measure.enter(stage)
+        self.push(self.exchange, everything, stage)
         self.pull(everything)
         return bool(vote.asscalar())
 
     def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Waits for what was pushed, of all workers."""
+        time.sleep(self.link_delay())
         self.exchange.pull(arrays)
         mx.nd.waitall()
 

@@ -21,6 +21,7 @@ from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.engine import mx
 from trainer.queries import Advice
 from trainer.schedule import Schedule
+from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
@@ -64,9 +65,10 @@ class SyncSwitchTrainer(Trainer):
         copies = self._num_sent + len(self.parameters.weights) if settings.saves else 0
         self._keys = Keys(self._num_sent + copies, self._num_sent, job.num_workers)
         board_size = Board.size(job.num_workers, len(settings.order))
-        self.exchange = self._link = ModelLink(store, job.rank, self._keys, board_size)
+        self.exchange = self._link = ModelLink(store, job.rank, self._keys, board_size, self.link_delay)
+        self._in_step = True
         self._gradients_sent = 0
-        self._transmission_s = 0.0
+        self._transmission = Smoothed()  # seconds of this worker's own push and pull
         self._saved_steps = 0
         self._events: list[dict[str, str]] = []
         self._steps_lost = 0
@@ -78,14 +80,16 @@ class SyncSwitchTrainer(Trainer):
         """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
         begin_job(self._state, self._store, self.job)
         settings = self._settings
-        done, velocity = [0] * len(settings.order), [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
+        done, batches = [0] * len(settings.order), 0
+        velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
         if self._resume and self.job.rank == 0:
             saved = self._checkpoint.load()
             self.parameters.replace([mx.nd.array(array) for array in saved.model])
-            done, velocity = saved.done, [mx.nd.array(array) for array in saved.velocity]
+            done, batches = saved.done, saved.batches
+            velocity = [mx.nd.array(array) for array in saved.velocity]
         model = self.parameters.model()
         copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
-        schedule = Schedule(settings.order, settings.steps, self.job.num_workers, settings.policy, done)
+        schedule = Schedule(settings.order, settings.steps, self.job.num_workers, settings.policy, done, batches)
         keeper = SyncSwitchKeeper(self._keys, schedule, settings, len(self.parameters.weights))
         self._link.define(keeper, [*model, *copies])
         self.parameters.take_back(model)
@@ -99,7 +103,7 @@ class SyncSwitchTrainer(Trainer):
             if self._settings.saves and self.job.rank == 0:
                 self._checkpoint.set_aside()
             return super().open_measure(folder)
-        self._resumed_after = sum(self._board.saved)  # others may have begun already
+        self._resumed_after = self._board.saved_batches  # others may have begun already
         self._happened(RESUME, f"resumed after {self._resumed_after} batches")
         rounds = list(read_rounds(folder, logging.warning))
         if not rounds:
@@ -122,32 +126,46 @@ class SyncSwitchTrainer(Trainer):
     def ready(self) -> bool:
         """After every step; asks the state server meanwhile."""
         accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
-        self._advice.ask(self.rounds, self.step_s, self._transmission_s, accuracy)
+        self._advice.ask(self.rounds, self.step_s, self._transmission.value, accuracy)
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Waits until the gradient is dealt with, and pulls the weights."""
+        """Waits until the gradient is dealt with, and pulls the weights.
+
+        Push and pull are timed without that wait: they are this worker's own also where all have the slowest's pace.
+        """
         self.measure.enter(GLOBAL_AGGREGATE)
         begin = time.monotonic()
         self._link.wait_until_sent(self._sending)
-        self._transmission_s = time.monotonic() - begin
-        waits = self._settings.policy != "none"  # else no answer can change anything
-        alone = not self._advice.in_step(ADVICE_SHARE * self.step_s if waits else 0.0)
-        board = self._link.command(COMPUTED, wants_stop, alone)
+        push_s = time.monotonic() - begin
+        board = self._link.command(COMPUTED, wants_stop, not self._stays_in_step())
         self._gradients_sent += 1
         if not self._is_dealt_with(self._read(board)):
             self._wait(wants_stop)
         model = self.parameters.model()
+        begin = time.monotonic()
         self._link.pull(model)
+        self._transmission.add(push_s + time.monotonic() - begin)
         self.parameters.take_back(model)
         self._save_if_due()
         if self._board.finished:
             self.finished = f"all {sum(self._settings.steps)} steps of {len(self._settings.order)} phase(s) done"
         return self._board.over
 
+    def _stays_in_step(self) -> bool:
+        """What the state server's latest answer is; a change is logged, with who is how slow."""
+        policy = self._settings.policy
+        in_step = self._advice.in_step(0.0 if policy == "none" else ADVICE_SHARE * self.step_s)  # none: nothing changes
+        if in_step != self._in_step:
+            self._in_step = in_step
+            # Under elastic the straggler alone is told, and rank 0, whose lines a console shows, is another one.
+            level = logging.WARNING if policy == ELASTIC and not in_step else logging.INFO
+            logging.log(level, "the state server says: %s", self._advice.reason)
+        return in_step
+
     def notes(self) -> dict[str, Any]:
         """How far the job is, and what happened."""
-        notes: dict[str, Any] = {"batches": self._board.batches}
+        notes: dict[str, Any] = {"batches": self._board.dealt_with_at[self.job.rank]}
         if self._resumed_after is not None:
             notes["resumed_after"], self._resumed_after = self._resumed_after, None
         if self._events:
@@ -174,8 +192,9 @@ class SyncSwitchTrainer(Trainer):
         elif board.bsp != before.bsp and not board.over and self._settings.order[board.phase] == "1":
             self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")
         self._steps_lost += board.dropped[self.job.rank] - before.dropped[self.job.rank]
-        if set(board.left_out) - set(before.left_out):
-            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(str, board.left_out))}")
+        if new := set(board.left_out) - set(before.left_out):
+            why = f": {self._advice.reason}" if self.job.rank in new else ""
+            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(str, board.left_out))}{why}")
         return board
 
     def _wait(self, wants_stop: bool) -> None:
@@ -201,7 +220,7 @@ class SyncSwitchTrainer(Trainer):
     # --------------------------------------------------------------------------------------------- checkpoints
 
     def _save_if_due(self) -> None:
-        steps, every = self._board.batches // self.job.num_workers, self._settings.ckpt_steps[self._board.phase]
+        steps, every = self._board.steps, self._settings.ckpt_steps[self._board.phase]
         if self.job.rank == 0 and every and steps // every > self._saved_steps // every:
             self._save()
 
@@ -212,7 +231,6 @@ class SyncSwitchTrainer(Trainer):
         model = [mx.nd.empty(array.shape) for array in self.parameters.model()]
         velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
         self._link.pull([*model, *velocity], first=self._num_sent)
-        self._checkpoint.save(
-            Saved([array.asnumpy() for array in model], [array.asnumpy() for array in velocity], list(board.saved))
-        )
+        arrays = ([array.asnumpy() for array in part] for part in (model, velocity))
+        self._checkpoint.save(Saved(*arrays, list(board.saved), board.saved_batches))
         self._saved_steps = sum(board.saved) // self.job.num_workers

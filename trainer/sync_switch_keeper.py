@@ -14,6 +14,8 @@ from trainer.whole_models import Keys, ModelKeeper
 
 COMPUTED, WANT_STOP, SAVE = 1, 2, 3  # commands; COMPUTED also says: wants the job to stop, was told to go alone
 
+_LISTS = 4  # on the board, with a number for each worker
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -40,25 +42,32 @@ class Board:
     finished: bool
     phase: int  # index of the current one
     bsp: bool
-    batches: int  # done in all
+    steps: int  # done in all
     freed: tuple[int, ...]  # by rank: how many of its gradients are dealt with
     left_out: tuple[int, ...]  # ranks
     dropped: tuple[int, ...]  # by rank: how many of its gradients were not applied
-    saved: tuple[int, ...]  # batches done of each phase in what was last saved
+    dealt_with_at: tuple[int, ...]  # by rank: the batches of all workers when its last gradient was dealt with
+    saved_batches: int  # of all workers in what was last saved
+    saved: tuple[int, ...]  # parts done of each phase in it (schedule.py)
 
     @classmethod
     def read(cls, numbers: np.ndarray, num_workers: int) -> Board:
         """Reads the board's numbers."""
-        over, finished, phase, bsp, batches, *rest = np.rint(numbers).astype(int).tolist()
-        freed, left_out, dropped = (tuple(rest[part * num_workers :][:num_workers]) for part in range(3))
+        over, finished, phase, bsp, steps, *rest = np.rint(numbers).astype(int).tolist()
+        freed, left_out, dropped, dealt_with_at = (
+            tuple(rest[part * num_workers :][:num_workers]) for part in range(_LISTS)
+        )
         ranks = tuple(rank for rank, flag in enumerate(left_out) if flag)
-        saved = tuple(rest[3 * num_workers :])
-        return cls(bool(over), bool(finished), phase, bool(bsp), batches, freed, ranks, dropped, saved)
+        saved_batches, *saved = rest[_LISTS * num_workers :]
+        return cls(
+            bool(over), bool(finished), phase, bool(bsp), steps,
+            freed, ranks, dropped, dealt_with_at, saved_batches, tuple(saved),
+        )  # fmt: skip
 
     @staticmethod
     def size(num_workers: int, num_phases: int) -> int:
         """How many numbers there are."""
-        return 5 + 3 * num_workers + num_phases
+        return 6 + _LISTS * num_workers + num_phases
 
 
 class SyncSwitchKeeper(ModelKeeper):
@@ -79,7 +88,7 @@ class SyncSwitchKeeper(ModelKeeper):
         self._num_weights = num_weights
         self._velocity: list[mx.nd.NDArray] = []
         self._freed = [0] * keys.num_workers
-        self._saved = [phase.done for phase in schedule.phases]
+        self._note_saved()
         self._write_board()
 
     def command(self, values: np.ndarray) -> None:
@@ -129,7 +138,10 @@ class SyncSwitchKeeper(ModelKeeper):
         for position, array in enumerate([*current, *self._velocity], start=self.keys.num_sent):
             array.copyto(self.shown[position])
         wait_for(self.shown.values())
-        self._saved = [phase.done for phase in self._schedule.phases]
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        self._saved = [self._schedule.batches, *(phase.done for phase in self._schedule.phases)]
 
     def _write_board(self) -> None:
         schedule, ranks = self._schedule, range(self.keys.num_workers)
@@ -138,9 +150,10 @@ class SyncSwitchKeeper(ModelKeeper):
             schedule.finished,
             min(schedule.current, len(schedule.phases) - 1),
             schedule.way is Way.BSP,
-            schedule.batches,
+            schedule.steps,
             *self._freed,
             *(rank in schedule.left_out for rank in ranks),
             *schedule.dropped,
+            *schedule.dealt_with_at,
             *self._saved,
         ]

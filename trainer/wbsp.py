@@ -110,7 +110,7 @@ class WBSPTrainer(Trainer):
         num_arrays = len(self.parameters.model())
         self._store = store
         self._keys = Keys(num_arrays, num_arrays, job.num_workers)
-        self._link = ModelLink(store, job.rank, self._keys, Board.size(job.num_workers))
+        self._link = ModelLink(store, job.rank, self._keys, Board.size(job.num_workers), self.link_delay)
         self._local_rate = local_rate
         self._state = state
         self._overlap = overlap

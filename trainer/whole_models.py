@@ -11,7 +11,8 @@ All keys must lie on one server (config.ONE_SERVER): two have no common order of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,12 @@ class ModelLink:
     Counts its traffic like the Exchange that it is made of.
     """
 
-    def __init__(self, store: Any, rank: int, keys: Keys, board_size: int) -> None:
+    def __init__(self, store: Any, rank: int, keys: Keys, board_size: int, delay: Callable[[], float]) -> None:
+        """
+        Args:
+            delay: seconds by which an emulated slow link makes a push of an inbox, or a pull of a model, longer that
+                begins now. Commands and the board, which are small, are not delayed.
+        """
         self._store = store
         self._rank = rank
         self._keys = keys
@@ -105,6 +111,7 @@ class ModelLink:
         self._board = Exchange(store, first_key=keys.board)
         self._inbox = Exchange(store, first_key=keys.inbox(rank))
         self._board_size = board_size
+        self._delay = delay
 
     def define(self, keeper: ModelKeeper, shown: Sequence[mx.nd.NDArray]) -> None:
         """Gives the server its keeper and all keys; every rank calls it, once.
@@ -130,12 +137,13 @@ class ModelLink:
         self._inbox.push(sending)
         return sending
 
-    @staticmethod
-    def wait_until_sent(sending: Sequence[mx.nd.NDArray]) -> None:
-        """Waits until all has arrived. The kvstore pushes out of the arrays themselves, so nobody may write to them
-        before that, and what may be written to has been acknowledged."""
-        for array in sending:
-            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
+    def wait_until_sent(self, sending: Sequence[mx.nd.NDArray]) -> None:
+        """Waits until all has arrived: what was sent counts from the command after that on.
+
+        The kvstore pushes out of the arrays themselves, so nobody may write to them before that.
+        """
+        time.sleep(self._delay())
+        _wait_until_acknowledged(sending)
 
     def command(self, code: int, *values: float) -> np.ndarray:
         """Has a command done, with this worker's rank; returns the board as it is then or later."""
@@ -152,6 +160,7 @@ class ModelLink:
 
     def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
         """Replaces the arrays by those that the workers see, from key `first` on. Commands may come between two."""
+        time.sleep(self._delay())
         self._shown.pull(arrays, first)
         wait_for(arrays)
 
@@ -162,4 +171,10 @@ class ModelLink:
 
     def _push(self, exchange: Exchange, arrays: Sequence[mx.nd.NDArray]) -> None:
         exchange.push(arrays)
-        self.wait_until_sent(arrays)
+        _wait_until_acknowledged(arrays)
+
+
+def _wait_until_acknowledged(pushed: Sequence[mx.nd.NDArray]) -> None:
+    """What is pushed may be written to when the server has acknowledged it."""
+    for array in pushed:
+        mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))

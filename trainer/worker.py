@@ -70,6 +70,11 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
 def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     context = device_context(bool(config.cpu), config.gpu)
     trace = straggler_trace.read(Path(config.straggler_trace)) if config.straggler_trace else ()
+    if MODES[config.mode].store_type is None and any(entry.kind == straggler_trace.NETWORK for entry in trace):
+        raise SetupError(
+            f"straggler trace {config.straggler_trace} has entries of kind {straggler_trace.NETWORK}, and mode "
+            f"{config.mode} exchanges nothing: leave them out, or choose another mode"
+        )
     dataset = data.load(config.dataset, config.data_dir)
     total = len(dataset.train.labels)
     if config.batch_size > total:

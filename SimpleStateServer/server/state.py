@@ -54,7 +54,7 @@ class Row:
         round: r_k; a new job begins in round 1.
         local_iteration: i_k, local steps done in this round.
         step_times: c_k of its last local steps, the newest last; empty while no step time is known.
-        transmission_time: m_k, seconds to push one model update.
+        transmission_time: m_k, seconds to push one model update, in Sync-Switch also to pull the model.
         since: t_k, when the last REPORT or QUERY of this round that brought news arrived; None before the first one.
         action: the last answer in this round; None before the first one.
         last_action: the last answer in any round.

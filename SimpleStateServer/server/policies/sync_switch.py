@@ -8,8 +8,10 @@ more than one standard deviation. SYNC tells the asker to stay in step with the 
     greedy   TRAIN for all while there is a straggler: ASP until it has cleared
     elastic  TRAIN for the straggler alone: the others go on without it
 
-A throughput counts computing alone, since under BSP all workers wait for the slowest and so all have its pace. It is
-taken from the smoothed step time (state.py: the lower median of the last five), so one outlier makes no straggler.
+Under BSP all workers wait for the slowest and so all have its pace. So a throughput counts what is a worker's own: its
+step, and the push and the pull of it, without the wait for others. The published stragglers are delays of the network.
+Both times are smoothed (step times in state.py, transmission times by the worker: the lower median of the last five),
+so one outlier makes no straggler.
 
 One addition: a straggler is also at least MARGIN below the mean. Of a few equally fast workers the slowest is nearly
 always more than one standard deviation below their mean, however small that is.
@@ -17,27 +19,22 @@ always more than one standard deviation below their mean, however small that is.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Collection
 
 from server.messages import Action
+from server.policies.journal import delay
 from server.policies.policy import Decision, Policy, sync, train
 from server.state import STEP_TIME_WINDOW, Row, Table
 
 MARGIN = 0.1  # of the mean
 
 
-def delay(row: Row) -> float:
-    """Seconds of a step; infinite while that is not known."""
-    return math.inf if row.step_time is None else row.step_time
-
-
 def throughput(row: Row) -> float | None:
-    """Samples per second of computing; None while the window is not full."""
+    """Samples per second of computing and exchanging; None while the window is not full."""
     if len(row.step_times) < STEP_TIME_WINDOW or not row.steps or not row.step_time:
         return None
-    return row.samples / row.steps / row.step_time
+    return row.samples / row.steps / delay(row)
 
 
 def stragglers(table: Table, left_out: Collection[int] = ()) -> dict[int, str]:

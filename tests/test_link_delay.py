@@ -1,0 +1,133 @@
+"""An emulated slow link, in every algorithm that exchanges anything: real trainers of one worker on MXNet's local
+kvstore. Nothing sleeps here: what would be waited for is written down."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import models
+from trainer.asynchronous import AsyncTrainer
+from trainer.base import DeviceFeed, Job
+from trainer.checkpoint import CheckpointFile
+from trainer.data import EndlessBatches, Samples
+from trainer.engine import mx
+from trainer.esync import ESyncTrainer
+from trainer.local_sgd import LocalSGDTrainer
+from trainer.queries import BlockingQueries
+from trainer.ssp import SSPTrainer
+from trainer.stop import Limits
+from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
+from trainer.sync import SyncTrainer
+from trainer.sync_switch import SyncSwitchTrainer
+from trainer.sync_switch_keeper import Settings
+from trainer.wbsp import WBSPTrainer
+from utils import GLOBAL_AGGREGATE, GLOBAL_UPDATE
+
+ROUNDS = 3
+LINK_S, STEP_S = 0.25, 0.75  # that the link and a step take longer
+TRACE = (Slowdown(0, 1000, LINK_S, NETWORK), Slowdown(0, 1000, STEP_S, COMPUTE))
+
+
+class StateServer:
+    """Answers SYNC, and writes down what it was told of the transmission."""
+
+    def __init__(self):
+        self.transmissions_s = []
+
+    def join(self, job, rank, num_workers):
+        pass
+
+    def begin_job(self):
+        pass
+
+    def report(self, round_, step_s, transmission_s, accuracy):
+        pass
+
+    def query(self, round_, steps, step_s, transmission_s):
+        self.transmissions_s.append(transmission_s)
+        return True
+
+    def query_why(self, *told):
+        return self.query(*told), ""
+
+
+def a_job():
+    generator = np.random.default_rng(0)
+    samples = Samples(
+        generator.integers(0, 255, (64, 1, 28, 28), dtype=np.uint8), generator.integers(0, 10, 64).astype(np.int32)
+    )
+    context = mx.cpu()
+    return Job(
+        network=models.build("lenet", (1, 28, 28), context, 0),
+        feed=DeviceFeed(context, 0),
+        batches=EndlessBatches(samples, np.arange(64), 8, seed=(0, 0)),
+        warm_up_batch=Samples(*(part[:8] for part in samples)),
+        evaluate=None,
+        eval_every=1000,
+        eval_every_s=0.0,
+        limits=Limits(ROUNDS, 0.0, 0.0),
+        stop_requested=lambda: False,
+        trace=TRACE,
+    )
+
+
+def sync_switch(job, store, state, tmp_path):
+    settings = Settings("10", (2, 1), (0, 0), 0.001, 0.0, "none")
+    return SyncSwitchTrainer(job, store, settings, state, CheckpointFile(tmp_path / "no.npz", {}), resume=False)
+
+
+def esync(job, store, state, tmp_path):
+    return ESyncTrainer(job, store, 0.001, 1.0, 1.0, state=state, queries=BlockingQueries(state))
+
+
+TRAINERS = {
+    "sync": lambda job, store, state, tmp_path: SyncTrainer(job, store, 0.001),
+    "async": lambda job, store, state, tmp_path: AsyncTrainer(job, store, 1, 0.001, None),
+    "dcasgd": lambda job, store, state, tmp_path: AsyncTrainer(job, store, 1, 0.001, 0.04),
+    "ssp": lambda job, store, state, tmp_path: SSPTrainer(job, store, 1, 0.001, 3),
+    "local-sgd": lambda job, store, state, tmp_path: LocalSGDTrainer(job, store, 0.001, 1.0, 1.0, sync_every=2),
+    "esync": esync,
+    "wbsp": lambda job, store, state, tmp_path: WBSPTrainer(job, store, 0.001, state, overlap=False),
+    "sync-switch": sync_switch,
+}
+
+
+@pytest.mark.parametrize("mode", TRAINERS)
+def test_each_push_and_each_pull_takes_longer_and_counts_as_aggregation(mode, tmp_path, monkeypatch):
+    slept = []
+    trainer = TRAINERS[mode](a_job(), mx.kv.create("local"), StateServer(), tmp_path)
+
+    def sleep(seconds):
+        if trainer.rounds:  # training has begun
+            slept.append((seconds, trainer.measure._stage))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    trainer.run(lambda: tmp_path)
+    over_the_link = [stage for seconds, stage in slept if seconds == LINK_S]
+    assert len(over_the_link) == 2 * ROUNDS
+    assert set(over_the_link) <= {GLOBAL_AGGREGATE, GLOBAL_UPDATE}
+    steps = ROUNDS * 2 if mode == "local-sgd" else ROUNDS
+    assert [seconds for seconds, _ in slept if seconds == STEP_S] == [STEP_S] * steps
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_over_a_slow_link_nobody_sees_a_push_before_it_has_travelled(mode, tmp_path, monkeypatch):
+    happened = []
+    trainer = TRAINERS[mode](a_job(), mx.kv.create("local"), StateServer(), tmp_path)
+    push = trainer.exchange.push
+    monkeypatch.setattr(trainer.exchange, "push", lambda arrays: (happened.append("push"), push(arrays)))
+    monkeypatch.setattr(time, "sleep", lambda seconds: happened.append("link") if seconds == LINK_S else None)
+    trainer.run(lambda: tmp_path)
+    assert happened == ["link", "push", "link"] * ROUNDS
+
+
+@pytest.mark.parametrize("mode", ["wbsp", "sync-switch"])
+def test_the_state_server_is_told_of_the_slow_link(mode, tmp_path):
+    """Here the link is slow for real, by little, and the steps are not."""
+    state, job = StateServer(), a_job()
+    job.trace = (Slowdown(0, 1000, 0.04, NETWORK),)
+    TRAINERS[mode](job, mx.kv.create("local"), state, tmp_path).run(lambda: tmp_path)
+    assert state.transmissions_s[-1] >= 2 * 0.04
