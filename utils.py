@@ -46,15 +46,19 @@ class PeerLost(JobError):
 # ------------------------------------------------------------------------------------------------- logging
 
 
+LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"  # the date too: jobs run over midnight, and logs are read days later
+
+
 def setup_logging(role: str) -> None:
-    """Sends log lines as `12:00:01 role | text`, for people and for grep: errors to stderr, all else to stdout."""
+    """Sends log lines as `2026-11-21 12:00:01 role | text`, for people and for grep: errors to stderr, all else to
+    stdout."""
     normal, errors = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
     normal.addFilter(lambda record: record.levelno < logging.ERROR)
     errors.setLevel(logging.ERROR)
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s {role} | %(message)s",
-        datefmt="%H:%M:%S",
+        datefmt=LOG_TIME_FORMAT,
         handlers=[normal, errors],
         force=True,
     )

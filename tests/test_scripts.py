@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -214,7 +215,7 @@ def test_servers_that_stay_are_stopped_and_the_job_is_still_done(tmp_path):
 
 @pytest.mark.parametrize(("code", "expected"), [(1, 3), (2, 2), (3, 3), (7, 3)])
 def test_a_roles_exit_code_is_passed_on_if_it_is_about_the_set_up(tmp_path, code, expected):
-    program = f"print('12:00:00 worker 0 | error: no such thing'); print('bye'); sys.exit({code})"
+    program = f"print('2026-11-21 12:00:00 worker 0 | error: no such thing'); print('bye'); sys.exit({code})"
     outcome, lines = supervise(role(tmp_path, Kind.SERVER, FOREVER), role(tmp_path, Kind.WORKER, program))
     assert (outcome.exit_code, running(tmp_path)) == (expected, [])
     assert f"worker ended with exit code {code}; stopping the job" in lines[-1]
@@ -284,20 +285,20 @@ def test_what_a_role_started_ends_with_it(tmp_path):
 
 
 def test_the_console_shows_one_worker_whole_and_of_the_others_what_matters(tmp_path):
-    program = "print('round 1'); print(f'12:00:01 worker | warning: {sys.argv[2]} is hot')"
+    program = "print('round 1'); print(f'2026-11-21 12:00:01 worker | warning: {sys.argv[2]} is hot')"
     _, lines = supervise(
         role(tmp_path, Kind.WORKER, program, "worker 0", show_all=True),
         role(tmp_path, Kind.WORKER, program, "worker 1"),
     )
     assert sorted(lines) == [
-        "12:00:01 worker 0 | warning: worker-0 is hot",
-        "12:00:01 worker 1 | warning: worker-1 is hot",
+        "2026-11-21 12:00:01 worker 0 | warning: worker-0 is hot",
+        "2026-11-21 12:00:01 worker 1 | warning: worker-1 is hot",
         "worker 0 | round 1",
     ]
 
 
 def test_what_is_wrong_for_all_is_said_once(tmp_path):
-    program = "print(f'12:00:01 {sys.argv[2]} | error: no data')"
+    program = "print(f'2026-11-21 12:00:01 {sys.argv[2]} | error: no data')"
     _, (line,) = supervise(*(role(tmp_path, Kind.WORKER, program, f"worker {rank}") for rank in range(3)))
     assert line.endswith("| error: no data")
 
@@ -305,13 +306,23 @@ def test_what_is_wrong_for_all_is_said_once(tmp_path):
 @pytest.mark.parametrize(
     ("line", "parsed"),
     [
-        ("12:00:01 worker 0 cpu0 | round 1", ("12:00:01 ", "round 1")),
-        ("12:00:01 server | a | b", ("12:00:01 ", "a | b")),
+        ("2026-11-21 12:00:01 worker 0 cpu0 | round 1", ("2026-11-21 12:00:01 ", "round 1")),
+        ("2026-11-21 12:00:01 server | a | b", ("2026-11-21 12:00:01 ", "a | b")),
         ("[12:00:01] src/van.cc:1: x | y", ("", "[12:00:01] src/van.cc:1: x | y")),
     ],
 )
 def test_the_role_in_a_log_line_gives_way_to_the_supervisors_name(line, parsed):
     assert parse_log_line(line) == parsed
+
+
+def test_the_lines_that_a_process_logs_carry_the_date_and_the_console_keeps_it(tmp_path):
+    program = f"sys.path.insert(0, {str(ROOT)!r}); import utils, logging; utils.setup_logging('worker 0 gpu1')"
+    begin = datetime.now().replace(microsecond=0)
+    worker = role(tmp_path, Kind.WORKER, f"{program}; logging.info('round 1')", "worker 0", show_all=True)
+    _, (line,) = supervise(worker)
+    when, text = line.split(" worker 0 | ")
+    assert begin <= datetime.fromisoformat(when) <= datetime.now()
+    assert text == "round 1"
 
 
 # ------------------------------------------------------------------------------------------ roles from options
