@@ -21,7 +21,7 @@ import pytest
 import config
 from scripts import demo, get_data, local_cluster
 from scripts.process import Kind, Role
-from scripts.roles import build_roles
+from scripts.roles import MODES, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
 from utils import EXIT_SETUP, SetupError
 
@@ -351,9 +351,9 @@ def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
     first, second = (role for role in build_roles(given, {}) if role.kind is Kind.WORKER)
     host_folder = tmp_path / "lenet" / "dcasgd-niid" / socket.gethostname()
     flags = dict(zip(first.command[2::2], first.command[3::2], strict=True))
-    assert {name: flags[name] for name in ("-m", "-dcasgd", "-s", "-c", "-n", "-ld", "-e")} == {
+    assert {name: flags[name] for name in ("-m", "--use-dcasgd", "-s", "-c", "-n", "-ld", "-e")} == {
         "-m": "async",
-        "-dcasgd": "1",
+        "--use-dcasgd": "1",
         "-s": "1",
         "-c": "1",
         "-n": "lenet",
@@ -363,6 +363,22 @@ def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
     assert set(second.command) - set(first.command) == {"cpu1", "2.0"}
     assert {name for name in first.environment if first.environment[name] != second.environment[name]} == {"PORT"}
     assert int(first.environment["PORT"]) < int(second.environment["PORT"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
+    split = ["--split-by-class"] if mode != "local" else []
+    given = options("-m", mode, *split)
+    for role in build_roles(given, {}):
+        if role.kind is Kind.WORKER:
+            parsed = config.parse(role.command[2:], pytest.fail)
+            assert (parsed.mode, parsed.split_by_class) == (given.main_mode, len(split))
+            assert (parsed.use_dcasgd, parsed.wbsp_overlap) == (mode == "dcasgd", mode == "wbsp-pcc")
+
+
+def test_one_device_alone_has_all_classes(capsys):
+    assert local_cluster.main(["-m", "local", "--split-by-class"]) == EXIT_SETUP
+    assert "--split-by-class does nothing in mode local" in capsys.readouterr().err
 
 
 def test_the_environment_is_the_users_without_another_jobs_variables():
@@ -423,7 +439,7 @@ def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
 def test_the_demo_asks_for_the_job_that_its_options_say(mode):
     given, for_main = demo.parse(["--seconds", "9", "-e", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
     job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
-    worker = config.parse(build_roles(job)[-1].command[2:])
+    worker = config.parse(build_roles(job)[-1].command[2:], pytest.fail)
     assert (worker.mode, worker.max_seconds, worker.eval_duration, worker.seed) == (mode, 9, 3, 7)
     assert (worker.min_step_time, worker.device) == (0.2, "cpu1")
 
