@@ -39,6 +39,7 @@ NETWORKS = (
 DATASETS = ("fashion-mnist", "mnist", "cifar10")
 POLICIES = ("journal", "preprint")
 QUERIES = ("blocking", "non-blocking")
+LOG_FORMS = ("auto", "files", "lines")
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 ROLES = ("scheduler", "server", "worker")
 
@@ -159,6 +160,13 @@ class Config:
         default="",
         type=device_name,
         help="name of this worker's log folder (default: cpu, or gpu with its id)",
+    )
+    log_form: str = _flag(
+        "--log-form",
+        default="auto",
+        choices=LOG_FORMS,
+        help="log of the rounds: a file iter-N.txt for each (files, as published), or a line of rounds.jsonl for each "
+        "(lines); auto: lines in mode local, whose rounds are single steps, else files",
     )
     eval_seconds: float = _flag(
         "--eval-seconds",
@@ -309,6 +317,11 @@ class Config:
     def device(self) -> str:
         """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
+
+    @property
+    def logs_lines(self) -> bool:
+        """Whether rounds are logged as lines of one file."""
+        return self.log_form == "lines" or (self.log_form == "auto" and self.mode == "local")
 
     @property
     def rule(self) -> str:

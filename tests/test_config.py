@@ -181,6 +181,12 @@ def test_the_log_folder_is_named_after_the_device():
     assert parse(["-c", "1", "--device-name", "cpu-left"]).device == "cpu-left"
 
 
+def test_the_rounds_of_mode_local_are_lines_and_of_the_others_files_unless_asked_for_otherwise():
+    assert {mode: parse(["-m", mode]).logs_lines for mode in MODES} == {mode: mode == "local" for mode in MODES}
+    assert not parse(["-m", "local", "--log-form", "files"]).logs_lines
+    assert parse(["-m", "sync", "--log-form", "lines"]).logs_lines
+
+
 ENVIRONMENT = {
     "DMLC_ROLE": "worker",
     "DMLC_PS_ROOT_URI": "10.1.1.1",

@@ -13,7 +13,7 @@ import numpy as np
 
 from config import Config
 from trainer.engine import mx
-from utils import RUN_FILE, SetupError, iter_files, write_json
+from utils import RUN_FILE, SetupError, round_files, write_json
 
 LOCK_FILE = ".lock"
 
@@ -43,7 +43,7 @@ class RunFolder:
 
     def open(self) -> Path:
         """Removes what an earlier run left, unless this one goes on with it."""
-        for path in [] if self._config.resume else [*iter_files(self.path).values(), self.path / RUN_FILE]:
+        for path in [] if self._config.resume else [*round_files(self.path), self.path / RUN_FILE]:
             path.unlink(missing_ok=True)
         return self.path
 

@@ -21,6 +21,8 @@ from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from utils import EXIT_OK, SetupError, setup_logging
 
+TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps: a line for each would tell nobody anything
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -132,4 +134,6 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         num_workers=num_workers,
         min_step_time_s=config.min_step_time,
         trace=place.trace,
+        logs_lines=config.logs_lines,
+        tell_every_s=TELL_EVERY_S if config.mode == "local" else 0.0,
     )
