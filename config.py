@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from flag_types import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
+from flag_use import check_given
 from trainer.evaluating import WISHES
 from utils import CHECKPOINT_FILE, SetupError
 
 MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
 COORDINATED = ("esync", "wbsp", "sync-switch")  # these modes ask a state server
+DISTRIBUTED = tuple(mode for mode in MODES if mode != "local")
+AVERAGING = ("esync", "local-sgd")  # these average what several local steps changed
+LOCAL_STEPS = (*AVERAGING, "wbsp")  # these have a step size for local steps, the others one for gradients
+GRADIENTS = tuple(mode for mode in MODES if mode not in LOCAL_STEPS)
 ONE_SERVER = ("wbsp", "sync-switch")  # these change whole models at one moment (trainer/whole_models.py)
 MAX_BATCHES = 1 << 24  # whole numbers up to this survive the kvstore's float32
 NETWORKS = (
@@ -35,6 +40,7 @@ NETWORKS = (
 DATASETS = ("fashion-mnist", "mnist", "cifar10")
 POLICIES = ("journal", "preprint")
 QUERIES = ("blocking", "non-blocking")
+LOG_FORMS = ("auto", "files", "lines")
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 ROLES = ("scheduler", "server", "worker")
 
@@ -45,13 +51,24 @@ def _flag(
     help: str,
     type: Callable[[str], Any] = str,
     choices: Sequence[str] | None = None,
-    mode: str | None = None,
+    modes: Sequence[str] = MODES,
+    needs: tuple[str, Any] | None = None,
+    published: bool = False,
+    instead: Sequence[str] = (),
     **more: Any,
 ) -> Any:
-    """A field of Config and its flag. With `mode` it is an error to give it in another one, where it would do nothing;
-    `more` goes to argparse."""
+    """A field of Config and its flag.
+
+    Args:
+        modes: where it counts. In another one it would do nothing, so to give it there is an error.
+        needs: a field that must have this value, else it does nothing either.
+        published: the published program takes it in silence in any mode; so it gets a warning, not an error.
+        instead: fields that count in the other modes, for that warning.
+        more: goes to argparse.
+    """
     arguments = {"default": default, "help": help, "type": type, "choices": choices, **more}
-    return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments, "mode": mode})
+    about = {"modes": tuple(modes), "needs": needs, "published": published, "instead": instead}
+    return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments, **about})
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,9 @@ class Config:
         "--learning-rate",
         default=0.001,
         type=above_zero,
+        modes=GRADIENTS,
+        published=True,
+        instead=("local_lr",),
         help="step size of SSGD, ASGD, DC-ASGD, SSP, Sync-Switch and standalone SGD",
     )
     local_lr: float = _flag(
@@ -71,6 +91,9 @@ class Config:
         "--local-lr",
         default=0.001,
         type=above_zero,
+        modes=LOCAL_STEPS,
+        published=True,
+        instead=("learning_rate",),
         help="step size of the local steps of ESync, local SGD and WBSP",
     )
     global_lr: float = _flag(
@@ -78,6 +101,9 @@ class Config:
         "--global-lr",
         default=1.0,
         type=above_zero,
+        modes=AVERAGING,
+        published=True,
+        instead=("learning_rate", "local_lr"),
         help="factor on the averaged model update of ESync and local SGD",
     )
     batch_size: int = _flag(
@@ -93,14 +119,39 @@ class Config:
     )
     mode: str = _flag("-m", "--mode", default="esync", choices=MODES, help="the synchronisation algorithm")
     use_dcasgd: int = _flag(
-        "-dcasgd", "--use-dcasgd", default=0, type=zero_or_one, mode="async", help="1 selects DC-ASGD in async mode"
+        "-dcasgd",
+        "--use-dcasgd",
+        default=0,
+        type=zero_or_one,
+        modes=("async",),
+        published=True,
+        help="1 selects DC-ASGD in async mode",
     )
     split_by_class: int = _flag(
-        "-s", "--split-by-class", default=0, type=zero_or_one, help="1: equal parts in order of class (non-i.i.d.)"
+        "-s",
+        "--split-by-class",
+        default=0,
+        type=zero_or_one,
+        modes=DISTRIBUTED,
+        published=True,
+        help="1: equal parts in order of class (non-i.i.d.)",
     )
-    state_server_ip: str = _flag("-ip", "--state-server-ip", default="127.0.0.1", help="host of the state server")
+    state_server_ip: str = _flag(
+        "-ip",
+        "--state-server-ip",
+        default="127.0.0.1",
+        modes=COORDINATED,
+        published=True,
+        help="host of the state server",
+    )
     state_server_port: str = _flag(
-        "-port", "--state-server-port", default="10010", type=port, help="port of the state server"
+        "-port",
+        "--state-server-port",
+        default="10010",
+        type=port,
+        modes=COORDINATED,
+        published=True,
+        help="port of the state server",
     )
 
     # This project's own.
@@ -110,6 +161,13 @@ class Config:
         default="",
         type=device_name,
         help="name of this worker's log folder (default: cpu, or gpu with its id)",
+    )
+    log_form: str = _flag(
+        "--log-form",
+        default="auto",
+        choices=LOG_FORMS,
+        help="log of the rounds: a file iter-N.txt for each (files, as published), or a line of rounds.jsonl for each "
+        "(lines); auto: lines in mode local, whose rounds are single steps, else files",
     )
     eval_seconds: float = _flag(
         "--eval-seconds",
@@ -121,6 +179,7 @@ class Config:
         "--evaluate",
         default="auto",
         choices=WISHES,
+        modes=DISTRIBUTED,
         help="whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
     )
     max_rounds: int = _flag(
@@ -146,45 +205,64 @@ class Config:
         "longer (compute, also without that column), or each push and each pull (network)",
     )
     dcasgd_lambda: float = _flag(
-        "--dcasgd-lambda", default=0.04, type=at_least(0, float), help="strength of DC-ASGD's delay compensation"
+        "--dcasgd-lambda",
+        default=0.04,
+        type=at_least(0, float),
+        modes=("async",),
+        needs=("use_dcasgd", 1),
+        help="strength of DC-ASGD's delay compensation; acts on the summed loss: 0.04 at batch 64 is 2.56 on the mean",
     )
     policy: str = _flag(
         "--policy",
         default="journal",
         choices=POLICIES,
+        modes=("esync",),
         help="ESync's rule: reach-server time (journal), or computing time and --epsilon (preprint)",
     )
     epsilon: float = _flag(
-        "--epsilon", default=0.5, type=at_least(0, float), help="tolerance in seconds of the preprint's rule"
+        "--epsilon",
+        default=0.5,
+        type=at_least(0, float),
+        modes=("esync",),
+        needs=("policy", "preprint"),
+        help="tolerance in seconds of the preprint's rule",
     )
     query: str = _flag(
         "--query",
         default="non-blocking",
         choices=QUERIES,
+        modes=("esync",),
         help="ESync's question after each local step: wait for the answer, or train on until it comes",
     )
     query_delay: float = _flag(
         "--query-delay",
         default=0.0,
         type=at_least(0, float),
+        modes=COORDINATED,
         help="seconds on top of each round trip to the state server: emulates a slower network",
     )
     staleness: int = _flag(
-        "--staleness", default=3, type=at_least(0), help="ssp: steps that a worker may be ahead of the slowest"
+        "--staleness",
+        default=3,
+        type=at_least(0),
+        modes=("ssp",),
+        help="ssp: steps that a worker may be ahead of the slowest",
     )
-    sync_every: int = _flag("--sync-every", default=8, type=at_least(1), help="local-sgd: local steps a round")
+    sync_every: int = _flag(
+        "--sync-every", default=8, type=at_least(1), modes=("local-sgd",), help="local-sgd: local steps a round"
+    )
     wbsp_overlap: int = _flag(
         "--wbsp-overlap",
         default=0,
         type=zero_or_one,
-        mode="wbsp",
+        modes=("wbsp",),
         help="wbsp: 1 pushes and pulls in a second thread while training goes on (PCC)",
     )
     switch_order: str = _flag(
         "--switch-order",
         default="10",
         type=switch_order,
-        mode="sync-switch",
+        modes=("sync-switch",),
         help="sync-switch: the phases, 1 for BSP and 0 for ASP",
     )
     train_steps: tuple[int, ...] = _flag(
@@ -193,21 +271,21 @@ class Config:
         type=at_least(1),
         nargs="+",
         metavar="STEPS",
-        mode="sync-switch",
+        modes=("sync-switch",),
         help="sync-switch: steps of each phase; a step is one update under BSP, as many batches as workers under ASP",
     )
     momentum: float = _flag(
         "--momentum",
         default=0.0,
         type=fraction,
-        mode="sync-switch",
+        modes=("sync-switch",),
         help="sync-switch: momentum of the server's SGD, below 1",
     )
     straggler_policy: str = _flag(
         "--straggler-policy",
         default="none",
         choices=STRAGGLER_POLICIES,
-        mode="sync-switch",
+        modes=("sync-switch",),
         help="sync-switch: what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts "
         "(greedy), or leave it out for the rest of the phase (elastic)",
     )
@@ -217,13 +295,13 @@ class Config:
         type=at_least(0),
         nargs="+",
         metavar="STEPS",
-        mode="sync-switch",
+        modes=("sync-switch",),
         help="sync-switch: steps between two checkpoints, one number, or one for each phase (0: none)",
     )
     checkpoint: str = _flag(
         "--checkpoint",
         default="",
-        mode="sync-switch",
+        modes=("sync-switch",),
         metavar="FILE",
         help="sync-switch: rank 0 keeps its checkpoint there (default: checkpoint.npz in the log folder)",
     )
@@ -231,7 +309,7 @@ class Config:
         "--resume",
         default=0,
         type=zero_or_one,
-        mode="sync-switch",
+        modes=("sync-switch",),
         nargs="?",
         const=1,
         help="sync-switch: go on from the checkpoint, and with the logs",
@@ -240,6 +318,7 @@ class Config:
         "--start-timeout",
         default=600.0,
         type=at_least(0, float),
+        modes=DISTRIBUTED,
         help="seconds to wait for the other processes of the job at the start (0: for ever)",
     )
 
@@ -247,6 +326,11 @@ class Config:
     def device(self) -> str:
         """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
+
+    @property
+    def logs_lines(self) -> bool:
+        """Whether rounds are logged as lines of one file."""
+        return self.log_form == "lines" or (self.log_form == "auto" and self.mode == "local")
 
     @property
     def rule(self) -> str:
@@ -267,8 +351,12 @@ class Config:
         return same if len(self.ckpt_frequency) == 1 else self.ckpt_frequency
 
 
-def parse(arguments: Sequence[str] | None = None) -> Config:
-    """Parses the command line; an unknown flag or a bad value ends the process with exit code 2."""
+def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = lambda text: None) -> Config:
+    """Parses the command line; an unknown flag or a bad value ends the process with exit code 2.
+
+    Args:
+        warn: gets a line for each published flag that does nothing in the chosen mode.
+    """
     parser = argparse.ArgumentParser(
         prog="main.py",
         description="Train one model on machines of different speed. The role comes from DMLC_ROLE "
@@ -276,16 +364,27 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    for field in dataclasses.fields(Config):
+    fields = dataclasses.fields(Config)
+    for field in fields:
         parser.add_argument(*field.metadata["names"], dest=field.name, **field.metadata["arguments"])
-    given: dict[str, Any] = vars(parser.parse_args(arguments))
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    # argparse leaves alone what is there already, so this tells a flag that was given from its default.
+    absent = argparse.Namespace(**{field.name: _ABSENT for field in fields})
+    values = vars(parser.parse_args(arguments, absent))
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if value is not _ABSENT
+    }
     config = Config(**given)
     try:
+        check_given(config, given, warn)
         _check(config)
     except SetupError as error:
         parser.error(str(error))
     return config
+
+
+_ABSENT = object()
 
 
 def _check(config: Config) -> None:
@@ -294,13 +393,6 @@ def _check(config: Config) -> None:
     Raises:
         SetupError: they do not.
     """
-    for field in dataclasses.fields(Config):
-        mode, value = field.metadata["mode"], getattr(config, field.name)
-        if mode and mode != config.mode and value != field.default:
-            flag = field.metadata["names"][-1]
-            raise SetupError(
-                f"{flag} {value} belongs to mode {mode}, not to {config.mode}: leave it out, or choose -m {mode}"
-            )
     if config.mode != "sync-switch":
         return
     order, phases = config.switch_order, len(config.switch_order)

@@ -48,8 +48,8 @@ def run_role(config: Config) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, runs, and turns every failure into one line and an exit code."""
-    config = parse(arguments)
     setup_logging(os.environ.get("DMLC_ROLE") or "local")
+    config = parse(arguments, warn=lambda text: logging.warning("warning: %s", text))
     # After an error the process leaves from inside the handler: once the traceback is gone the kvstore is freed, and
     # that waits for workers that wait for this one.
     try:

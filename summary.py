@@ -2,8 +2,9 @@
 
     python summary.py -b /path/to/logs -n resnet18-v1 -m esync
 
-reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt and writes /path/to/logs/{network}/{mode}/ESync.json,
-which draw.py reads. Needs nothing but the standard library. Durations are in seconds, sizes in bytes.
+reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt (or rounds.jsonl there) and writes
+/path/to/logs/{network}/{mode}/ESync.json, which draw.py reads. Needs nothing but the standard library. Durations are in
+seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def find_network(base: Path, network: str) -> Path:
     """
     folder = base / network
     if not base.is_dir():
-        raise SetupError(f"{base} is not a folder; give the one that holds NETWORK/MODE/HOST/DEVICE/iter-N.txt with -b")
+        raise SetupError(f"{base} is not a folder; give the one that holds NETWORK/MODE/HOST/DEVICE with -b")
     if not folder.is_dir():
         there = ", ".join(path.name for path in folders(base)) or "nothing"
         raise SetupError(f"{folder} is not a folder; {base} holds {there}: choose with -n, or another folder with -b")
@@ -68,7 +69,7 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
                 devices[host.name, path.name] = device
     if not devices:
         raise SetupError(
-            f"{folder} holds no readable round log (HOST/DEVICE/iter-N.txt); "
+            f"{folder} holds no readable round log (HOST/DEVICE/iter-N.txt or rounds.jsonl); "
             "train first, or copy the log folders of all hosts there"
         )
     _check_ranks(folder, devices, warn)
@@ -76,14 +77,14 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
 
 
 def _summarise_device(folder: Path, warn: Warn) -> Device | None:
-    expected = max(utils.iter_files(folder), default=0)
-    if not expected:
-        warn(f"{folder} holds no iter-N.txt; left out")
+    logged = utils.logged_rounds(folder, warn)
+    if not logged:
+        warn(f"{folder} holds neither iter-N.txt nor {utils.LINES_FILE}; left out")
         return None
-    rounds = list(utils.read_rounds(folder, warn))
-    if len(rounds) < expected:
-        counted = "samples, steps, bytes and computing time are counted"
-        warn(f"{folder}: {counted} without {expected - len(rounds)} lost round(s)")
+    rounds = list(utils.sound_rounds(folder, logged, warn))
+    lost = max(logged) - len(rounds)
+    if lost:
+        warn(f"{folder}: samples, steps, bytes and computing time are counted without {lost} lost round(s)")
     evaluations = []
     for record in rounds:
         if "accuracy" in record:
@@ -103,8 +104,8 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
             bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
             bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
             steps_list=[_entries_with(record, utils.FORWARD_BACKWARD, utils.ABANDONED) for record in rounds],
-            lost_steps_list=_lost_steps(rounds, folder, warn),
-            event_list=_read_events(rounds, folder, warn) or None,
+            lost_steps_list=_lost_steps(rounds, warn),
+            event_list=_read_events(rounds, warn) or None,
             **_read_run(folder, warn),
         )
     except ValueError as error:
@@ -128,25 +129,25 @@ def _entries_with(record: Mapping[str, Any], *stages: str) -> int:
     return sum(any(stage in times for stage in stages) for times in record["time"].values())
 
 
-def _lost_steps(rounds: Sequence[Mapping[str, Any]], folder: Path, warn: Warn) -> list[int] | None:
+def _lost_steps(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[int] | None:
     """Steps abandoned, dropped or to be done again; None where a round does not say how many: none is a claim."""
     lost = []
     for record in rounds:
         steps_lost = record.get("steps_lost", 0)
         if not isinstance(steps_lost, int) or isinstance(steps_lost, bool) or steps_lost < 0:
-            path = folder / utils.iter_file(record["num_iters"])
-            warn(f"{path}: steps_lost is {steps_lost!r}, but should be a whole number from 0 on; lost steps left out")
+            where = record["where"]
+            warn(f"{where}: steps_lost is {steps_lost!r}, but should be a whole number from 0 on; lost steps left out")
             return None
         lost.append(_entries_with(record, utils.ABANDONED) + steps_lost)
     return lost
 
 
-def _read_events(rounds: Sequence[Mapping[str, Any]], folder: Path, warn: Warn) -> list[list[Any]]:
-    """What the rounds' "events" tell, as the summary has it; malformed ones are told in one line for each file."""
+def _read_events(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[list[Any]]:
+    """What the rounds' "events" tell, as the summary has it; malformed ones are told in one line for each round."""
     events: list[list[Any]] = []
     for record in rounds:
-        path = folder / utils.iter_file(record["num_iters"])
-        events += _sound_events(record.get("events", []), partial(Event.from_log, record["total_time"]), path, warn)
+        read = partial(Event.from_log, record["total_time"])
+        events += _sound_events(record.get("events", []), read, record["where"], warn)
     return events
 
 
@@ -264,7 +265,7 @@ def _summarise(base: Path, network: str, mode_name: str) -> None:
     if mode_name == "all":
         chosen = [mode for mode in MODES.values() if mode.name in there]
         for name, path in there.items():
-            if name not in MODES and any(path.glob("*/*/iter-*.txt")):
+            if name not in MODES and any(map(utils.round_files, path.glob("*/*/"))):
                 warning(f"{path} is no mode of this program; left out")
     else:
         chosen = [MODES[mode_name]] if mode_name in there else []

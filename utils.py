@@ -6,6 +6,8 @@ Standard library only, so that a figure machine needs no MXNet and a trainer mac
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import logging
 import os
@@ -13,9 +15,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # ---------------------------------------------------------------------------------------------- exit codes
 
@@ -49,15 +52,19 @@ class PeerLost(JobError):
 # ------------------------------------------------------------------------------------------------- logging
 
 
+LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"  # the date too: jobs run over midnight, and logs are read days later
+
+
 def setup_logging(role: str) -> None:
-    """Sends log lines as `12:00:01 role | text`, for people and for grep: errors to stderr, all else to stdout."""
+    """Sends log lines as `2026-11-21 12:00:01 role | text`, for people and for grep: errors to stderr, all else to
+    stdout."""
     normal, errors = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
     normal.addFilter(lambda record: record.levelno < logging.ERROR)
     errors.setLevel(logging.ERROR)
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s {role} | %(message)s",
-        datefmt="%H:%M:%S",
+        datefmt=LOG_TIME_FORMAT,
         handlers=[normal, errors],
         force=True,
     )
@@ -95,6 +102,26 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
+
+
+def append_line(path: Path, line: str) -> None:
+    """Appends a line to a file, so that a crash can cut off this line alone.
+
+    Raises:
+        SetupError: the disk is full, or the folder cannot be written to.
+    """
+    try:
+        with path.open("ab+", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            if end:
+                file.seek(end - 1)
+                if file.read(1) != b"\n":  # an earlier writer was stopped in the middle of a line
+                    line = f"\n{line}"
+            content = f"{line}\n".encode()
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    except OSError as error:
         raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
 
 
@@ -149,6 +176,7 @@ COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 
 RUN_FILE = "run.json"
+LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
 CHECKPOINT_FILE = "checkpoint.npz"
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
 
@@ -164,6 +192,12 @@ def iter_files(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
+def round_files(folder: Path) -> list[Path]:
+    """The files of one device's folder that hold its rounds, in either form."""
+    lines = folder / LINES_FILE
+    return [*iter_files(folder).values(), *([lines] if lines.exists() else [])]
+
+
 # Algorithms that are another mode of main.py with a flag: their name -> that mode and the flag's field in Config.
 VARIANTS = {"dcasgd": ("async", "use_dcasgd"), "wbsp-pcc": ("wbsp", "wbsp_overlap")}
 
@@ -174,9 +208,9 @@ def mode_name(algorithm: str, split_by_class: bool) -> str:
 
 
 class Measure:
-    """Times the stages of each local step and writes one `iter-N.txt` a round.
+    """Times the stages of each local step and logs each round: as a file `iter-N.txt`, or as a line of one file.
 
-    The time between two calls belongs to the stage that was entered last. Only writing the file is in none.
+    The time between two calls belongs to the stage that was entered last. Only writing the log is in none.
     """
 
     def __init__(
@@ -185,13 +219,16 @@ class Measure:
         clock: Callable[[], float] = time.monotonic,
         rounds_before: int = 0,
         elapsed_before_s: float = 0.0,
+        as_lines: bool = False,
     ) -> None:
         """
         Args:
+            as_lines: append the rounds to one file, for the many short ones of a device that waits for nobody.
             rounds_before: that the folder holds, where a job is resumed.
             elapsed_before_s: seconds that they took.
         """
         self._folder = folder
+        self._as_lines = as_lines
         self._clock = clock
         self._begin = clock() - elapsed_before_s
         self._round = rounds_before
@@ -234,12 +271,15 @@ class Measure:
         self._since = now
 
     def write_round(self, num_samples: int, accuracy: float | None, **extra: Any) -> dict[str, Any]:
-        """Ends the round: writes its file and returns what it holds.
+        """Ends the round: logs it and returns what the log holds.
 
         Args:
             num_samples: samples that this worker trained on in this round.
             accuracy: test accuracy after this round, where this worker evaluated.
-            extra: more keys for the file, such as bytes_pushed.
+            extra: more keys for the log, such as bytes_pushed.
+
+        Raises:
+            SetupError: the disk is full, or the folder cannot be written to.
         """
         self._close()
         self._round += 1
@@ -252,32 +292,92 @@ class Measure:
             record["accuracy"] = accuracy
         record |= extra
         record["time"] = {str(step): times for step, times in enumerate(self._steps)}
-        write_json(self._folder / iter_file(self._round), record)
+        if self._as_lines:
+            append_line(self._folder / LINES_FILE, json.dumps(record, allow_nan=False))
+        else:
+            write_json(self._folder / iter_file(self._round), record)
         self._reset()
         return record
+
+
+class LoggedRound(NamedTuple):
+    """A round as a log has it."""
+
+    where: str  # file, and line of it
+    record: Any  # what JSON makes of it, perhaps of another shape
+    fault: str  # why there is none; empty where there is
+
+
+def logged_rounds(folder: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
+    """All rounds in one device's folder, in both forms, by their numbers in ascending order; sound or not."""
+    files, lines = iter_files(folder), _logged_lines(folder / LINES_FILE)
+    if files and lines:
+        warn(f"{folder} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once")
+    logged = lines | {number: _logged(str(path), partial(read_json, path)) for number, path in files.items()}
+    return dict(sorted(logged.items()))
+
+
+def _logged(where: str, read: Callable[[], Any]) -> LoggedRound:
+    try:
+        return LoggedRound(where, read(), "")
+    except SetupError as error:
+        return LoggedRound(where, None, str(error))
+
+
+def _logged_lines(path: Path) -> dict[int, LoggedRound]:
+    """The lines of LINES_FILE by the numbers of their rounds; one that cannot be read has the next number."""
+
+    def parse(line: bytes, where: str) -> Any:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise SetupError(f"{where} cannot be read as JSON: {error}") from None
+
+    found: dict[int, LoggedRound] = {}
+    number = 0
+    if path.exists():
+        with path.open("rb") as file:
+            for line_number, line in enumerate(file, start=1):
+                where = f"{path}, line {line_number}"
+                logged = _logged(where, partial(parse, line, where))
+                said = logged.record.get("num_iters") if isinstance(logged.record, dict) else None
+                number = said if type(said) is int and said > 0 else number + 1
+                found[number] = logged
+    return found
 
 
 def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Reads back what `Measure` (or the published program) wrote into one device's folder, in order.
 
-    A gap in the numbers or an unreadable file is told to `warn` by name; the sound rounds are still yielded.
+    A gap in the numbers, an unreadable file or a broken line is told to `warn` by name; the sound rounds are still
+    yielded.
     """
-    files = iter_files(folder)
-    missing = sorted(set(range(1, max(files, default=0) + 1)) - set(files))
+    return sound_rounds(folder, logged_rounds(folder, warn), warn)
+
+
+def sound_rounds(
+    folder: Path, logged: Mapping[int, LoggedRound], warn: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """Those of the logged rounds that have the shape of one, as read_rounds gives them back.
+
+    Each also says under "where" which file, and which line of it, it is from.
+    """
+    missing = max(logged, default=0) - len(logged)
     if missing:
-        warn(f"{folder}: {len(missing)} round(s) missing, the first is {iter_file(missing[0])}")
-    for number, path in files.items():
+        first = next(number for number in itertools.count(1) if number not in logged)
+        warn(f"{folder}: {missing} round(s) missing, the first is round {first}")
+    for number, (where, record, fault) in logged.items():
+        if fault:
+            warn(f"{fault}; round left out")
+            continue
         try:
-            record = read_json(path)
             steps = sorted(record["time"].items(), key=lambda item: int(item[0]))
             record["time"] = {
                 step: {stage: float(seconds) for stage, seconds in times.items()} for step, times in steps
             }
             record["num_samples"], record["total_time"] = int(record["num_samples"]), float(record["total_time"])
-            record["num_iters"] = number  # that of the file, so that who reads on can name it
-        except SetupError as error:
-            warn(f"{error}; round left out")
+            record["num_iters"], record["where"] = number, where
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            warn(f"{path} is not a round log ({type(error).__name__}: {error}); round left out")
+            warn(f"{where} is not a round log ({type(error).__name__}: {error}); round left out")
         else:
             yield record

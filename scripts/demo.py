@@ -66,10 +66,9 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--log-base": given.log_base,
         "--data-dir": given.data_dir,
     }
-    worker = {
+    step_size = {"--local-lr": given.local_lr} if mode == "esync" else {"--learning-rate": given.learning_rate}
+    worker = step_size | {
         "--batch-size": given.batch_size,
-        "--learning-rate": given.learning_rate,
-        "--local-lr": given.local_lr,
         "--eval-duration": given.eval_duration,
         "--max-seconds": given.seconds,
         "--seed": given.seed,

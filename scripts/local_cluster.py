@@ -80,7 +80,8 @@ def parse(arguments: Sequence[str]) -> Options:
     """Parses the command line; a bad value ends the process with exit code 2.
 
     Raises:
-        SetupError: a port is in use, the cluster file is wrong, or a flag behind `--` contradicts the cluster.
+        SetupError: a port is in use, the cluster file is wrong, an option does nothing in the mode, or a flag behind
+            `--` contradicts the cluster.
     """
     own, worker_arguments = split(arguments)
     parser = argparse.ArgumentParser(
@@ -91,6 +92,8 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     add_job(parser)
     given = parser.parse_args(own)
+    if given.mode == "local" and given.split_by_class:
+        raise SetupError("--split-by-class does nothing in mode local, where each device has all classes: leave it out")
     options = to_options(given, chosen_workers(given), worker_arguments)
     check_worker_flags(options)
     return options

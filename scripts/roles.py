@@ -125,8 +125,7 @@ def workers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
 
 def worker_command(options: Options, number: int) -> list[str]:
     """main.py and its flags; those of the user come last and win."""
-    trace = options.straggler_traces[number]
-    flags = {
+    flags: dict[str, object] = {
         "-m": options.main_mode,
         "-c": 1,
         "-n": options.network,
@@ -134,12 +133,16 @@ def worker_command(options: Options, number: int) -> list[str]:
         "-ld": options.host_folder,
         "--device-name": options.devices[number],
         "--min-step-time": options.step_times_s[number],
-        "-dcasgd": int(options.mode == "dcasgd"),
-        "--wbsp-overlap": int(options.mode == "wbsp-pcc"),
-        "-s": int(options.split_by_class),
-        "-ip": HOST,
-        "-port": options.state_server_port,
-    } | ({"--straggler-trace": trace} if trace else {})
+    }
+    # The rest only where it counts: main.py says so of every flag that does nothing.
+    if options.mode in VARIANTS:
+        flags["--" + VARIANTS[options.mode][1].replace("_", "-")] = 1
+    if options.split_by_class:
+        flags["-s"] = 1
+    if options.main_mode in COORDINATED:
+        flags |= {"-ip": HOST, "-port": options.state_server_port}
+    if trace := options.straggler_traces[number]:
+        flags["--straggler-trace"] = trace
     words = [str(word) for pair in flags.items() for word in pair]
     return [sys.executable, str(ROOT / "main.py"), *words, *options.worker_arguments]
 

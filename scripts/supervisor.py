@@ -32,7 +32,7 @@ SAME_SIGNAL_S = 1.0  # `timeout` and some shells deliver one Ctrl-C twice
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _ERROR = re.compile(r"error|exception|check failed|abort", re.IGNORECASE)
-_LOG_LINE = re.compile(r"(\d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
+_LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
 _WORTH_SHOWING = re.compile(r"\berror\b|\bwarning\b|Error:", re.IGNORECASE)
 
 _TOO_EARLY = "stopped before every worker had begun"
@@ -235,11 +235,11 @@ class Supervisor:
         for process in self._processes:
             name, show_all = process.role.name, process.role.show_all
             for line in process.new_lines():
-                time_of_day, text = parse_log_line(line)
+                when, text = parse_log_line(line)
                 # What is wrong for every role alike is said once.
                 if show_all or (_WORTH_SHOWING.search(text) and text not in self._said):
                     self._said.add(text)
-                    self._say(f"{time_of_day}{name} | {text}")
+                    self._say(f"{when}{name} | {text}")
 
     # --------------------------------------------------------------------------------------------------- end
 
@@ -261,7 +261,7 @@ def _how(code: int | None) -> str:
 
 
 def parse_log_line(line: str) -> tuple[str, str]:
-    """Time of day (may be empty) and text of a line of a log; utils.setup_logging writes the role between them."""
+    """Date and time (may be empty) and text of a line of a log; utils.setup_logging writes the role between them."""
     logged = _LOG_LINE.match(line)
     return (logged[1], line[logged.end() :]) if logged else ("", line)
 

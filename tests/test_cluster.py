@@ -15,7 +15,7 @@ from state_server_process import running_state_server
 import summary
 from scripts import saved_model
 from trainer.saved_model import saved_files
-from utils import RUN_FILE, iter_files, read_json, read_rounds
+from utils import LINES_FILE, RUN_FILE, iter_files, read_json, read_rounds
 
 WORKERS = "0,0,0.05"
 MANY_STEPS = ("esync", "local-sgd")  # modes whose rounds have more than one local step
@@ -173,11 +173,19 @@ def test_split_by_class_is_filed_apart_and_summarised(tmp_path):
 def test_standalone_training_reaches_a_target_and_stops(tmp_path):
     flags = ["-m", "local", "-c", "1", "-n", "lenet", "-e", "50", "--target-accuracy", "0.6"]
     command = [sys.executable, "main.py", *flags, "-dd", str(DATA), "-ld", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=DEADLINE_S, capture_output=True)
+    earlier = tmp_path / "cpu" / "iter-1.txt"
+    earlier.parent.mkdir()
+    earlier.write_text("{}")  # of a run with another form of logs
+    done = subprocess.run(command, cwd=ROOT, check=True, timeout=DEADLINE_S, capture_output=True, text=True)
+    assert sorted(path.name for path in earlier.parent.iterdir()) == [".lock", LINES_FILE, RUN_FILE]
     rounds = list(read_rounds(tmp_path / "cpu", no_warnings))
     accuracies = [record["accuracy"] for record in rounds if "accuracy" in record]
     assert max(accuracies[:-1], default=0) >= 0.6 or accuracies[-1] >= 0.6
     assert "reached 0.6" in read_json(tmp_path / "cpu" / RUN_FILE)["ended"]
+    told = [line for line in done.stdout.splitlines() if re.search(r"\| round \d+, ", line)]
+    assert sum("accuracy" in line for line in told) == len(accuracies)
+    silent = len(rounds) - len(accuracies)  # rounds that were not evaluated are told once a second
+    assert 1 <= sum("accuracy" not in line for line in told) <= min(silent, rounds[-1]["total_time"] + 1)
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from config import Cluster, Config, parse
+from config import MODES, Cluster, Config, parse
 from utils import EXIT_SETUP, SetupError
 
 PUBLISHED = [
@@ -35,11 +35,62 @@ def test_a_published_flag_keeps_names_type_and_default(short, long, text, field,
         assert type(parsed) is type(default)
 
 
-def test_dcasgd_belongs_to_async_mode():
-    assert parse(["-m", "async", "-dcasgd", "1"]).use_dcasgd == 1
+def in_another_mode(published):
+    """Flags given with their own default, in each mode where they do nothing."""
+    for field in dataclasses.fields(Config):
+        about = field.metadata
+        for mode in set(MODES) - set(about["modes"]) if about["published"] == published else ():
+            value = field.default if isinstance(field.default, tuple) else (field.default or 0,)
+            yield pytest.param(mode, [about["names"][0], *map(str, value)], id=f"{mode} {about['names'][0]}")
+
+
+@pytest.mark.parametrize(("mode", "flag"), in_another_mode(published=False))
+def test_a_flag_of_our_own_that_does_nothing_in_the_mode_is_an_error_whatever_its_value(mode, flag, capsys):
     with pytest.raises(SystemExit) as exit_:
-        parse(["-m", "sync", "--use-dcasgd", "1"])
+        parse(["-m", mode, *flag])
     assert exit_.value.code == EXIT_SETUP
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "error" in line)
+    assert f"{flag[0]} " in line
+    assert f"not to {mode}: leave it out" in line
+
+
+@pytest.mark.parametrize(("mode", "flag"), in_another_mode(published=True))
+def test_a_published_flag_that_does_nothing_in_the_mode_is_one_warning(mode, flag):
+    warnings = []
+    assert parse(["-m", mode, *flag], warnings.append).mode == mode
+    (warning,) = warnings
+    assert warning.startswith(f"{flag[0]} {flag[1]} does nothing in mode {mode}: it counts in mode ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warning"),
+    [
+        (["-m", "sync", "-ll", "0.1"], "-ll 0.1 does nothing in mode sync: it counts in mode esync, local-sgd or wbsp; "
+         "in mode sync -l counts"),
+        (["-m", "esync", "-l", "0.001"], "-l 0.001 does nothing in mode esync: it counts in mode sync, async, ssp, "
+         "sync-switch or local; in mode esync -ll counts"),
+        (["-m", "wbsp", "-gl", "2"], "-gl 2.0 does nothing in mode wbsp: it counts in mode esync or local-sgd; "
+         "in mode wbsp -ll counts"),
+        (["-m", "sync", "--use-dcasgd", "1"], "-dcasgd 1 does nothing in mode sync: it counts in mode async"),
+    ],
+)  # fmt: skip
+def test_the_warning_names_the_flag_that_counts(arguments, warning):
+    warnings = []
+    parse(arguments, warnings.append)
+    assert warnings == [warning]
+
+
+def test_the_flags_that_count_are_taken_without_a_word():
+    published = ["-m", "async", "-l", "0.1", "-dcasgd", "1", "--dcasgd-lambda", "0.1", "-s", "0", "-b", "8"]
+    assert parse(published, pytest.fail).dcasgd_lambda == 0.1
+    ours = ["-ll", "0.1", "-gl", "2", "--policy", "preprint", "--epsilon", "0.1", "--query-delay", "1", "-ip", "h"]
+    assert parse(ours, pytest.fail).epsilon == 0.1
+
+
+def test_the_compensation_of_dcasgd_is_said_to_act_on_the_summed_loss(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    assert "0.04 at batch 64 is 2.56 on the mean" in " ".join(capsys.readouterr().out.split())
 
 
 SWITCH = ["-m", "sync-switch"]
@@ -69,8 +120,10 @@ def test_the_phases_of_sync_switch_are_read():
         (["--momentum", "1"], "give a number from 0 to below 1"),
         (["-m", "sync", "--momentum", "0.9"], "--momentum 0.9 belongs to mode sync-switch, not to sync"),
         (["-m", "esync", "--resume"], "--resume 1 belongs to mode sync-switch, not to esync"),
-        (["-m", "sync", "--ckpt-frequency", "5"], "--ckpt-frequency (5,) belongs to mode sync-switch, not to sync"),
+        (["-m", "sync", "--ckpt-frequency", "5", "6"], "--ckpt-frequency 5 6 belongs to mode sync-switch, not to sync"),
         (["-m", "async", "--wbsp-overlap", "1"], "--wbsp-overlap 1 belongs to mode wbsp, not to async"),
+        (["-m", "async", "--dcasgd-lambda", "0.04"], "--dcasgd-lambda 0.04 does nothing without -dcasgd 1"),
+        (["-m", "esync", "--epsilon", "0.5"], "--epsilon 0.5 does nothing without --policy preprint"),
     ],
 )
 def test_flags_that_do_not_fit_together_are_an_error(arguments, complaint, capsys):
@@ -126,6 +179,12 @@ def test_the_log_folder_is_named_after_the_device():
     assert parse(["-c", "1"]).device == "cpu"
     assert parse(["-g", "1"]).device == "gpu1"
     assert parse(["-c", "1", "--device-name", "cpu-left"]).device == "cpu-left"
+
+
+def test_the_rounds_of_mode_local_are_lines_and_of_the_others_files_unless_asked_for_otherwise():
+    assert {mode: parse(["-m", mode]).logs_lines for mode in MODES} == {mode: mode == "local" for mode in MODES}
+    assert not parse(["-m", "local", "--log-form", "files"]).logs_lines
+    assert parse(["-m", "sync", "--log-form", "lines"]).logs_lines
 
 
 ENVIRONMENT = {

@@ -71,19 +71,19 @@ def test_a_state_server_that_is_not_there(tmp_path):
 
 
 @contextlib.contextmanager
-def some_other_server(healthz):
-    """A web server that is no state server: it answers 200 to everything."""
+def some_other_server(healthz, healthz_status=200, root=b""):
+    """A web server that is no state server of this project: it answers 200 to everything else."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            self.answer(healthz)
+            self.answer(root) if self.path == "/" else self.answer(healthz, healthz_status)
 
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
             self.answer(b"<html>welcome</html>")
 
-        def answer(self, body):
-            self.send_response(200)
+        def answer(self, body, status=200):
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -99,8 +99,42 @@ def some_other_server(healthz):
 
 @pytest.mark.parametrize("healthz", [b"<html>welcome</html>", b"[1]", b"{}"])
 def test_another_server_is_not_taken_for_a_state_server(healthz):
-    with some_other_server(healthz) as client, pytest.raises(SetupError, match="not a state server"):
+    with some_other_server(healthz) as client, pytest.raises(SetupError, match=r"not a state server.*state_server\.sh"):
         client.check()
+    with some_other_server(healthz, 404) as client, pytest.raises(SetupError, match="not a state server: it answers 4"):
+        client.check()
+
+
+PUBLISHED_STATE = b'{"num_workers": 6, "t": 1, "epsilon": 0.5, "records": [[0, 0, 0.0, 0.0, false, 1]]}'
+
+
+@pytest.mark.parametrize(
+    ("debug", "root"),
+    [(True, PUBLISHED_STATE), (True, b"<h1>Server Error (500)</h1>"), (False, PUBLISHED_STATE)],
+    ids=["with a job", "before its first job", "without Django's list of paths"],
+)
+def test_a_published_state_server_is_told_by_what_it_lacks(debug, root):
+    with some_other_server(not_found_of_django(debug), 404, root) as client, pytest.raises(SetupError) as error:
+        client.check()
+    assert "is a published ESync state server: it has no /healthz and no /message/" in str(error.value)
+    assert "scripts/state_server.sh" in str(error.value)
+
+
+def not_found_of_django(debug):
+    """Django's own page for a path that a project with the published paths does not have."""
+    program = f"""
+import sys
+from django.conf import settings
+from django.http import HttpResponse
+from django.urls import path
+settings.configure(DEBUG={debug}, ROOT_URLCONF="__main__", ALLOWED_HOSTS=["*"], SECRET_KEY="x")
+import django
+django.setup()
+urlpatterns = [path(name, HttpResponse) for name in ("", "init/", "apply/", "reset/")]
+from django.test import Client
+sys.stdout.buffer.write(Client().get("/healthz").content)
+"""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=DEADLINE_S).stdout
 
 
 def test_an_answer_that_is_no_response_is_an_error_at_once():

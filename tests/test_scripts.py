@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ import pytest
 import config
 from scripts import demo, get_data, local_cluster
 from scripts.process import Kind, Role
-from scripts.roles import build_roles
+from scripts.roles import MODES, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
 from utils import EXIT_SETUP, SetupError
 
@@ -214,7 +215,7 @@ def test_servers_that_stay_are_stopped_and_the_job_is_still_done(tmp_path):
 
 @pytest.mark.parametrize(("code", "expected"), [(1, 3), (2, 2), (3, 3), (7, 3)])
 def test_a_roles_exit_code_is_passed_on_if_it_is_about_the_set_up(tmp_path, code, expected):
-    program = f"print('12:00:00 worker 0 | error: no such thing'); print('bye'); sys.exit({code})"
+    program = f"print('2026-11-21 12:00:00 worker 0 | error: no such thing'); print('bye'); sys.exit({code})"
     outcome, lines = supervise(role(tmp_path, Kind.SERVER, FOREVER), role(tmp_path, Kind.WORKER, program))
     assert (outcome.exit_code, running(tmp_path)) == (expected, [])
     assert f"worker ended with exit code {code}; stopping the job" in lines[-1]
@@ -284,20 +285,20 @@ def test_what_a_role_started_ends_with_it(tmp_path):
 
 
 def test_the_console_shows_one_worker_whole_and_of_the_others_what_matters(tmp_path):
-    program = "print('round 1'); print(f'12:00:01 worker | warning: {sys.argv[2]} is hot')"
+    program = "print('round 1'); print(f'2026-11-21 12:00:01 worker | warning: {sys.argv[2]} is hot')"
     _, lines = supervise(
         role(tmp_path, Kind.WORKER, program, "worker 0", show_all=True),
         role(tmp_path, Kind.WORKER, program, "worker 1"),
     )
     assert sorted(lines) == [
-        "12:00:01 worker 0 | warning: worker-0 is hot",
-        "12:00:01 worker 1 | warning: worker-1 is hot",
+        "2026-11-21 12:00:01 worker 0 | warning: worker-0 is hot",
+        "2026-11-21 12:00:01 worker 1 | warning: worker-1 is hot",
         "worker 0 | round 1",
     ]
 
 
 def test_what_is_wrong_for_all_is_said_once(tmp_path):
-    program = "print(f'12:00:01 {sys.argv[2]} | error: no data')"
+    program = "print(f'2026-11-21 12:00:01 {sys.argv[2]} | error: no data')"
     _, (line,) = supervise(*(role(tmp_path, Kind.WORKER, program, f"worker {rank}") for rank in range(3)))
     assert line.endswith("| error: no data")
 
@@ -305,13 +306,23 @@ def test_what_is_wrong_for_all_is_said_once(tmp_path):
 @pytest.mark.parametrize(
     ("line", "parsed"),
     [
-        ("12:00:01 worker 0 cpu0 | round 1", ("12:00:01 ", "round 1")),
-        ("12:00:01 server | a | b", ("12:00:01 ", "a | b")),
+        ("2026-11-21 12:00:01 worker 0 cpu0 | round 1", ("2026-11-21 12:00:01 ", "round 1")),
+        ("2026-11-21 12:00:01 server | a | b", ("2026-11-21 12:00:01 ", "a | b")),
         ("[12:00:01] src/van.cc:1: x | y", ("", "[12:00:01] src/van.cc:1: x | y")),
     ],
 )
 def test_the_role_in_a_log_line_gives_way_to_the_supervisors_name(line, parsed):
     assert parse_log_line(line) == parsed
+
+
+def test_the_lines_that_a_process_logs_carry_the_date_and_the_console_keeps_it(tmp_path):
+    program = f"sys.path.insert(0, {str(ROOT)!r}); import utils, logging; utils.setup_logging('worker 0 gpu1')"
+    begin = datetime.now().replace(microsecond=0)
+    worker = role(tmp_path, Kind.WORKER, f"{program}; logging.info('round 1')", "worker 0", show_all=True)
+    _, (line,) = supervise(worker)
+    when, text = line.split(" worker 0 | ")
+    assert begin <= datetime.fromisoformat(when) <= datetime.now()
+    assert text == "round 1"
 
 
 # ------------------------------------------------------------------------------------------ roles from options
@@ -340,9 +351,9 @@ def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
     first, second = (role for role in build_roles(given, {}) if role.kind is Kind.WORKER)
     host_folder = tmp_path / "lenet" / "dcasgd-niid" / socket.gethostname()
     flags = dict(zip(first.command[2::2], first.command[3::2], strict=True))
-    assert {name: flags[name] for name in ("-m", "-dcasgd", "-s", "-c", "-n", "-ld", "-e")} == {
+    assert {name: flags[name] for name in ("-m", "--use-dcasgd", "-s", "-c", "-n", "-ld", "-e")} == {
         "-m": "async",
-        "-dcasgd": "1",
+        "--use-dcasgd": "1",
         "-s": "1",
         "-c": "1",
         "-n": "lenet",
@@ -352,6 +363,22 @@ def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
     assert set(second.command) - set(first.command) == {"cpu1", "2.0"}
     assert {name for name in first.environment if first.environment[name] != second.environment[name]} == {"PORT"}
     assert int(first.environment["PORT"]) < int(second.environment["PORT"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
+    split = ["--split-by-class"] if mode != "local" else []
+    given = options("-m", mode, *split)
+    for role in build_roles(given, {}):
+        if role.kind is Kind.WORKER:
+            parsed = config.parse(role.command[2:], pytest.fail)
+            assert (parsed.mode, parsed.split_by_class) == (given.main_mode, len(split))
+            assert (parsed.use_dcasgd, parsed.wbsp_overlap) == (mode == "dcasgd", mode == "wbsp-pcc")
+
+
+def test_one_device_alone_has_all_classes():
+    with pytest.raises(SetupError, match="--split-by-class does nothing in mode local"):
+        options("-m", "local", "--split-by-class")
 
 
 def test_the_environment_is_the_users_without_another_jobs_variables():
@@ -412,7 +439,7 @@ def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
 def test_the_demo_asks_for_the_job_that_its_options_say(mode):
     given, for_main = demo.parse(["--seconds", "9", "-e", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
     job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
-    worker = config.parse(build_roles(job)[-1].command[2:])
+    worker = config.parse(build_roles(job)[-1].command[2:], pytest.fail)
     assert (worker.mode, worker.max_seconds, worker.eval_duration, worker.seed) == (mode, 9, 3, 7)
     assert (worker.min_step_time, worker.device) == (0.2, "cpu1")
 

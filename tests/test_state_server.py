@@ -113,12 +113,42 @@ def test_init_has_the_published_defaults_and_starts_a_new_job_each_time(server: 
     assert post(server, "/init/").status_code == 200
     first = state(server)
     assert (first["num_workers"], first["t"], first["epsilon"]) == (6, 1, 0.5)
-    assert first["records"] == [[rank, 0, 0.0, 0.0, 0, 1] for rank in range(6)]
+    assert first["records"] == [[rank, 0, 0.0, 0.0, False, 1] for rank in range(6)]
     post(server, "/reset/", r=0, t=9, te=0)
     post(server, "/init/")
     second = state(server)
     assert second["t"] == 1
     assert second["job"] != first["job"]
+
+
+NO_FORMS = {
+    "multipart": {"files": {"num_workers": (None, "3"), "epsilon": (None, "0.1")}},
+    "JSON": {"json": {"num_workers": 3}},
+    "no type": {"data": b"num_workers=3"},
+    "another type": {"data": b"num_workers=3", "headers": {"Content-Type": "text/plain"}},
+    "multipart by the name of a form": {
+        "data": b'--b\r\nContent-Disposition: form-data; name="num_workers"\r\n\r\n3\r\n--b--\r\n',
+        "headers": {"Content-Type": "application/x-www-form-urlencoded"},
+    },
+    "a form of something else": {"data": {"workers": 3}},
+}
+
+
+@pytest.mark.parametrize("path", ["/init/", "/apply/", "/reset/"])
+@pytest.mark.parametrize("body", NO_FORMS.values(), ids=NO_FORMS)
+def test_a_body_that_is_no_form_is_refused_and_starts_no_job_with_default_values(
+    server: StateServerProcess, path: str, body: dict[str, Any]
+) -> None:
+    post(server, "/init/", num_workers=2)
+    before = state(server)
+    error = assert_json_error(requests.post(f"{server.url}{path}", timeout=TIMEOUT_S, **body), 400)
+    assert error["error"]
+    assert state(server) == before
+
+
+def test_a_form_with_unknown_fields_beside_the_known_ones_is_taken(server: StateServerProcess) -> None:
+    assert post(server, "/init/", num_workers=3, comment="ours").status_code == 200
+    assert state(server)["num_workers"] == 3
 
 
 def test_the_state_is_published_as_rows(server: StateServerProcess) -> None:
@@ -129,7 +159,8 @@ def test_the_state_is_published_as_rows(server: StateServerProcess) -> None:
     published = state(server)
     assert (published["num_workers"], published["t"], published["epsilon"]) == (2, 3, 0.25)
     rank, steps, capability, finished, ready, round = published["records"][1]
-    assert (rank, steps, capability, ready, round) == (1, 4, 0.5, 1, 3)
+    assert (rank, steps, capability, ready, round) == (1, 4, 0.5, True, 3)
+    assert [type(row[4]) for row in published["records"]] == [bool, bool]  # true and false, as published: not 1 and 0
     assert abs(finished - before) < 5  # the server's own clock: te said 1970
 
 
@@ -550,7 +581,7 @@ def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(apps.get_app_config("server"), "router", Router(Failing(), clock=time.monotonic))
     client = Client(raise_request_exception=False)
-    assert client.post("/init/", {}).status_code == 200
+    assert client.post("/init/", "", content_type="application/x-www-form-urlencoded").status_code == 200
     answer = client.post("/apply/", "r=0&k=1&c=1&te=1", content_type="application/x-www-form-urlencoded")
     assert answer.status_code == 500
     assert json.loads(answer.content) == {"error": "the state server failed on this request; its log says why"}

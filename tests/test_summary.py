@@ -83,6 +83,33 @@ def test_published_logs_get_the_published_keys_and_what_can_be_worked_out(tmp_pa
     assert capsys.readouterr().err == ""
 
 
+def test_rounds_as_lines_give_the_same_summary(tmp_path, capsys):
+    as_files = write_sync(tmp_path / "files")
+    as_lines = write_sync(tmp_path / "lines")
+    for device in as_lines.glob("*/*"):
+        rounds = sorted(device.glob("iter-*.txt"))
+        (device / "rounds.jsonl").write_text("".join(f"{path.read_text()}\n" for path in rounds))
+        for path in rounds:
+            path.unlink()
+    for base in ("files", "lines"):
+        assert summarise(tmp_path / base) == 0  # finds the mode by either
+    assert read(as_lines / "Sync.json") == read(as_files / "Sync.json")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_wrong_in_a_line_is_told_by_its_number(tmp_path, capsys):
+    device = write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [])
+    lines = [json.dumps(sync_round(1, 10.0)), '{"num_iters": 2, "num', json.dumps(sync_round(3, 30.0, events=7))]
+    (device / "rounds.jsonl").write_text("\n".join([*lines, json.dumps(sync_round(4, 40.0))[:-9]]))
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]["elapsed_time_list"] == [10.0, 30.0]
+    warnings = capsys.readouterr().err
+    assert f"{device}/rounds.jsonl, line 2 cannot be read as JSON" in warnings
+    assert f"{device}/rounds.jsonl, line 4 cannot be read as JSON" in warnings
+    assert f"{device}/rounds.jsonl, line 3: events are 7, but should be a list; left out" in warnings
+    assert "counted without 2 lost round(s)" in warnings
+
+
 def test_an_accuracy_keeps_the_time_of_its_own_round(tmp_path):
     rounds = [sync_round(n, 10.0 * n, accuracy) for n, accuracy in enumerate([None, 0.3, None, 0.4, 0.5], start=1)]
     folder = tmp_path / NETWORK / "async"
@@ -176,7 +203,7 @@ def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_summarised(tmp_pat
     assert summarise(tmp_path, "-m", "sync") == 0
     assert read(folder / "Sync.json")["a"]["cpu"]["elapsed_time_list"] == [10.0, 30.0]
     warnings = capsys.readouterr().err
-    assert f"{device}: 1 round(s) missing, the first is iter-2.txt" in warnings
+    assert f"{device}: 1 round(s) missing, the first is round 2" in warnings
     assert f"{device}/iter-4.txt cannot be read as JSON" in warnings
     assert "counted without 2 lost round(s)" in warnings
 
@@ -189,7 +216,7 @@ def test_empty_host_and_device_folders_are_named_and_the_rest_is_summarised(tmp_
     assert list(read(folder / "ESync.json")) == ["alpha", "beta"]
     assert list(read(folder / "ESync.json")["alpha"]) == ["gpu0"]
     assert capsys.readouterr().err == (
-        f"warning: {folder}/alpha/gpu1 holds no iter-N.txt; left out\n"
+        f"warning: {folder}/alpha/gpu1 holds neither iter-N.txt nor rounds.jsonl; left out\n"
         f"warning: {folder}/gamma holds no device's folder; left out\n"
     )
 
@@ -304,9 +331,12 @@ def test_a_mode_without_logs_does_not_keep_the_others_from_their_summaries(tmp_p
 
 def test_a_folder_of_logs_that_is_no_mode_is_named(tmp_path, capsys):
     write_esync(tmp_path)
-    write_sync(tmp_path, "sync-old")
+    write_device(write_sync(tmp_path, "sync-old") / "x" / "cpu", [])
+    (write_device(tmp_path / NETWORK / "lines" / "a" / "cpu", []) / "rounds.jsonl").write_text("{}\n")
     assert summarise(tmp_path) == 0
-    assert f"{tmp_path / NETWORK / 'sync-old'} is no mode of this program; left out" in capsys.readouterr().err
+    warnings = capsys.readouterr().err
+    assert f"{tmp_path / NETWORK / 'sync-old'} is no mode of this program; left out" in warnings
+    assert f"{tmp_path / NETWORK / 'lines'} is no mode of this program; left out" in warnings
 
 
 def test_an_empty_mode_leaves_an_earlier_summary_alone(tmp_path, capsys):
@@ -348,7 +378,7 @@ def test_a_real_run_on_an_empty_tree_ends_with_one_line_and_exit_code_2(tmp_path
     result = run_program("summary.py", "-b", tmp_path, "-n", NETWORK, "-m", "esync")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
-        f"error: {folder} holds no readable round log (HOST/DEVICE/iter-N.txt); "
+        f"error: {folder} holds no readable round log (HOST/DEVICE/iter-N.txt or rounds.jsonl); "
         "train first, or copy the log folders of all hosts there\n"
     )
 

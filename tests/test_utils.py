@@ -10,8 +10,10 @@ from utils import (
     FORWARD_BACKWARD,
     GET_BATCH,
     GLOBAL_UPDATE,
+    LINES_FILE,
     Measure,
     SetupError,
+    append_line,
     iter_file,
     mode_name,
     read_json,
@@ -106,8 +108,84 @@ def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_read(tmp_path, clo
     (tmp_path / iter_file(4)).write_text('{"num_iters": 4, "num_sam')
     assert [record["num_iters"] for record in read_rounds(tmp_path, warnings.append)] == [1, 3, 5]
     gap, truncated = warnings
-    assert "iter-2.txt" in gap
+    assert gap.endswith("1 round(s) missing, the first is round 2")
     assert "iter-4.txt" in truncated
+
+
+def write_lines(folder, clock, rounds, **more):
+    measure = Measure(folder, clock, as_lines=True, **more)
+    for number in range(rounds):
+        measure.enter(GET_BATCH)
+        clock.now += 1.0
+        measure.write_round(64, accuracy=0.5 if number % 2 else None, loss=1.5)
+
+
+def test_rounds_as_lines_are_the_same_rounds_in_one_file(tmp_path, clock, warnings):
+    for form in ("lines", "files"):
+        (tmp_path / form).mkdir()
+        measure = Measure(tmp_path / form, FakeClock(), as_lines=form == "lines")
+        for _ in range(12):
+            measure.write_round(64, accuracy=0.5, bytes_pushed=7)
+    assert [path.name for path in (tmp_path / "lines").iterdir()] == [LINES_FILE]
+    lines = (tmp_path / "lines" / LINES_FILE).read_text().splitlines()
+    assert lines == [(tmp_path / "files" / iter_file(number)).read_text() for number in range(1, 13)]
+    where = [record.pop("where") for record in read_rounds(tmp_path / "lines", warnings.append)]
+    assert where[2] == f"{tmp_path}/lines/{LINES_FILE}, line 3"
+    assert warnings == []
+
+
+def test_a_crash_in_the_middle_of_a_line_loses_that_line_alone(tmp_path, clock):
+    write_lines(tmp_path, clock, 3)
+    whole = (tmp_path / LINES_FILE).read_bytes()
+    last = whole.rindex(b"\n", 0, -1) + 1
+    for end in range(last, len(whole)):
+        warnings = []
+        (tmp_path / LINES_FILE).write_bytes(whole[:end])
+        numbers = [record["num_iters"] for record in read_rounds(tmp_path, warnings.append)]
+        complete = end == len(whole) - 1  # without the line's end only
+        assert numbers == ([1, 2, 3] if complete else [1, 2])
+        assert len(warnings) == (0 if complete or end == last else 1)
+        assert all(f"{LINES_FILE}, line 3 cannot be read as JSON" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 50])
+def test_a_run_that_goes_on_after_a_crash_writes_its_rounds_behind_the_broken_line(tmp_path, clock, warnings, cut):
+    write_lines(tmp_path, clock, 3)
+    whole = (tmp_path / LINES_FILE).read_bytes()
+    (tmp_path / LINES_FILE).write_bytes(whole[:-cut])
+    done = list(read_rounds(tmp_path, lambda _: None))[-1]
+    write_lines(tmp_path, clock, 2, rounds_before=done["num_iters"], elapsed_before_s=done["total_time"])
+    found = list(read_rounds(tmp_path, warnings.append))
+    numbers = [record["num_iters"] for record in found]
+    assert numbers == list(range(1, done["num_iters"] + 3))
+    assert [record["total_time"] for record in found] == [float(number) for number in numbers]
+    assert warnings == []  # the round that was cut off was done again
+
+
+def test_a_folder_with_both_forms_is_read_once_each_round_with_a_warning(tmp_path, clock, warnings):
+    write_lines(tmp_path, clock, 4)
+    files = Measure(tmp_path, clock, rounds_before=2)  # rounds 3, 4 and 5
+    for _ in range(3):
+        files.write_round(32, accuracy=None)
+    found = {record["num_iters"]: record["num_samples"] for record in read_rounds(tmp_path, warnings.append)}
+    assert found == {1: 64, 2: 64, 3: 32, 4: 32, 5: 32}
+    assert warnings == [f"{tmp_path} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once"]
+
+
+@pytest.mark.parametrize("line", ["[]", "3", '{"num_iters": true}', '{"num_samples": 1, "total_time": 1, "time": []}'])
+def test_a_line_of_another_shape_is_named_and_left_out(tmp_path, clock, warnings, line):
+    write_lines(tmp_path, clock, 1)
+    append_line(tmp_path / LINES_FILE, line)
+    write_lines(tmp_path, clock, 1, rounds_before=2)
+    assert [record["num_iters"] for record in read_rounds(tmp_path, warnings.append)] == [1, 3]
+    (warning,) = warnings
+    assert f"{LINES_FILE}, line 2 is not a round log" in warning
+
+
+def test_a_log_that_cannot_be_appended_to_is_a_set_up_error(tmp_path, clock):
+    measure = Measure(tmp_path / "gone", clock, as_lines=True)
+    with pytest.raises(SetupError, match="cannot be written: No such file or directory"):
+        measure.write_round(64, accuracy=None)
 
 
 @pytest.mark.parametrize("content", ["[]", "3", '{"num_iters": 1}', '{"num_samples": 1, "total_time": 1, "time": []}',

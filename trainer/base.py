@@ -82,6 +82,8 @@ class Job:
     saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
     # Told the seconds of a test step, says whether this worker is the one that evaluates. Asked once, by all workers.
     is_evaluator: Callable[[float], bool] = lambda step_s: True
+    logs_lines: bool = False  # rounds are lines of one file, not files
+    tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case
 
     @property
     def sample_share(self) -> float:
@@ -107,6 +109,7 @@ class Trainer:
         self.evaluated_round = 0  # after which it was
         self._evaluated_s = 0.0  # and when, since training began
         self._is_evaluator = True
+        self._told_s = -math.inf  # when the console last got a line of a round, since training began
         self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
@@ -120,7 +123,7 @@ class Trainer:
 
     def open_measure(self, folder: Path) -> Measure:
         """The log of the rounds to come."""
-        return Measure(folder)
+        return Measure(folder, as_lines=self.job.logs_lines)
 
     def begin_round(self) -> None:
         """Called before the first local step of each round."""
@@ -330,6 +333,9 @@ class Trainer:
 
     def _write(self, samples: int, loss: float, accuracy: float | None) -> None:
         record = self.measure.write_round(samples, accuracy, loss=loss, **self.take_traffic(), **self.notes())
+        if accuracy is None and record["total_time"] - self._told_s < self.job.tell_every_s:
+            return
+        self._told_s = record["total_time"]
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:
             parts.append(f"accuracy {accuracy:.4f}")

@@ -14,7 +14,7 @@ import numpy as np
 from config import Config
 from trainer.engine import mx
 from trainer.saved_model import saved_files
-from utils import RUN_FILE, SetupError, iter_files, write_json
+from utils import RUN_FILE, SetupError, round_files, write_json
 
 LOCK_FILE = ".lock"
 
@@ -44,7 +44,7 @@ class RunFolder:
 
     def open(self) -> Path:
         """Removes what an earlier run left, unless this one goes on with it."""
-        rounds = iter_files(self.path).values()
+        rounds = round_files(self.path)
         for path in [] if self._config.resume else [*rounds, *saved_files(self.path), self.path / RUN_FILE]:
             path.unlink(missing_ok=True)
         return self.path

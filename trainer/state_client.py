@@ -93,16 +93,34 @@ class StateClient:
             SetupError: nobody answers at the address, or somebody else does.
         """
         try:
-            answer = self._session.get(f"{self.address}/healthz", timeout=(CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S))
+            answer = self._get("/healthz")
         except requests.RequestException as error:
             raise SetupError(
                 f"no state server answers at {self.address} ({_reason(error)}): start it with "
                 "scripts/state_server.sh, or name its address with -ip and -port"
             ) from None
-        if answer.status_code != 200 or _object(answer).get("status") != "ok":
+        if answer.status_code == 200 and _object(answer).get("status") == "ok":
+            return
+        if answer.status_code == 404 and self._is_published(answer):
             raise SetupError(
-                f"{self.address} is not a state server: it answers {answer.status_code} {answer.text[:80]!r}"
+                f"{self.address} is a published ESync state server: it has no /healthz and no /message/, which this "
+                "project's workers ask; start this project's with scripts/state_server.sh: published workers may use "
+                "it too"
             )
+        raise SetupError(
+            f"{self.address} is not a state server: it answers {answer.status_code} {answer.text[:80]!r}; start one "
+            "with scripts/state_server.sh, or name its address with -ip and -port"
+        )
+
+    def _is_published(self, not_found: requests.Response) -> bool:
+        """Whether the server that answers so knows the published paths, or has the published state."""
+        if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists what there is
+            return True
+        try:
+            state = self._get("/")
+        except requests.RequestException:
+            return False
+        return {"num_workers", "epsilon", "records"} <= _object(state).keys()
 
     def join(self, job: str, rank: int, num_workers: int) -> None:
         """From now on this client speaks for `rank` in `job`."""
@@ -193,6 +211,9 @@ class StateClient:
                 logging.warning("the state server at %s %s; asking again", self.address, trouble)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _get(self, path: str) -> requests.Response:
+        return self._session.get(f"{self.address}{path}", timeout=(CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S))
 
     def _post(self, message: dict[str, Any]) -> requests.Response:
         envelope = {"sender": f"worker-{self._rank}", "receiver": "state-server", "job": self._job, **message}

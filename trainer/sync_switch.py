@@ -113,7 +113,8 @@ class SyncSwitchTrainer(Trainer):
         for _ in range(kept):
             next(self.job.batches)
         self.rounds = int(rounds[-1]["num_iters"])
-        return Measure(folder, rounds_before=self.rounds, elapsed_before_s=rounds[-1]["total_time"])
+        elapsed_s = rounds[-1]["total_time"]
+        return Measure(folder, rounds_before=self.rounds, elapsed_before_s=elapsed_s, as_lines=self.job.logs_lines)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient, which leaves as it is computed."""

@@ -24,6 +24,8 @@ from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from utils import EXIT_OK, SetupError, setup_logging, source_commit
 
+TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps: a line for each would tell nobody anything
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -147,6 +149,8 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         trace=place.trace,
         is_evaluator=lambda step_s: _is_evaluator(config, rank, step_s, gather),
         saver=ModelSaver(place.folder.path, network, _about(config, image_shape)),
+        logs_lines=config.logs_lines,
+        tell_every_s=TELL_EVERY_S if config.mode == "local" else 0.0,
     )
 
 

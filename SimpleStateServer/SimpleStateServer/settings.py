@@ -39,7 +39,7 @@ STATE_SERVER_LOG_LEVEL = os.environ.get("ESYNC_LOG_LEVEL") or "INFO"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s state server | %(message)s", "datefmt": "%H:%M:%S"}},
+    "formatters": {"line": {"format": "%(asctime)s state server | %(message)s", "datefmt": "%Y-%m-%d %H:%M:%S"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from server.messages import MAX_COUNT, Fields, Query, Report, Reset, check_query, reset_settings, status
+from server.messages import MAX_COUNT, BadMessage, Fields, Query, Report, Reset, check_query, reset_settings, status
 
+_INIT_FIELDS = ("num_workers", "epsilon", "policy")
 _WIRE_NAMES = {
     "rank": "r",
     "local_iteration": "k",
@@ -21,11 +22,19 @@ def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: s
     """`POST /init/`: num_workers (6), epsilon (0.5 s), and as an addition policy.
 
     Args:
-        form: the fields as sent.
+        form: the fields as sent; none stands for the defaults.
         job: a new id for the job, since a published worker knows none.
         policies: the names that `policy` may have.
         policy: the one that is taken where the form names none.
+
+    Raises:
+        BadMessage: a value is not allowed, or there are fields and none is one of these: the sender meant something.
     """
+    if form and not form.keys() & set(_INIT_FIELDS):
+        raise BadMessage(
+            f"the form has none of the fields {', '.join(_INIT_FIELDS)}, but {', '.join(form)[:80]!r}; "
+            "send one of them, or an empty body for the defaults"
+        )
     settings = reset_settings(_fields(form), policies, num_workers=6, policy=policy, epsilon=0.5)
     return Reset("published", job, **settings)
 

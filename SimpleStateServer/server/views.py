@@ -23,6 +23,7 @@ from server.router import Router
 from server.status import status
 
 STATUS_AGE_S = 0.5
+FORM_TYPE = "application/x-www-form-urlencoded"
 PAGE_HEADERS = {
     "Vary": "Accept",
     "Cache-Control": "no-store",
@@ -106,7 +107,14 @@ def _current_status() -> dict[str, Any]:
 
 
 def _form(request: HttpRequest) -> dict[str, str]:
-    """The form's fields. request.POST would also take multipart bodies, which may hold files."""
+    """The form's fields; none where there is no body.
+
+    Raises:
+        BadMessage: the body is something else. Taken for a form it would have no fields, which `/init/` understands as
+            its defaults. (request.POST would also take multipart bodies, which may hold files.)
+    """
+    if request.body and request.content_type != FORM_TYPE:
+        raise BadMessage(f"the body is {(request.content_type or 'of no type')[:80]!r}; send the fields as {FORM_TYPE}")
     return QueryDict(request.body).dict()
 
 
@@ -130,7 +138,7 @@ def _published_state(snapshot: Snapshot) -> dict[str, object]:
                 row.local_iteration,
                 row.computation_time or 0.0,
                 0.0 if row.since is None else epoch + row.since,
-                int(row.action is Action.SYNC),
+                row.action is Action.SYNC,
                 row.round,
             ]
             for row in snapshot.rows
