@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import config
-from scripts import demo, get_data, local_cluster
+from scripts import demo, get_data, launch, local_cluster
 from scripts.process import Kind, Role
-from scripts.roles import build_roles
+from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
 from utils import EXIT_SETUP, SetupError
 
@@ -317,7 +317,7 @@ def test_the_role_in_a_log_line_gives_way_to_the_supervisors_name(line, parsed):
 # ------------------------------------------------------------------------------------------ roles from options
 
 
-def options(*arguments: str) -> local_cluster.Options:
+def options(*arguments: str) -> Options:
     return local_cluster.parse(arguments)
 
 
@@ -582,9 +582,9 @@ def test_a_flag_for_the_workers_must_not_contradict_the_cluster(tmp_path, flags,
 
 def test_two_clusters_do_not_write_to_the_same_logs(tmp_path):
     folder = tmp_path / "esync"
-    with local_cluster.claimed(folder), pytest.raises(SetupError, match="--log-base"), local_cluster.claimed(folder):
+    with launch.claimed(folder), pytest.raises(SetupError, match="--log-base"), launch.claimed(folder):
         pass
-    with local_cluster.claimed(folder):
+    with launch.claimed(folder):
         pass  # the first one is gone
 
 
