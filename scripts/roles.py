@@ -128,6 +128,12 @@ class Layout:
     seats: tuple[Seat, ...]
     server_ports: tuple[int, ...] = ()  # that they listen on; by default MXNet takes any
 
+    @property
+    def sites(self) -> dict[str, Site]:
+        """All hosts that have a process, by name."""
+        sites = (self.scheduler, self.state_server, *self.servers, *(seat.site for seat in self.seats))
+        return {site.name: site for site in sites}
+
 
 def local_layout(options: Options, environment: Mapping[str, str]) -> Layout:
     """Everything on this machine."""

@@ -249,8 +249,10 @@ class Supervisor:
                 time_of_day, text = parse_log_line(line)
                 rank = self._rank(role, line)
                 show_all = role.show_all or rank == "0"
-                # What is wrong for every role alike is said once.
-                if show_all or (_WORTH_SHOWING.search(text) and text not in self._said):
+                # Of workers elsewhere nobody knows yet who is the first; they say what they wait for.
+                is_waiting = bool(role.host) and role.kind is Kind.WORKER and not rank
+                # What is so for every role alike is said once.
+                if show_all or ((is_waiting or _WORTH_SHOWING.search(text)) and text not in self._said):
                     self._said.add(text)
                     self._say(f"{time_of_day}{role.name}{rank and f' rank {rank}'} | {text}")
 
