@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flag_types import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
-from utils import CHECKPOINT_FILE, SetupError
+from utils import CHECKPOINT_FILE, VARIANTS, SetupError, mode_name
 
 MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
 COORDINATED = ("esync", "wbsp", "sync-switch")  # these modes ask a state server
@@ -239,6 +239,12 @@ class Config:
     def device(self) -> str:
         """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
+
+    @property
+    def mode_folder(self) -> Path:
+        """NETWORK/MODE, this job's place in the log tree; DC-ASGD, for example, has one of its own."""
+        variants = (name for name, (mode, flag) in VARIANTS.items() if mode == self.mode and getattr(self, flag))
+        return Path(self.network) / mode_name(next(variants, self.mode), bool(self.split_by_class))
 
     @property
     def rule(self) -> str:

@@ -507,6 +507,31 @@ def test_shellcheck_has_nothing_to_say():
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("flags", "folder"),
+    [
+        ([], "resnet18-v1/esync"),
+        (["-n", "lenet", "-m", "async", "-dcasgd", "1", "-c", "1"], "lenet/dcasgd"),
+        (["-m", "wbsp", "--wbsp-overlap", "1", "-s", "1"], "resnet18-v1/wbsp-pcc-niid"),
+    ],
+)
+def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, folder):
+    (tmp_path / "scripts").mkdir()
+    scripts = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py")]
+    for name in (*scripts, "config.py", "flag_types.py", "utils.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
+
+    def told(*more: str) -> list[str]:
+        done = shell([tmp_path / "scripts" / "worker.sh", *flags, *more], cwd=Path("/"), VENV=sys.prefix)
+        return done.stdout.split()
+
+    expected = ["worker", "-ld", f"logs/{folder}/{socket.gethostname()}", *flags]
+    assert told() == expected
+    assert config.parse(told("-ld", "mine")[1:]).log_dir == "mine"
+    assert told("--nonsense") == []
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A project with the real set-up scripts and nothing to install."""
