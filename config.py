@@ -16,8 +16,7 @@ from typing import Any
 
 from flag_types import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
 from flag_use import check_given
-from trainer.evaluating import WISHES
-from utils import CHECKPOINT_FILE, SetupError
+from utils import CHECKPOINT_FILE, VARIANTS, SetupError, mode_name
 
 MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
 COORDINATED = ("esync", "wbsp", "sync-switch")  # these modes ask a state server
@@ -41,6 +40,7 @@ DATASETS = ("fashion-mnist", "mnist", "cifar10")
 POLICIES = ("journal", "preprint")
 QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
+EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 ROLES = ("scheduler", "server", "worker")
 
@@ -178,7 +178,7 @@ class Config:
     evaluate: str = _flag(
         "--evaluate",
         default="auto",
-        choices=WISHES,
+        choices=EVALUATE,
         modes=DISTRIBUTED,
         help="whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
     )
@@ -331,6 +331,12 @@ class Config:
     def logs_lines(self) -> bool:
         """Whether rounds are logged as lines of one file."""
         return self.log_form == "lines" or (self.log_form == "auto" and self.mode == "local")
+
+    @property
+    def mode_folder(self) -> Path:
+        """NETWORK/MODE, this job's place in the log tree; DC-ASGD, for example, has one of its own."""
+        variants = (name for name, (mode, flag) in VARIANTS.items() if mode == self.mode and getattr(self, flag))
+        return Path(self.network) / mode_name(next(variants, self.mode), bool(self.split_by_class))
 
     @property
     def rule(self) -> str:

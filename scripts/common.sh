@@ -175,6 +175,7 @@ environment variables (defaults in brackets), the same in every process of the j
   DMLC_NUM_WORKER     number of workers (2)
 and for this process:
   DMLC_INTERFACE      network card to the other hosts, such as eth0 (lo where the scheduler is at 127.0.0.1, else MXNet guesses)
+  PORT                server and worker: the port that this process listens on, where a firewall is between (any)
   OMP_NUM_THREADS     CPU threads; set it to 1 where several processes share a host (as many as cores)
   PS_VERBOSE          1 or 2: MXNet tells who connects (0)
 END
@@ -183,8 +184,9 @@ END
 # Becomes one process of a distributed job: main.py in the project's folder, so that -dd and -ld are taken from there.
 # usage: run_role scheduler|server|worker argument...
 run_role() {
-    local python
+    local python program=(main.py)
     python=$(project_python)
+    [[ $1 != worker ]] || program=(-m scripts.worker) # files the logs, and becomes main.py
     export DMLC_ROLE=$1
     export DMLC_PS_ROOT_URI="${DMLC_PS_ROOT_URI:-127.0.0.1}"
     export DMLC_PS_ROOT_PORT="${DMLC_PS_ROOT_PORT:-9091}"
@@ -194,5 +196,5 @@ run_role() {
         export DMLC_INTERFACE=lo
     fi
     cd "$root" || exit
-    exec "$python" main.py "${@:2}"
+    exec "$python" "${program[@]}" "${@:2}"
 }

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flag_types import above_zero, accuracy
-from scripts import get_data, local_cluster
+from scripts import get_data, launch, local_cluster
 from scripts.roles import ROOT
 from scripts.supervisor import console
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
@@ -35,11 +35,11 @@ TARGET_ACCURACY = 0.8
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The demo's own options, and the words for main.py."""
-    own, for_main = local_cluster.split(arguments)
+    own, for_main = launch.split(arguments)
     parser = argparse.ArgumentParser(
-        prog="scripts/demo.sh", description=__doc__, formatter_class=local_cluster.HelpFormatter, allow_abbrev=False
+        prog="scripts/demo.sh", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
     )
-    local_cluster.add_network(parser)
+    launch.add_network(parser)
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="to train with each algorithm")
     parser.add_argument("--workers", default=STEP_TIMES_S, help="shortest time of a local step, one number a worker")
     parser.add_argument(

@@ -25,7 +25,7 @@ import config
 import metrics
 import summary
 from flag_types import above_zero, at_least, fraction
-from scripts import local_cluster, trial_table
+from scripts import launch, local_cluster, trial_table
 from scripts.cluster_file import Worker
 from scripts.process import Role
 from scripts.roles import Options, build_roles
@@ -45,11 +45,11 @@ Build = Callable[[Options], list[Role]]
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """The search's own options with those of a local cluster, and the words for main.py."""
-    own, for_main = local_cluster.split(arguments)
+    own, for_main = launch.split(arguments)
     parser = argparse.ArgumentParser(
         prog="scripts/find_switch_point.sh",
         description=__doc__,
-        formatter_class=local_cluster.HelpFormatter,
+        formatter_class=launch.HelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(mode="sync-switch")
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str], build: Build = build_roles) -> int:
         job = Job(given, local_cluster.chosen_workers(given), flags)
         check(job)
         seeds = tuple(range(job.first_seed, job.first_seed + given.runs))
-        with local_cluster.claimed(job.folder):
+        with launch.claimed(job.folder):
             return search(job, Goal(given.total_steps, given.margin, given.resolution, seeds), build, console)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,4 +1,7 @@
-"""One process of a job: what to start, and the process itself, which dies with the one that started it."""
+"""One process of a job: what to start, and the process itself, which dies with the one that started it.
+
+A process on another host (scripts/link.py) has the same face; there scripts/remote.py starts it as one of these.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 from utils import EXIT_FORCED
 
@@ -22,7 +26,7 @@ class Kind(enum.Enum):
 
     WORKER = "worker"  # ends by itself; the job is done when all have
     SERVER = "server"  # ends by itself once the workers have (scheduler, parameter server)
-    SERVICE = "service"  # never ends by itself (state server)
+    SERVICE = "service"  # never ends by itself (state server, connection to a host)
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,11 @@ class Role:
     command: Sequence[str]
     environment: Mapping[str, str]
     folder: Path  # it runs in
-    log: Path  # gets its output, both streams
+    log: Path  # gets its output, both streams; on the machine of the one who launches
     title: str = ""  # what the user calls it, where the name alone says too little
     show_all: bool = False  # on the console; else only warnings and errors
     is_ready: Callable[[], bool] | None = None  # the workers start after it says yes
+    host: str = ""  # where it runs, if not on this machine: its command, variables and folder are that host's
 
     @property
     def label(self) -> str:
@@ -45,42 +50,71 @@ class Role:
         return f"{self.name} ({self.title})" if self.title else self.name
 
 
-class Process:
-    """A role that was started. Its zombie is kept until the end, so that its id cannot become somebody else's."""
+class Running(Protocol):
+    """A role that was started, here or on another host."""
 
-    def __init__(self, role: Role) -> None:
-        self.role = role
-        parent = os.getpid()
-
-        def die_with_parent() -> None:
-            # Even `kill -9` of the supervisor ends its processes: Linux sends this when the thread that forked ends.
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(EXIT_FORCED)
-
-        with role.log.open("wb") as log:
-            self._child = subprocess.Popen(
-                role.command,
-                cwd=role.folder,
-                env=dict(role.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C on the terminal is for the supervisor alone
-                preexec_fn=die_with_parent,
-            )
-        self._log = role.log.open("rb")
-        self._partial = b""
-        self.ended_at: float | None = None  # noted by the supervisor
+    role: Role
+    ended_at: float | None  # noted by the supervisor
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that killed it."""
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        ended = os.waitid(os.P_PID, self._child.pid, flags)
-        if ended is None:
-            return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def new_lines(self) -> list[str]:
+        """What it wrote since the last call, whole lines only."""
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the process and whatever it started."""
+
+    def reap(self) -> None:
+        """Waits for the end of a process that was killed or has ended."""
+
+
+def spawn(role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Starts a role's command as a child that dies with this process."""
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        # Even `kill -9` of the supervisor ends its processes: Linux sends this when the thread that forked ends.
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(EXIT_FORCED)
+
+    return subprocess.Popen(
+        role.command,
+        cwd=role.folder,
+        env=dict(role.environment),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,  # Ctrl-C on the terminal is for the supervisor alone
+        preexec_fn=die_with_parent,
+    )
+
+
+def code_of(child: subprocess.Popen[bytes]) -> int | None:
+    """Exit code of a child, which stays a zombie; None while it runs; negative: the signal that killed it."""
+    ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+class Process:
+    """A role that runs here. Its zombie is kept until the end, so that its id cannot become somebody else's."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        with role.log.open("wb") as log:
+            self._child = spawn(role, subprocess.DEVNULL, log, subprocess.STDOUT)
+        self._log = role.log.open("rb")
+        self._partial = b""
+        self.ended_at: float | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that killed it."""
+        return code_of(self._child)
 
     def new_lines(self) -> list[str]:
         """What it wrote since the last call, whole lines only."""

@@ -1,11 +1,14 @@
-"""Which processes a job on this machine has: their names, commands and environment variables. Pure functions."""
+"""Which processes a job has: their names, commands and environment variables. Pure functions.
+
+A job on this machine and one on several hosts differ in where the processes are (Layout), and in nothing else.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,22 +22,19 @@ MODES = ("esync", "sync", "async", "dcasgd", "ssp", "local-sgd", "wbsp", "wbsp-p
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to run. The ports are free ones by then."""
+class Job:
+    """What to run, wherever. The ports are free ones by then."""
 
     mode: str  # one of MODES
     network: str
     num_servers: int
-    step_times_s: tuple[float, ...]  # one a worker
-    straggler_traces: tuple[Path | None, ...]  # one a worker; absolute paths
     log_base: Path
-    data_dir: Path
+    data_dir: Path  # of every worker
     split_by_class: bool
     root_port: int
     state_server_port: int
-    worker_ports: tuple[int, ...]  # ascending
-    worker_arguments: tuple[str, ...] = ()  # for every worker's main.py
-    grace_s: float = 60.0
+    worker_arguments: tuple[str, ...]  # for every worker's main.py
+    grace_s: float
 
     @property
     def main_mode(self) -> str:
@@ -42,14 +42,38 @@ class Options:
         return VARIANTS[self.mode][0] if self.mode in VARIANTS else self.mode
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the workers' log folders, by rank."""
-        return tuple(f"cpu{number}" for number in range(len(self.step_times_s)))
+    def is_distributed(self) -> bool:
+        """Whether there are a scheduler and servers."""
+        return self.mode != "local"
+
+    @property
+    def is_coordinated(self) -> bool:
+        """Whether there is a state server."""
+        return self.main_mode in COORDINATED
+
+    @property
+    def mode_folder(self) -> Path:
+        """NETWORK/MODE, its place in a log tree."""
+        return Path(self.network) / mode_name(self.mode, self.split_by_class)
 
     @property
     def log_folder(self) -> Path:
         """Of this mode; holds the hosts' folders and the processes' logs."""
-        return self.log_base / self.network / mode_name(self.mode, self.split_by_class)
+        return self.log_base / self.mode_folder
+
+
+@dataclass(frozen=True)
+class Options(Job):
+    """A job on this machine."""
+
+    step_times_s: tuple[float, ...]  # one a worker
+    straggler_traces: tuple[Path | None, ...]  # one a worker; absolute paths
+    worker_ports: tuple[int, ...]  # ascending
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the workers' log folders, by rank."""
+        return tuple(f"cpu{number}" for number in range(len(self.step_times_s)))
 
     @property
     def host_folder(self) -> Path:
@@ -57,113 +81,211 @@ class Options:
         return self.log_folder / socket.gethostname()
 
 
-def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -> list[Role]:
-    """The processes of a job: names, commands and environment variables."""
-    roles = [] if options.mode == "local" else [scheduler(options, environment), *servers(options, environment)]
-    if options.main_mode in COORDINATED:
-        roles.insert(0, state_server(options, environment))
-    return [*roles, *workers(options, environment)]
+@dataclass(frozen=True)
+class Site:
+    """A host, as its processes see it and as the others reach it."""
+
+    name: str  # its folder in the log tree
+    address: str
+    interface: str  # network card of that address
+    python: str
+    root: Path  # of the project there
+    log_folder: Path  # of the mode, there
+    environment: Mapping[str, str]  # of every process there
+    is_here: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Holds the folders of the workers there."""
+        return self.log_folder / self.name
+
+    @property
+    def prefix(self) -> str:
+        """What the processes' names begin with."""
+        return "" if self.is_here else f"{self.name} "
 
 
-def state_server(options: Options, environment: Mapping[str, str]) -> Role:
-    """The state server as in production, up before the workers ask."""
-    port = options.state_server_port
-    return Role(
-        name="state server",
-        kind=Kind.SERVICE,
-        command=[sys.executable, "manage.py", "serve", f"{HOST}:{port}"],
-        environment=_base(environment),
-        folder=ROOT / "SimpleStateServer",
-        log=options.log_folder / "state-server.log",
-        title=f"port {port}",
-        is_ready=lambda: _accepts(port),
+@dataclass(frozen=True)
+class Seat:
+    """A worker: where it is, and what it alone is told."""
+
+    site: Site
+    device: str  # its log folder
+    flags: tuple[str, ...]  # for main.py: the device, its speed
+    port: int  # it listens there; MXNet's scheduler ranks the workers of one host by it
+    name: str
+    log: str  # file name
+    more_flags: tuple[str, ...] = ()  # the user's for this worker
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a job's processes are."""
+
+    scheduler: Site
+    state_server: Site
+    servers: tuple[Site, ...]
+    seats: tuple[Seat, ...]
+    server_ports: tuple[int, ...] = ()  # that they listen on; by default MXNet takes any
+
+    @property
+    def sites(self) -> dict[str, Site]:
+        """All hosts that have a process, by name."""
+        sites = (self.scheduler, self.state_server, *self.servers, *(seat.site for seat in self.seats))
+        return {site.name: site for site in sites}
+
+
+def local_layout(options: Options, environment: Mapping[str, str]) -> Layout:
+    """Everything on this machine."""
+    here = Site(
+        name=options.host_folder.name,
+        address=HOST,
+        interface="lo",
+        python=sys.executable,
+        root=ROOT,
+        log_folder=options.log_folder,
+        environment=base_environment(environment),
+        is_here=True,
     )
-
-
-def scheduler(options: Options, environment: Mapping[str, str]) -> Role:
-    """The process that the others meet at."""
-    return Role(
-        name="scheduler",
-        kind=Kind.SERVER,
-        command=[sys.executable, str(ROOT / "main.py")],
-        environment=_cluster(options, environment, "scheduler"),
-        folder=ROOT,
-        log=options.log_folder / "scheduler.log",
-    )
-
-
-def servers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
-    """The parameter servers."""
-    for number in range(options.num_servers):
-        yield Role(
-            name=f"server {number}",
-            kind=Kind.SERVER,
-            command=[sys.executable, str(ROOT / "main.py")],
-            environment=_cluster(options, environment, "server"),
-            folder=ROOT,
-            log=options.log_folder / f"server{number}.log",
-        )
-
-
-def workers(options: Options, environment: Mapping[str, str]) -> Iterator[Role]:
-    """The workers, slowest or fastest first as given. Worker N has rank N."""
+    seats = []
     for number, device in enumerate(options.devices):
-        distributed = {} if options.mode == "local" else _cluster(options, environment, "worker")
-        # MXNet's scheduler ranks the workers by the ports that they listen on, which this variable sets.
-        port = {} if options.mode == "local" else {"PORT": str(options.worker_ports[number])}
+        trace = options.straggler_traces[number]
+        seats.append(
+            Seat(
+                site=here,
+                device=device,
+                flags=worker_flags("cpu", options.step_times_s[number], str(trace or "")),
+                port=options.worker_ports[number],
+                name=f"worker {number}",
+                log=f"worker{number}.log",
+            )
+        )
+    return Layout(here, here, (here,) * options.num_servers, tuple(seats))
+
+
+def worker_flags(device: str, step_time_s: float, straggler_trace: str = "") -> tuple[str, ...]:
+    """main.py's flags for a device (cpu, gpu0, ...) of a speed of its own."""
+    which = ("-c", "1") if device == "cpu" else ("-g", device.removeprefix("gpu"))
+    trace = ("--straggler-trace", straggler_trace) if straggler_trace else ()
+    return (*which, "--min-step-time", str(step_time_s), *trace)
+
+
+def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -> list[Role]:
+    """The processes of a job on this machine: names, commands and environment variables."""
+    return build(options, local_layout(options, environment))
+
+
+def build(job: Job, layout: Layout) -> list[Role]:
+    """The processes of a job: names, commands and environment variables."""
+    roles = [_scheduler(job, layout), *_servers(job, layout)] if job.is_distributed else []
+    if job.is_coordinated:
+        roles.insert(0, _state_server(job, layout.state_server))
+    return [*roles, *_workers(job, layout)]
+
+
+def _state_server(job: Job, site: Site) -> Role:
+    """The state server as in production, up before the workers ask."""
+    port = job.state_server_port
+    return Role(
+        name=f"{site.prefix}state server",
+        kind=Kind.SERVICE,
+        command=[site.python, "manage.py", "serve", f"{site.address}:{port}"],
+        environment=site.environment,
+        folder=site.root / "SimpleStateServer",
+        log=job.log_folder / "state-server.log",
+        title=f"port {port}",
+        is_ready=answers(site.address, port) if site.is_here else None,
+        host="" if site.is_here else site.name,
+    )
+
+
+def _scheduler(job: Job, layout: Layout) -> Role:
+    """The process that the others meet at."""
+    return _main(job, layout, layout.scheduler, "scheduler", "scheduler", Kind.SERVER)
+
+
+def _servers(job: Job, layout: Layout) -> Iterator[Role]:
+    """The parameter servers."""
+    for number, site in enumerate(layout.servers):
+        port = {"PORT": str(layout.server_ports[number])} if layout.server_ports else {}
+        yield _main(job, layout, site, "server", f"server {number}", Kind.SERVER, port)
+
+
+def _main(
+    job: Job, layout: Layout, site: Site, role: str, name: str, kind: Kind, port: Mapping[str, str] | None = None
+) -> Role:
+    return Role(
+        name=f"{site.prefix}{name}",
+        kind=kind,
+        command=[site.python, str(site.root / "main.py")],
+        environment=_cluster(job, layout, site, role) | dict(port or {}),
+        folder=site.root,
+        log=job.log_folder / f"{name.replace(' ', '')}.log",
+        host="" if site.is_here else site.name,
+    )
+
+
+def _workers(job: Job, layout: Layout) -> Iterator[Role]:
+    """The workers. On one machine worker N has rank N."""
+    for number, seat in enumerate(layout.seats):
+        site = seat.site
+        distributed = _cluster(job, layout, site, "worker") | {"PORT": str(seat.port)} if job.is_distributed else {}
         yield Role(
-            name=f"worker {number}",
+            name=seat.name,
             kind=Kind.WORKER,
-            command=worker_command(options, number),
-            environment=_base(environment) | distributed | port,
-            folder=ROOT,
-            log=options.log_folder / f"worker{number}.log",
-            title=device,
-            show_all=number == 0,
+            command=[site.python, str(site.root / "main.py"), *main_flags(job, layout, seat)],
+            environment={**site.environment, **distributed},
+            folder=site.root,
+            log=job.log_folder / seat.log,
+            title=seat.device if site.is_here else "",
+            show_all=site.is_here and number == 0,
+            host="" if site.is_here else site.name,
         )
 
 
-def worker_command(options: Options, number: int) -> list[str]:
-    """main.py and its flags; those of the user come last and win."""
+def main_flags(job: Job, layout: Layout, seat: Seat) -> list[str]:
+    """A worker's flags; those of the user come last and win."""
     flags: dict[str, object] = {
-        "-m": options.main_mode,
-        "-c": 1,
-        "-n": options.network,
-        "-dd": options.data_dir,
-        "-ld": options.host_folder,
-        "--device-name": options.devices[number],
-        "--min-step-time": options.step_times_s[number],
+        "-m": job.main_mode,
+        "-n": job.network,
+        "-dd": job.data_dir,
+        "-ld": seat.site.folder,
+        "--device-name": seat.device,
     }
     # The rest only where it counts: main.py says so of every flag that does nothing.
-    if options.mode in VARIANTS:
-        flags["--" + VARIANTS[options.mode][1].replace("_", "-")] = 1
-    if options.split_by_class:
+    if job.mode in VARIANTS:
+        flags["--" + VARIANTS[job.mode][1].replace("_", "-")] = 1
+    if job.split_by_class:
         flags["-s"] = 1
-    if options.main_mode in COORDINATED:
-        flags |= {"-ip": HOST, "-port": options.state_server_port}
-    if trace := options.straggler_traces[number]:
-        flags["--straggler-trace"] = trace
+    if job.main_mode in COORDINATED:
+        flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
     words = [str(word) for pair in flags.items() for word in pair]
-    return [sys.executable, str(ROOT / "main.py"), *words, *options.worker_arguments]
+    return [*words, *seat.flags, *job.worker_arguments, *seat.more_flags]
 
 
-def _base(environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's variables without another job's, and one thread a process where the user does not say."""
+def base_environment(environment: Mapping[str, str], threads: int | None = 1) -> dict[str, str]:
+    """The user's variables without another job's; so many threads a process where the user does not say."""
     kept = {name: value for name, value in environment.items() if not name.startswith("DMLC_") and name != "PORT"}
-    return {"OMP_NUM_THREADS": "1"} | kept | {"PYTHONUNBUFFERED": "1"}
+    default = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    return default | kept | {"PYTHONUNBUFFERED": "1"}
 
 
-def _cluster(options: Options, environment: Mapping[str, str], role: str) -> dict[str, str]:
-    return _base(environment) | {
+def _cluster(job: Job, layout: Layout, site: Site, role: str) -> dict[str, str]:
+    return dict(site.environment) | {
         "DMLC_ROLE": role,
-        "DMLC_PS_ROOT_URI": HOST,
-        "DMLC_PS_ROOT_PORT": str(options.root_port),
-        "DMLC_NUM_SERVER": str(options.num_servers),
-        "DMLC_NUM_WORKER": str(len(options.step_times_s)),
-        "DMLC_INTERFACE": "lo",
+        "DMLC_PS_ROOT_URI": layout.scheduler.address,
+        "DMLC_PS_ROOT_PORT": str(job.root_port),
+        "DMLC_NUM_SERVER": str(len(layout.servers)),
+        "DMLC_NUM_WORKER": str(len(layout.seats)),
+        "DMLC_INTERFACE": site.interface,
     }
 
 
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
+def answers(address: str, port: int) -> Callable[[], bool]:
+    """Says whether somebody listens there."""
+
+    def accepts() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((address, port)) == 0
+
+    return accepts

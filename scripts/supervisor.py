@@ -1,4 +1,4 @@
-"""Runs the processes of one job, and leaves none behind whatever happens.
+"""Runs the processes of one job, here or on several hosts, and leaves none behind whatever happens.
 
 Standard library only. One thread, one loop that looks at every process five times a second; so a process that dies is
 noticed within a second, and nothing here can block on a process that does not answer.
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from scripts.process import Kind, Process, Role
+from scripts.process import Kind, Process, Role, Running
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP
 
 POLL_S = 0.2
@@ -31,9 +31,12 @@ SAME_SIGNAL_S = 1.0  # `timeout` and some shells deliver one Ctrl-C twice
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_ERROR = re.compile(r"error|exception|check failed|abort", re.IGNORECASE)
+# The last ones are ssh's words for a connection that is gone.
+_ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
-_WORTH_SHOWING = re.compile(r"\berror\b|\bwarning\b|Error:", re.IGNORECASE)
+_RANK = re.compile(r"[\d :-]+ worker (\d+)\b[\w .-]* \| ")
+# Also the test accuracies, whichever worker evaluates.
+_WORTH_SHOWING = re.compile(r"\berror\b|\bwarning\b|Error:|, accuracy \d", re.IGNORECASE)
 
 _TOO_EARLY = "stopped before every worker had begun"
 
@@ -75,17 +78,29 @@ class _Finished(Exception):
 class Supervisor:
     """Runs roles until all workers are done, a signal asks to stop, or something goes wrong."""
 
-    def __init__(self, roles: Sequence[Role], say: Callable[[str], None], waits: Waits) -> None:
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        say: Callable[[str], None],
+        waits: Waits,
+        start: Callable[[Role], Running] = Process,
+        links: Sequence[Running] = (),
+    ) -> None:
         """
         Args:
             roles: started in this order, but workers last, once every service is ready.
             say: prints a line for the user.
             waits: how long to be patient.
+            start: starts a role.
+            links: services that run already, without which nothing can be started; they are watched, and left alone.
         """
         self._roles = roles
         self._waits = waits
         self._say = say
-        self._processes: list[Process] = []
+        self._start_role = start
+        self._links = links
+        self._processes: list[Running] = []
+        self._ranks: dict[str, str] = {}  # name of a process elsewhere -> the rank that it reports
         self._ended: dict[str, float] = {}  # name -> when it was seen to have ended as it should
         self._said: set[str] = set()
         self._signals: list[tuple[float, str]] = []
@@ -118,7 +133,7 @@ class Supervisor:
         for role in self._roles:
             if role.kind in kinds:
                 try:
-                    self._processes.append(Process(role))
+                    self._processes.append(self._start_role(role))
                 except OSError as error:
                     raise _Finished(EXIT_SETUP, f"error: {role.label} cannot be started: {error}") from None
 
@@ -151,11 +166,12 @@ class Supervisor:
     def _enter(self, state: _State, now: float) -> None:
         self._state, self._since = state, now
 
-    def _of(self, kind: Kind) -> list[Process]:
+    def _of(self, kind: Kind) -> list[Running]:
         return [process for process in self._processes if process.role.kind is kind]
 
     def _note_ends(self, now: float) -> None:
-        new = [process for process in self._processes if process.ended_at is None and process.exit_code is not None]
+        watched = [*self._links, *self._processes]
+        new = [process for process in watched if process.ended_at is None and process.exit_code is not None]
         # Of several, EXIT_PEER_LOST is a consequence: name the cause.
         for process in sorted(new, key=lambda process: process.exit_code == EXIT_PEER_LOST):
             process.ended_at = now
@@ -190,7 +206,7 @@ class Supervisor:
         self._forward()
         raise _Finished(EXIT_OK)
 
-    def _fail(self, process: Process) -> None:
+    def _fail(self, process: Running) -> None:
         role, code = process.role, process.exit_code
         if self._state is _State.STOPPING and code in (EXIT_FORCED, -signal.SIGTERM):
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
@@ -204,7 +220,7 @@ class Supervisor:
             role.log,
         )
 
-    def _give_up(self, left: list[Process], exit_code: int, when: str) -> None:
+    def _give_up(self, left: list[Running], exit_code: int, when: str) -> None:
         names = ", ".join(process.role.label for process in left)
         raise _Finished(exit_code, f"error: {names} did not end within {when}; killing what is left")
 
@@ -233,13 +249,25 @@ class Supervisor:
 
     def _forward(self) -> None:
         for process in self._processes:
-            name, show_all = process.role.name, process.role.show_all
+            role = process.role
             for line in process.new_lines():
                 when, text = parse_log_line(line)
-                # What is wrong for every role alike is said once.
-                if show_all or (_WORTH_SHOWING.search(text) and text not in self._said):
+                rank = self._rank(role, line)
+                show_all = role.show_all or rank == "0"
+                # Of workers elsewhere nobody knows yet who is the first; they say what they wait for.
+                is_waiting = bool(role.host) and role.kind is Kind.WORKER and not rank
+                # What is so for every role alike is said once.
+                if show_all or ((is_waiting or _WORTH_SHOWING.search(text)) and text not in self._said):
                     self._said.add(text)
-                    self._say(f"{when}{name} | {text}")
+                    self._say(f"{when}{role.name}{rank and f' rank {rank}'} | {text}")
+
+    def _rank(self, role: Role, line: str) -> str:
+        """The rank of a worker on another host, once it has said so. On this machine the ports make it, and the name
+        has it."""
+        reported = _RANK.match(line)
+        if reported and role.host and role.kind is Kind.WORKER:
+            self._ranks[role.name] = reported[1]
+        return self._ranks.get(role.name, "")
 
     # --------------------------------------------------------------------------------------------------- end
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.evaluating import AS_FAST, NO, WISHES, YES, Candidate, evaluating_rank
+from config import EVALUATE, NO, YES
+from trainer.evaluating import AS_FAST, Candidate, evaluating_rank
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_the_fastest_of_those_that_may_evaluates(candidates, rank):
     assert evaluating_rank([Candidate(*candidate) for candidate in candidates]) == rank
 
 
-@given(st.lists(st.builds(Candidate, st.sampled_from(WISHES), st.floats(0.001, 100)), min_size=1))
+@given(st.lists(st.builds(Candidate, st.sampled_from(EVALUATE), st.floats(0.001, 100)), min_size=1))
 def test_nobody_evaluates_against_his_will_nor_much_slower_than_another_could(candidates):
     rank = evaluating_rank(candidates)
     if rank is None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from log_tree import sync_round
 
 import config
-from scripts import find_switch_point, local_cluster, trial_table
+from scripts import find_switch_point, launch, trial_table
 from scripts.process import Kind, Role
 from scripts.roles import Options, build_roles
 from scripts.switch_search import Goal, Mean, Plan, Trial, converged_accuracy, next_trial, phases, smallest_within
@@ -456,6 +456,6 @@ def test_the_total_steps_must_be_said(capsys):
 
 
 def test_two_searches_do_not_share_their_logs(tmp_path, capsys):
-    with local_cluster.claimed(tmp_path / "trials" / "switch-points"):
+    with launch.claimed(tmp_path / "trials" / "switch-points"):
         assert run(tmp_path, Cluster()) == EXIT_SETUP
     assert "--log-base" in capsys.readouterr().err

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 import config
-from scripts import demo, get_data, local_cluster
+from scripts import demo, get_data, launch, local_cluster
 from scripts.process import Kind, Role
-from scripts.roles import MODES, build_roles
+from scripts.roles import MODES, Options, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
 from utils import EXIT_SETUP, SetupError
 
@@ -328,7 +328,7 @@ def test_the_lines_that_a_process_logs_carry_the_date_and_the_console_keeps_it(t
 # ------------------------------------------------------------------------------------------ roles from options
 
 
-def options(*arguments: str) -> local_cluster.Options:
+def options(*arguments: str) -> Options:
     return local_cluster.parse(arguments)
 
 
@@ -534,6 +534,31 @@ def test_shellcheck_has_nothing_to_say():
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("flags", "folder"),
+    [
+        ([], "resnet18-v1/esync"),
+        (["-n", "lenet", "-m", "async", "-dcasgd", "1", "-c", "1"], "lenet/dcasgd"),
+        (["-m", "wbsp", "--wbsp-overlap", "1", "-s", "1"], "resnet18-v1/wbsp-pcc-niid"),
+    ],
+)
+def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, folder):
+    (tmp_path / "scripts").mkdir()
+    scripts = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py")]
+    for name in (*scripts, "config.py", "flag_types.py", "flag_use.py", "utils.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
+
+    def told(*more: str) -> list[str]:
+        done = shell([tmp_path / "scripts" / "worker.sh", *flags, *more], cwd=Path("/"), VENV=sys.prefix)
+        return done.stdout.split()
+
+    expected = ["worker", "-ld", f"logs/{folder}/{socket.gethostname()}", *flags]
+    assert told() == expected
+    assert config.parse(told("-ld", "mine")[1:]).log_dir == "mine"
+    assert told("--nonsense") == []
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A project with the real set-up scripts and nothing to install."""
@@ -609,9 +634,9 @@ def test_a_flag_for_the_workers_must_not_contradict_the_cluster(tmp_path, flags,
 
 def test_two_clusters_do_not_write_to_the_same_logs(tmp_path):
     folder = tmp_path / "esync"
-    with local_cluster.claimed(folder), pytest.raises(SetupError, match="--log-base"), local_cluster.claimed(folder):
+    with launch.claimed(folder), pytest.raises(SetupError, match="--log-base"), launch.claimed(folder):
         pass
-    with local_cluster.claimed(folder):
+    with launch.claimed(folder):
         pass  # the first one is gone
 
 

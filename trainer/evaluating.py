@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-AUTO, YES, NO = "auto", "yes", "no"
-WISHES = (AUTO, YES, NO)
+from config import NO, YES
+
 AS_FAST = 1.1  # a step at most so many times as long counts as no longer: of equal workers it is the lowest rank
 
 
 class Candidate(NamedTuple):
     """What a worker tells before training begins."""
 
-    wish: str  # of WISHES
+    wish: str  # of config.EVALUATE
     step_s: float  # that a test step took
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 import models
-from config import COORDINATED, Cluster, Config, check_job
+from config import AUTO, COORDINATED, YES, Cluster, Config, check_job
 from trainer import data, roles, straggler_trace
 from trainer.base import DeviceFeed, Evaluator, Job
 from trainer.engine import device_context, mx
-from trainer.evaluating import AUTO, YES, Candidate, evaluating_rank
+from trainer.evaluating import Candidate, evaluating_rank
 from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver

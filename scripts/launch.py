@@ -1,0 +1,197 @@
+"""What the launchers share, for one machine and for several: a job's options, checks of its flags, its log folder.
+
+scripts/local_cluster.py and scripts/cluster.py say what a job is; scripts/roles.py makes its processes, and
+scripts/supervisor.py runs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import config
+from flag_types import at_least
+from scripts.ports import port_or_zero
+from scripts.roles import MODES, ROOT, Job, Layout, main_flags
+from scripts.supervisor import Outcome
+from utils import EXIT_OK, VARIANTS, SetupError
+
+# main.py's flags that say where a worker belongs and what it is filed as.
+CLUSTERS_OWN = (
+    "mode",
+    *(flag for _, flag in VARIANTS.values()),
+    "network",
+    "split_by_class",
+    "log_dir",
+    "device",
+    "cpu",
+    "gpu",
+    "state_server_ip",
+    "state_server_port",
+)
+
+LOCK_FILE = ".lock"
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+
+def add_mode(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag of the mode."""
+    parser.add_argument(
+        "-m", "--mode", choices=MODES, default="esync", help="algorithm; dcasgd is async, wbsp-pcc is wbsp with overlap"
+    )
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag of the network, with its names in the help but not in the usage."""
+    names = ", ".join(config.NETWORKS)
+    parser.add_argument(
+        "-n", "--network", choices=config.NETWORKS, default="lenet", metavar="NETWORK", help=f"one of {names}"
+    )
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and the module's text as it is."""
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """What comes before `--`, and what comes after it."""
+    words = list(arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    return words[:cut], tuple(words[cut + 1 :])
+
+
+def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
+    """Adds the options that all jobs have, but for the mode and the workers."""
+    add_network(parser)
+    parser.add_argument("--servers", type=at_least(1), default=1, help="number of parameter servers")
+    parser.add_argument("--log-base", type=Path, default=ROOT / "logs", help="folder of the log tree")
+    parser.add_argument("--data-dir", type=Path, default=data_dir, help="folder that holds the dataset's folder")
+    parser.add_argument("--split-by-class", action="store_true", help="non-i.i.d. data: each worker has its classes")
+    parser.add_argument("--root-port", type=port_or_zero, default=0, help="port of the scheduler; 0: a free one")
+    parser.add_argument(
+        "--state-server-port", type=port_or_zero, default=0, help="port of the state server; 0: a free one"
+    )
+    parser.add_argument("--grace", type=seconds, default=60.0, help="seconds that the workers get to end their round")
+
+
+seconds = at_least(0, float)
+
+
+def check_ports(root_port: int, state_server_port: int) -> None:
+    """Makes sure that the two ports that were asked for are two.
+
+    Raises:
+        SetupError: they are the same.
+    """
+    if root_port and root_port == state_server_port:
+        raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
+
+
+# ---------------------------------------------------------------------------------------------- the workers' flags
+
+
+def check_flags(
+    job: Job,
+    layout: Layout,
+    ours: tuple[str, ...] = (),
+    fixed: Sequence[str] = (),
+    whose: str = "the cluster",
+    where: str = "behind `--`",
+) -> list[config.Config]:
+    """Makes sure that every worker will start, and as what it is logged as.
+
+    Args:
+        job: with all flags behind `--`.
+        layout: the workers, with their own flags.
+        ours: those of the flags behind `--` that are not the user's.
+        fixed: fields of Config that the user's flags must leave alone, beside the cluster's own.
+        whose: the one who says otherwise, for the message.
+        where: the user's flags are, for the message.
+
+    Returns:
+        What each worker's flags say.
+
+    Raises:
+        SetupError: a flag of the user's contradicts the cluster. Wrong flags end the process, as in main.py.
+    """
+    pairs = list(worker_configs(job, layout, ours))
+    # A trace for all may come behind `--`, but not beside those of single workers: which of the two would be meant?
+    traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()
+    for parsed, own in pairs:
+        config.check_job(parsed, job.num_servers, len(layout.seats))
+        for name in (*CLUSTERS_OWN, *traces, *fixed):
+            value, expected = getattr(parsed, name), getattr(own, name)
+            if value != expected:
+                flag = "--" + name.replace("_", "-")
+                there = "not given" if expected == "" else expected
+                raise SetupError(
+                    f"{flag} {value} {where} contradicts {whose}, where it is {there}: "
+                    "leave it out, or use an option of this script instead (--help)"
+                )
+    return [parsed for parsed, _ in pairs]
+
+
+def worker_configs(
+    job: Job, layout: Layout, ours: tuple[str, ...] = ()
+) -> Iterator[tuple[config.Config, config.Config]]:
+    """What each worker's flags say, and what they would say without the user's, with only `ours` behind `--`."""
+    plain = dataclasses.replace(job, worker_arguments=ours)
+    for seat in layout.seats:
+        own = main_flags(plain, layout, dataclasses.replace(seat, more_flags=()))
+        yield config.parse(main_flags(job, layout, seat)), config.parse(own)
+
+
+# -------------------------------------------------------------------------------------------------- the log folder
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Makes a log folder and keeps other clusters out of it.
+
+    Raises:
+        SetupError: it cannot be written to, or another cluster that still runs writes there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK_FILE).open("w")
+    except OSError as error:
+        raise SetupError(f"log folder {folder}: {error.strerror}; choose another with --log-base") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SetupError(f"another cluster writes its logs to {folder}: give this one its own --log-base") from None
+        yield
+
+
+def stale_devices(log_folder: Path, devices: Collection[tuple[str, str]]) -> list[Path]:
+    """Workers' folders of earlier jobs. Nobody empties them, and summary.py would count them in.
+
+    Args:
+        log_folder: of the mode.
+        devices: host and device of the workers of this job.
+    """
+    there = log_folder.glob("*/*")
+    return sorted(path for path in there if path.is_dir() and (path.parent.name, path.name) not in devices)
+
+
+def warnings(job: Job, layout: Layout) -> list[str]:
+    """What the user should know before the job begins."""
+    ours = {(seat.site.name, seat.device) for seat in layout.seats}
+    return [
+        f"warning: {path} is of an earlier job and counts in this one's summary; to remove it: rm -r '{path}'"
+        for path in stale_devices(job.log_folder, ours)
+    ]
+
+
+def last_word(job: Job, outcome: Outcome) -> list[str]:
+    """What the user is told once the job has ended well."""
+    if outcome.exit_code != EXIT_OK:
+        return []
+    return [f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}"]

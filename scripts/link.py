@@ -1,0 +1,334 @@
+"""A host at the end of an ssh connection, as the launcher sees it: processes start and end there, and logs come home.
+
+scripts/remote.py is at the other end. Nothing here waits for the host unless its docstring says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from scripts.hosts_file import Host
+from scripts.process import Kind, Role, code_of, spawn
+from utils import EXIT_SETUP, SetupError
+
+PING_EVERY_S = 5.0
+CONNECT_S = 15  # ssh's own limit for a host that does not answer
+ANSWER_S = 60.0
+KILL_S = 10.0
+SSH_FAILED = 255
+
+# Nothing is asked on the terminal. ssh notices within half a minute that a connection is cut.
+SSH_OPTIONS = (
+    "BatchMode=yes",
+    f"ConnectTimeout={CONNECT_S}",
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=3",
+    "LogLevel=ERROR",
+)
+_ADVICE = {
+    "permission denied": "none of your keys lets you in; ssh-copy-id {target} puts one there",
+    "host key verification failed": "its key is unknown or another one; connect once by hand: ssh {target}",
+}
+
+
+def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
+    """The command that starts the launcher's hand on a host.
+
+    Args:
+        ssh: the program and the user's own options.
+        host: to log in to.
+        folder: of the project there.
+    """
+    options = [word for option in SSH_OPTIONS for word in ("-o", option)]
+    where = [*(("-p", host.port) if host.port else ()), *(("-l", host.user) if host.user else ()), host.address]
+    # `~/` is for the shell there, so it must not be in quotes; a relative folder begins at home as well.
+    quoted = shlex.quote(folder.removeprefix("~/"))
+    script = (
+        f"cd {quoted} 2>/dev/null || {{ echo error: no folder {quoted} here: put the project there >&2; exit 2; }}; "
+        f"[ -x scripts/remote.sh ] || {{ echo error: folder {quoted} has no scripts/remote.sh: "
+        "put this version of the project there >&2; exit 2; }; exec scripts/remote.sh"
+    )
+    return [*ssh, *options, *where, f"exec sh -c {shlex.quote(script)}"]
+
+
+class Link:
+    """A connection to a host. For the supervisor it is a service: without it nothing goes on."""
+
+    def __init__(
+        self, host: Host, command: Sequence[str], log: Path, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """
+        Args:
+            host: at the other end.
+            command: ssh and its arguments.
+            log: gets what ssh says.
+            meanwhile: called while an answer is waited for; the other hosts must hear from the launcher too.
+        """
+        self.host = host
+        self._meanwhile = meanwhile
+        self.is_silent = False  # it did not confirm a kill
+        self.ended_at: float | None = None
+        self.role = Role(
+            name=f"the connection to {host.name}",
+            kind=Kind.SERVICE,
+            command=command,
+            environment=os.environ,
+            folder=Path("/"),
+            log=log,
+        )
+        with log.open("wb") as errors:
+            self._child = spawn(self.role, subprocess.PIPE, subprocess.PIPE, errors)
+        assert self._child.stdin and self._child.stdout
+        self._to, self._from = self._child.stdin.fileno(), self._child.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+        self._outgoing, self._partial = b"", b""
+        self._pinged_at = time.monotonic()
+        self._answers: list[dict[str, Any]] = []
+        self._processes: dict[str, RemoteProcess] = {}
+
+    # ----------------------------------------------------------------------------------------------- messages
+
+    def send_message(self, **message: Any) -> None:
+        """Tells the host something. A connection that is gone is noticed elsewhere."""
+        self._outgoing += json.dumps(message).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            while self._outgoing:
+                self._outgoing = self._outgoing[os.write(self._to, self._outgoing) :]
+
+    def pump(self) -> bool:
+        """Takes in what has come; returns whether the connection is still there."""
+        now = time.monotonic()
+        if now > self._pinged_at + PING_EVERY_S:
+            self._pinged_at = now
+            self.send_message(do="ping")
+        while True:
+            try:
+                data = os.read(self._from, 1 << 20)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            kind = message["is"]
+        except (ValueError, TypeError, KeyError):
+            return  # what a login script prints
+        if kind in ("line", "ended", "ready"):
+            self._processes[message["name"]].take(message)
+        else:
+            self._answers.append(message)
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Waits for what the host answers, message by message.
+
+        Raises:
+            SetupError: it says that something cannot be done, the connection is gone, or it is silent.
+        """
+        last = time.monotonic()
+        while True:
+            is_there = self.pump()
+            while self._answers:
+                last = time.monotonic()
+                answer = self._answers.pop(0)
+                if answer["is"] == "error":
+                    raise SetupError(f"{self.host.where}: {self.host.name}: {answer['text']}")
+                yield answer
+            if not is_there:
+                raise SetupError(f"{self.host.where}: {self.host.name}: {self._why_gone()}")
+            if time.monotonic() > last + ANSWER_S:
+                raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
+            self._meanwhile()
+            select.select([self._from], [], [], 0.2)
+
+    def ask(self, **message: Any) -> dict[str, Any]:
+        """Tells the host something and waits for its answer.
+
+        Raises:
+            SetupError: as `answers`.
+        """
+        self.send_message(**message)
+        return next(self.answers())
+
+    def _why_gone(self) -> str:
+        self._child.wait()
+        lines = [line.strip() for line in self.role.log.read_text(errors="replace").splitlines() if line.strip()]
+        said = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "it said nothing")
+        if self._child.returncode == EXIT_SETUP:
+            return said.removeprefix("error: ")
+        if self._child.returncode != SSH_FAILED:
+            return f"the launcher's hand there ended with exit code {self._child.returncode}: {said}"
+        target = self.host.address if not self.host.user else f"{self.host.user}@{self.host.address}"
+        advice = next((text for pattern, text in _ADVICE.items() if pattern in " ".join(lines).lower()), "")
+        return f"ssh: {said}" + (f" ({advice.format(target=target)})" if advice else "")
+
+    # ---------------------------------------------------------------------------------------------- processes
+
+    def start(self, role: Role, there: Path, service: tuple[str, int] | None) -> RemoteProcess:
+        """Starts a role on the host.
+
+        Args:
+            role: what to start.
+            there: the folder of its log on the host, where a second copy of it is.
+            service: address and port at which it will answer, where it is a service.
+        """
+        process = self._processes[role.name] = RemoteProcess(self, role)
+        self.send_message(
+            do="start",
+            name=role.name,
+            command=list(role.command),
+            environment=dict(role.environment),
+            folder=str(role.folder),
+            log=str(there / role.log.name),
+            service=service,
+        )
+        return process
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a service on the host answers."""
+        self.pump()
+        return name in self._processes and self._processes[name].is_ready
+
+    def unconfirmed(self) -> list[str]:
+        """The processes that nobody saw end."""
+        return [name for name, process in self._processes.items() if process.exit_code is None]
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of ssh; None while the connection is there."""
+        self.pump()
+        return code_of(self._child)
+
+    def new_lines(self) -> list[str]:
+        """None: a connection has nothing to say."""
+        return []
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to ssh."""
+        os.killpg(self._child.pid, number)
+
+    def hang_up(self) -> None:
+        """Ends the connection, and with it whatever still runs on the host. The host has no more to do then."""
+        assert self._child.stdin
+        self._child.stdin.close()
+
+    def reap(self) -> None:
+        """Waits for the end of a connection that was hung up."""
+        try:
+            self._child.wait(KILL_S)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+            self._child.wait()
+
+    # ------------------------------------------------------------------------------------------------- logs
+
+    def fetch_logs(self, home: Path) -> None:
+        """Brings the logs that the job left on the host. Waits for them.
+
+        A worker's folder comes as a whole, in the place of the one that was there.
+
+        Args:
+            home: the host's folder in the log tree of this machine.
+
+        Raises:
+            SetupError: they did not come. What was there before is left as it was.
+            OSError: they cannot be written.
+        """
+        arriving = home.with_name(f".{home.name}-arriving")
+        shutil.rmtree(arriving, ignore_errors=True)
+        arriving.mkdir(parents=True)
+        archive = arriving / "logs.tar.gz"
+        self.send_message(do="fetch")
+        with archive.open("wb") as file:
+            for answer in self.answers():
+                if answer["is"] != "part":
+                    break
+                file.write(base64.b64decode(answer["data"]))
+        if archive.stat().st_size:
+            _unpack(archive, arriving)
+        archive.unlink()
+        home.mkdir(exist_ok=True)
+        for path in arriving.iterdir():
+            place = home / path.name
+            if place.is_dir():
+                shutil.rmtree(place)
+            path.replace(place)
+        arriving.rmdir()
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpacks plain files into a folder and nowhere else."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = PurePosixPath(member.name)
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is None or name.is_absolute() or ".." in name.parts:
+                raise SetupError(f"the archive of logs holds {member.name!r}, which is no log")
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with (folder / name).open("wb") as file:
+                shutil.copyfileobj(content, file)
+
+
+class RemoteProcess:
+    """A role on another host, with the face of scripts.process.Process."""
+
+    def __init__(self, link: Link, role: Role) -> None:
+        self.role = role
+        self.ended_at: float | None = None
+        self._link = link
+        self._log = role.log.open("w")
+        self._lines: list[str] = []
+        self._code: int | None = None
+        self.is_ready = False
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """What the host tells of this process."""
+        if message["is"] == "line":
+            self._lines.append(message["text"])
+            print(message["text"], file=self._log, flush=True)
+        elif message["is"] == "ready":
+            self.is_ready = True
+        else:
+            self._code = message["code"]
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and when nobody can know: then the connection has ended."""
+        self._link.pump()
+        return self._code
+
+    def new_lines(self) -> list[str]:
+        """What it wrote since the last call, whole lines only."""
+        self._link.pump()
+        lines, self._lines = self._lines, []
+        return lines
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the process and whatever it started."""
+        self._link.send_message(do="send", name=self.role.name, signal=int(number))
+
+    def reap(self) -> None:
+        """Waits for the end of a process that was killed or has ended; not for a host that cannot be reached."""
+        give_up = time.monotonic() + KILL_S
+        while self.exit_code is None and self._link.exit_code is None and not self._link.is_silent:
+            self._link.is_silent = time.monotonic() > give_up
+            time.sleep(0.05)
+        self._log.close()

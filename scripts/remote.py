@@ -1,0 +1,210 @@
+"""The hand of scripts/cluster.py on a host: starts processes, passes on what they write, and ends them.
+
+It is told what to do in lines of JSON on stdin, and answers in such lines on stdout. Stdin is its life line: when that
+ends, because the launcher or the connection is gone, or brings nothing for a minute, it kills all that it started.
+
+    {"do": "start", "name": ..., ...}   ->  {"is": "line", ...} for each line, {"is": "ended", "code": ...} at the end
+    {"do": "send", "name": ..., "signal": 15}
+    {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
+    {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
+    {"do": "begin", "folder": ..., ...} ->  {"is": "begun"}; logs that change from here on are this job's
+    {"do": "fetch"}                     ->  {"is": "part", "data": ...} of a tar archive, then {"is": "fetched"}
+    {"do": "ping"}
+
+What it cannot do it answers with {"is": "error", "text": ...}.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scripts import host_network
+from scripts.ports import free_ports
+from scripts.process import Kind, Process, Role
+from scripts.roles import ROOT, answers, base_environment
+from utils import EXIT_OK, RUN_FILE, SetupError
+
+POLL_S = 0.1
+SILENCE_S = 60  # the launcher pings every few seconds; so a connection that is cut is noticed without TCP's patience
+PART_BYTES = 48 * 1024
+
+Message = Mapping[str, Any]
+
+
+def say(**message: Any) -> None:
+    """Sends a message to the launcher."""
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+class Job:
+    """The processes of a job on this host, and the logs that they write."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, Process] = {}
+        self._waiting: dict[str, Callable[[], bool]] = {}  # services that are not up yet
+        self._ended: set[str] = set()
+        self._logs: Logs | None = None
+
+    def do(self, message: Message) -> None:
+        """Does what the launcher asks.
+
+        Raises:
+            SetupError: it cannot be done here.
+            OSError: so says the system.
+        """
+        match message["do"]:
+            case "start":
+                self._start(message)
+            case "send":
+                with contextlib.suppress(ProcessLookupError):
+                    self._processes[message["name"]].send(signal.Signals(message["signal"]))
+            case "network":
+                address, interface = host_network.find(message["address"], message["interface"], message["toward"])
+                say(**{"is": "network"}, address=address, interface=interface)
+            case "ports":
+                say(**{"is": "ports"}, ports=free_ports(message["count"]))
+            case "begin":
+                folder = Path(message["folder"])
+                folder.mkdir(parents=True, exist_ok=True)
+                for name, text in message["files"].items():
+                    (folder / name).write_text(text)
+                self._logs = Logs(folder, message["devices"])
+                say(**{"is": "begun"})
+            case "fetch":
+                if self._logs:
+                    self._logs.send()
+                say(**{"is": "fetched"})
+            case "ping":
+                pass
+            case other:
+                raise SetupError(f"this host's project does not know {other!r}: update it to the launcher's version")
+
+    def _start(self, message: Message) -> None:
+        role = Role(
+            name=message["name"],
+            kind=Kind.WORKER,
+            command=message["command"],
+            environment=base_environment(os.environ, threads=None) | message["environment"],
+            folder=Path(message["folder"]),
+            log=Path(message["log"]),
+        )
+        self._processes[role.name] = Process(role)
+        if message["service"]:
+            self._waiting[role.name] = answers(*message["service"])
+
+    def look(self) -> None:
+        """Tells what is new of the processes."""
+        for name, process in self._processes.items():
+            if name in self._ended:
+                continue
+            code = process.exit_code  # asked before its last lines are read
+            for line in process.new_lines():
+                say(**{"is": "line"}, name=name, text=line)
+            if name in self._waiting and self._waiting[name]():
+                del self._waiting[name]
+                say(**{"is": "ready"}, name=name)
+            if code is not None:
+                self._ended.add(name)
+                say(**{"is": "ended"}, name=name, code=code)
+
+    def kill(self) -> None:
+        """Ends everything at once, also what has ended but left children behind."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send(signal.SIGKILL)
+
+
+class Logs:
+    """The folder of this host in the log tree, and which of the logs there are this job's."""
+
+    def __init__(self, folder: Path, devices: list[str]) -> None:
+        self.folder = folder
+        self._devices = devices
+        self._before = dict(self._signatures())
+
+    def _signatures(self) -> Iterator[tuple[Path, tuple[int, int]]]:
+        runs = [self.folder / device / RUN_FILE for device in self._devices]
+        for path in [*self.folder.iterdir(), *runs]:
+            if path.is_file():
+                status = path.stat()
+                yield path, (status.st_ino, status.st_mtime_ns)
+
+    def _changed(self) -> Iterator[Path]:
+        """A worker that begins empties its folder and writes run.json: then all that is there is this job's."""
+        for path, signature in self._signatures():
+            if self._before.get(path) == signature or path.suffix == ".log":  # the launcher has the processes' lines
+                continue
+            if path.parent == self.folder:
+                yield path
+            else:
+                yield from (there for there in sorted(path.parent.rglob("*")) if there.is_file())
+
+    def send(self) -> None:
+        """Sends this job's logs, named relative to the folder."""
+        with tarfile.open(fileobj=_Parts(), mode="w|gz", bufsize=PART_BYTES) as archive:
+            for path in self._changed():
+                if not path.name.startswith("."):
+                    archive.add(path, arcname=str(path.relative_to(self.folder)), recursive=False)
+
+
+class _Parts(io.RawIOBase):
+    def write(self, data: Any) -> int:
+        say(**{"is": "part"}, data=base64.b64encode(data).decode())
+        return len(data)
+
+
+def _leave(*_: object) -> NoReturn:
+    sys.exit(EXIT_OK)
+
+
+def serve(job: Job) -> None:
+    """Does what the launcher asks until it hangs up."""
+    heard = b""
+    say(**{"is": "hello"}, python=sys.executable, root=str(ROOT), cores=os.cpu_count() or 1)
+    signal.alarm(SILENCE_S)
+    while True:
+        ready, _, _ = select.select([sys.stdin.fileno()], [], [], POLL_S)
+        if ready:
+            data = os.read(sys.stdin.fileno(), 1 << 16)
+            if not data:
+                return
+            signal.alarm(SILENCE_S)
+            *lines, heard = (heard + data).split(b"\n")
+            for line in lines:
+                try:
+                    job.do(json.loads(line))
+                except (SetupError, OSError) as error:
+                    say(**{"is": "error"}, text=str(error))
+        job.look()
+
+
+def main() -> int:
+    """Serves one launcher; what was started here ends with it."""
+    # A signal gets this process out of everything, also a write to a connection at whose end nobody is.
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _leave)
+    job = Job()
+    try:
+        serve(job)
+    except BrokenPipeError:
+        pass
+    finally:
+        job.kill()
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# usage: scripts/remote.sh
+#
+# The hand of scripts/cluster.sh on a host: it starts this by ssh, and with the connection everything here ends.
+# Nobody starts it by hand.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if is_help "$@"; then
+    usage && exit
+fi
+no_arguments "$@"
+# A container or a conda environment may do without .venv, but not without what it would hold.
+has_packages='import sys; from importlib.util import find_spec; sys.exit(not (find_spec("mxnet") or find_spec("django")))'
+[[ -x "$venv/bin/python" ]] || runs "$(project_python)" "$has_packages" ||
+    die "$root has no .venv yet: run scripts/setup.sh there"
+run_script remote.py

@@ -1,0 +1,170 @@
+"""Hosts files: what they say, what is wrong with them, and the processes that come of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import config
+from scripts import cluster, hosts_file
+from scripts.cluster import Facts
+from scripts.process import Kind, Role
+from scripts.roles import ROOT, build
+from utils import EXIT_OK, EXIT_SETUP, SetupError
+
+HEADER = "address,workers,devices,flags\n"
+TRACE = "start_s,duration_s,extra_s\n20,60,0.01\n"
+
+
+def hosts(folder: Path, rows: str, header: str = HEADER) -> Path:
+    path = folder / "hosts.csv"
+    path.write_text(header + rows)
+    return path
+
+
+def plan(path: Path, *arguments: str) -> cluster.Plan:
+    return cluster.parse(["--hosts", str(path), "--log-base", str(path.parent / "logs"), *arguments])
+
+
+def roles(given: cluster.Plan, cores: int = 8) -> dict[str, Role]:
+    """The processes of a job on hosts 10.0.0.1, 10.0.0.2, ... with the ports 1001, 1002, ..."""
+    names = enumerate(given.hosts.hosts, start=1)
+    facts = {name: Facts("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
+    ports = {name: range(1001, 1001 + count) for name, count in cluster.num_ports(given).items()}
+    return {role.name: role for role in build(*cluster.make_layout(given, facts, ports))}
+
+
+def test_a_row_is_a_host_with_its_workers(tmp_path):
+    rows = "# the fast one\nh1, 2, gpu0 gpu1, -b 128\n\nh2,2,,  # no flags\nh3,0\nh1,1,cpu,-b 16\n"
+    found = hosts_file.read(hosts(tmp_path, rows))
+    assert list(found.hosts) == ["h1", "h2", "h3"]
+    assert [(worker.host, worker.folder, worker.flags) for worker in found.workers] == [
+        ("h1", "gpu0", ("-b", "128")),
+        ("h1", "gpu1", ("-b", "128")),
+        ("h2", "cpu0", ()),
+        ("h2", "cpu1", ()),
+        ("h1", "cpu", ("-b", "16")),
+    ]
+    assert set(found.places.values()) == {("h1",)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "what"),
+    [
+        ("-oProxyCommand=x,1,cpu,\n", 2, "is no address"),
+        ("me@h1,1,cpu,\n", 2, "the user has the column user"),
+        ("h1,1,cpu,\n\nh2,x,cpu,\n", 4, "column workers: invalid literal"),
+        ("h1,-1,cpu,\n", 2, "column workers: -1 is out of range"),
+        ("h1,1,tpu,\n", 2, "'tpu' is no device; give cpu, or gpu with its number"),
+        ("h1,3,gpu0 gpu1,\n", 2, r"3 worker\(s\) and 2 devices \(gpu0 gpu1\)"),
+        ("h1,1,cpu,,,\n", 2, "6 values, and the columns are address,workers,devices,flags"),
+        ('h1,1,cpu,"-b 1\n', 2, "is no line of a CSV file"),
+        ("h1,1,cpu,-b '1\n", 2, "flags .*: No closing quotation"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path, rows, line, what):
+    with pytest.raises(SetupError, match=rf"hosts\.csv, line {line}.*{what}"):
+        hosts_file.read(hosts(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "what"),
+    [
+        ("host,workers\n", "h1,1\n", r"line 1: 'host,workers' is no list of columns; give address and"),
+        ("address,address\n", "h1,h1\n", "line 1: .* is no list of columns"),
+        ("address\n", "", "has no host; give one line for each"),
+        ("address,workers\n", "h1,0\n", "has no worker"),
+        ("address,roles\n", "h1,boss\n", "line 2: 'boss' is no role; choose from scheduler, server, state-server"),
+        ("address,roles\n", "h1,scheduler\nh2,scheduler\n", "h1 and h2 both have the role scheduler"),
+        ("address,port\n", "h1,ssh\n", "line 2, column port: 'ssh' is not a port"),
+        ("address,name\n", "h1,a/b\n", "line 2, column name: 'a/b' cannot name a folder"),
+        ("address,folder\n", "h1,a\nh1,b\n", "line 3: host h1 has folder 'b' here and 'a' in .*line 2"),
+        ("address,straggler_trace\n", "h1,gone.csv\n", r"line 2: .*gone\.csv cannot be read"),
+    ],
+)
+def test_other_columns_are_checked_too(tmp_path, header, rows, what):
+    with pytest.raises(SetupError, match=what):
+        hosts_file.read(hosts(tmp_path, rows, header))
+
+
+def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path):
+    first = roles(plan(hosts(tmp_path, "h1,1,cpu,\nh2,1,cpu,\n"), "-m", "esync"))
+    assert list(first) == ["h1 state server", "h1 scheduler", "h1 server 0", "h1 cpu", "h2 cpu"]
+    rows = "h1,1,\nh2,0,server\nh3,1,scheduler server\nh4,0,state-server\n"
+    path = hosts(tmp_path, rows, "address,workers,roles\n")
+    spread = roles(plan(path, "-m", "esync", "--servers", "3"))
+    assert list(spread) == [
+        "h4 state server", "h3 scheduler", "h2 server 0", "h3 server 1", "h2 server 2", "h1 cpu", "h3 cpu",
+    ]  # fmt: skip
+    worker = spread["h1 cpu"]
+    assert worker.environment["DMLC_PS_ROOT_URI"] == "10.0.0.3"
+    assert worker.environment["DMLC_INTERFACE"] == "eth1"
+    assert config.parse(worker.command[2:]).state_server_ip == "10.0.0.4"
+    assert spread["h4 state server"].command[-1].startswith("10.0.0.4:")
+
+
+def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
+    given = roles(plan(hosts(tmp_path, "h1,2,cpu,-b 32\nh2,1,gpu1,\n"), "-m", "dcasgd", "--", "-b", "16", "-e", "7"))
+    workers = {name: role for name, role in given.items() if role.kind is Kind.WORKER}
+    told = {name: config.parse(role.command[2:]) for name, role in workers.items()}
+    assert [(flags.batch_size, flags.eval_duration, flags.use_dcasgd) for flags in told.values()] == [
+        (32, 7, 1), (32, 7, 1), (16, 7, 1),
+    ]  # fmt: skip
+    assert [(flags.cpu, flags.gpu, flags.device) for flags in told.values()] == [
+        (1, 0, "cpu0"), (1, 0, "cpu1"), (0, 1, "gpu1"),
+    ]  # fmt: skip
+    assert told["h2 gpu1"].log_dir == "/h2/esync/logs/lenet/dcasgd/h2"
+    assert workers["h2 gpu1"].command[:2] == ["/py", "/h2/esync/main.py"]
+    ports = [role.environment.get("PORT") for role in given.values() if role.host == "h1"]
+    assert ports == [None, "1003", "1004", "1005"]  # before them come the scheduler's and a state server's
+    assert given["h1 scheduler"].environment["DMLC_PS_ROOT_PORT"] == "1001"
+
+
+def test_processes_that_share_a_host_share_its_cores(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    given = plan(hosts(tmp_path, "h1,3,cpu,\nh2,1,cpu,\n"), "-m", "sync")
+    assert roles(given)["h1 cpu0"].environment["OMP_NUM_THREADS"] == "2"  # three workers and a server on 8 cores
+    assert "OMP_NUM_THREADS" not in roles(given)["h2 cpu"].environment
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert roles(given)["h2 cpu"].environment["OMP_NUM_THREADS"] == "5"
+
+
+def test_a_token_for_the_state_server_is_passed_on_and_other_variables_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("ESYNC_TOKEN", "secret")
+    monkeypatch.setenv("DMLC_ROLE", "worker")
+    monkeypatch.setenv("HOME", "/mine")
+    given = roles(plan(hosts(tmp_path, "h1,1,cpu,\n"), "-m", "esync"))
+    assert {role.environment["ESYNC_TOKEN"] for role in given.values()} == {"secret"}
+    assert "HOME" not in given["h1 cpu"].environment
+    assert "DMLC_ROLE" not in given["h1 state server"].environment
+
+
+@pytest.mark.parametrize("flags", [["-m", "sync"], ["-g", "3"], ["-ld", "x"], ["--device-name", "x"]])
+def test_flags_must_not_contradict_the_hosts_file(tmp_path, capsys, flags):
+    in_file = hosts(tmp_path, f"h1,1,gpu0,{' '.join(flags)}\n")
+    assert cluster.main(["--hosts", str(in_file), "-m", "esync", "--log-base", str(tmp_path / "logs")]) == EXIT_SETUP
+    assert "behind `--` or in the hosts file contradicts the cluster" in capsys.readouterr().err
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):
+    (tmp_path / "late.csv").write_text(TRACE)
+    path = hosts(tmp_path, "h1,0.5,late.csv\nh2,,\n", "address,step_time_s,straggler_trace\n")
+    given = roles(plan(path, "-m", "sync"))
+    slow, fast = (config.parse(given[name].command[2:]) for name in ("h1 cpu", "h2 cpu"))
+    assert (slow.min_step_time, fast.min_step_time, fast.straggler_trace) == (0.5, 0.0, "")
+    assert slow.straggler_trace == "/h1/esync/logs/lenet/sync/h1/.straggler-trace-cpu.csv"
+
+
+def test_a_dry_run_shows_every_command_and_starts_nothing(tmp_path, capsys):
+    path = hosts(tmp_path, "h1,1,cpu,,me,2222\n", "address,workers,devices,flags,user,port\n")
+    arguments = ["--hosts", str(path), "--dry-run", "-m", "sync", "--log-base", str(tmp_path / "logs")]
+    assert cluster.main([*arguments, "--ssh", "no-such-ssh -F x", "--root-port", "9999"]) == EXIT_OK
+    output = capsys.readouterr().out
+    assert "h1: no-such-ssh -F x -o BatchMode=yes" in output
+    assert " -p 2222 -l me h1 " in output
+    for role in ("scheduler", "server", "worker"):
+        assert f"DMLC_ROLE={role} DMLC_PS_ROOT_URI=h1 DMLC_PS_ROOT_PORT=9999" in output
+    assert f"{ROOT}/main.py -m sync" in output
+    assert not (tmp_path / "logs").exists()

@@ -1,0 +1,210 @@
+"""The launcher's hand on a host, and what comes over the connection. A shell stands for ssh; the rest is real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.hosts_file import Host
+from scripts.link import Link, ssh_command
+from scripts.process import Kind, Role
+from scripts.roles import ROOT
+from scripts.supervisor import Outcome, Supervisor, Waits
+from utils import SetupError
+
+DEADLINE_S = 20.0
+IDLE = "\nwhile True: time.sleep(0.05)"
+SSH = '#!/bin/bash\nexec sh -c "${@: -1}"\n'  # runs the command here
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < give_up, f"{what}: not within {DEADLINE_S:g} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Callable[..., Link]]:
+    links: list[Link] = []
+
+    def start(ssh: str = SSH, folder: Path = ROOT) -> Link:
+        program = tmp_path / "ssh"
+        program.write_text(ssh)
+        program.chmod(0o755)
+        host = Host("h1", "h1.example", "me", "22", "", "", "hosts file x.csv, line 2")
+        links.append(Link(host, ssh_command([str(program)], host, str(folder)), tmp_path / "ssh.log"))
+        return links[-1]
+
+    yield start
+    for link in links:
+        link.hang_up()
+        link.reap()
+
+
+def role(folder: Path, program: str, kind: Kind = Kind.WORKER, name: str = "h1 cpu") -> Role:
+    begin = "import os, signal, sys, time\nfrom pathlib import Path\nhere = Path(sys.argv[1])\n"
+    command = [sys.executable, "-I", "-c", begin + program, str(folder)]
+    return Role(name, kind, command, {}, folder, folder / f"{name}.log", host="h1")
+
+
+def supervise(link: Link, *roles: Role) -> tuple[Outcome, list[str]]:
+    lines: list[str] = []
+    there = roles[0].folder / "there"
+    there.mkdir(exist_ok=True)
+    start = lambda role: link.start(role, there, None)  # noqa: E731
+    return Supervisor(roles, lines.append, Waits(settle_s=1), start, [link]).run(), lines
+
+
+def running(folder: Path) -> list[str]:
+    """Python programs that have the folder as an argument."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(folder).encode() in words:
+            found.append(process.name)
+    return found
+
+
+def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect, tmp_path):
+    link = connect()
+    next(link.answers())
+    first = "print('12:00:00 worker | waiting'); print('12:00:01 worker 0 cpu | round 1', flush=True); time.sleep(0.5)"
+    second = "print('12:00:00 worker | waiting'); print('12:00:02 worker 1 cpu | round 1', flush=True); time.sleep(0.5)"
+    outcome, lines = supervise(link, role(tmp_path, first), role(tmp_path, second, name="h2 cpu"))
+    assert outcome == Outcome(0, was_stopped=False)
+    assert sorted(line.replace("h2", "h1") for line in lines) == [
+        "12:00:00 h1 cpu | waiting",  # said once
+        "12:00:01 h1 cpu rank 0 | round 1",
+    ]
+    assert (tmp_path / "h2 cpu.log").read_text().endswith("12:00:02 worker 1 cpu | round 1\n")
+
+
+def test_a_signal_reaches_the_processes_and_a_process_that_is_killed_ends_the_job(connect, tmp_path):
+    link = connect()
+    next(link.answers())
+    program = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nos.kill({os.getpid()}, signal.SIGTERM)" + IDLE
+    assert supervise(link, role(tmp_path, program))[0] == Outcome(0, was_stopped=True)
+    server = role(tmp_path, IDLE, Kind.SERVER, "h1 server")
+    killed = role(tmp_path, "os.kill(os.getpid(), 9)", name="h1 gpu0")
+    outcome, lines = supervise(link, server, killed)
+    assert outcome.exit_code == 3
+    assert "error: h1 gpu0 was killed by signal 9" in lines[-1]
+    wait_for(lambda: not running(tmp_path), "the end of every process")
+
+
+@pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the hand"])
+def test_no_process_outlives_the_connection(connect, tmp_path, cut):
+    link = connect()
+    next(link.answers())
+    link.start(role(tmp_path, f"print('up', flush=True){IDLE}"), tmp_path, None)
+    wait_for(lambda: link.pump() and running(tmp_path), "a process")
+    if cut == "hang up":
+        link.hang_up()
+    else:  # the stand-in became the hand by exec
+        link.send(signal.SIGTERM if cut == "kill ssh" else signal.SIGKILL)
+    wait_for(lambda: not running(tmp_path), "the end of every process")
+
+
+def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_path):
+    link = connect()
+    next(link.answers())
+    (tmp_path / "ssh.log").write_text("Timeout, server h1 not responding.\n")
+    outcome, lines = supervise(link, role(tmp_path, f"os.kill(os.getppid(), 9){IDLE}"))
+    assert outcome.exit_code == 3
+    assert "error: the connection to h1 was killed by signal 9" in lines[-1]
+    assert lines[-1].endswith("says: Timeout, server h1 not responding.")
+    assert link.unconfirmed() == ["h1 cpu"]
+
+
+def test_a_silent_launcher_is_given_up(tmp_path):
+    program = "import scripts.remote as r; r.SILENCE_S = 1; r.main()"
+    hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert hand.wait(DEADLINE_S) == 0
+
+
+def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
+    there, home = tmp_path / "there" / "h1", tmp_path / "home" / "h1"
+    for device in ("cpu0", "cpu1", "gpu7"):
+        (there / device).mkdir(parents=True)
+        (there / device / "run.json").write_text("old")
+        (there / device / "iter-1.txt").write_text("old")
+    (there / "checkpoint.npz").write_text("old")
+    (home / "cpu0").mkdir(parents=True)
+    (home / "cpu0" / "iter-9.txt").write_text("of an earlier job")
+    link = connect()
+    next(link.answers())
+    link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files={".trace.csv": "x"})
+    assert (there / ".trace.csv").read_text() == "x"
+    (there / "cpu0" / "run.new").write_text("new")
+    (there / "cpu0" / "run.new").replace(there / "cpu0" / "run.json")  # as workers write it
+    (there / "cpu0" / "model").mkdir()
+    (there / "cpu0" / "model" / "big").write_bytes(os.urandom(300_000))
+    (there / "state.npz").write_text("new")
+    (there / "worker.log").write_text("the launcher has its lines")
+    link.fetch_logs(home)
+    found = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    assert found == {"cpu0/run.json", "cpu0/iter-1.txt", "cpu0/model/big", "state.npz"}
+    assert (home / "cpu0" / "model" / "big").read_bytes() == (there / "cpu0" / "model" / "big").read_bytes()
+    assert [path.name for path in home.parent.iterdir()] == ["h1"]
+
+
+@pytest.mark.parametrize(
+    ("ssh", "complaint"),
+    [
+        ("echo 'me@h1: Permission denied (publickey).' >&2; exit 255", "ssh-copy-id me@h1.example puts one there"),
+        ("echo 'Host key verification failed.' >&2; exit 255", "connect once by hand: ssh me@h1.example"),
+        ("echo 'ssh: connect to host h1 port 22: Connection refused' >&2; exit 255", "Connection refused"),
+        ("exit 1", "ended with exit code 1: it said nothing"),
+    ],
+)
+def test_why_a_host_cannot_be_reached_is_one_line(connect, ssh, complaint):
+    with pytest.raises(SetupError, match=r"^hosts file x\.csv, line 2: h1: ") as error:
+        next(connect(f"#!/bin/sh\n{ssh}\n").answers())
+    assert complaint in str(error.value)
+
+
+def test_a_project_that_is_not_there_or_not_ready_is_one_line(connect, tmp_path):
+    def complaint(folder: Path) -> str:
+        with pytest.raises(SetupError) as error:
+            next(connect(folder=folder).answers())
+        return str(error.value).removeprefix("hosts file x.csv, line 2: h1: ")
+
+    folder = tmp_path / "a project's folder"
+    assert complaint(folder) == f"no folder {folder} here: put the project there"
+    folder.mkdir()
+    assert "has no scripts/remote.sh: put this version of the project there" in complaint(folder)
+    (folder / "scripts").mkdir()
+    for name in ("common.sh", "remote.sh"):
+        (folder / "scripts" / name).write_bytes((ROOT / "scripts" / name).read_bytes())
+        (folder / "scripts" / name).chmod(0o755)
+    ready = f"{folder} has no .venv yet: run scripts/setup.sh there"
+    done = subprocess.run(
+        [folder / "scripts" / "remote.sh"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, f"error: {ready}\n")
+
+
+def test_what_a_login_script_prints_does_no_harm(connect):
+    assert next(connect(SSH.replace("exec", "echo Welcome; echo '{}'; exec")).answers())["root"] == str(ROOT)
+
+
+def test_a_host_without_a_way_to_the_scheduler_says_so(connect):
+    link = connect()
+    next(link.answers())
+    with pytest.raises(SetupError, match=r"network card 'no0' has no address here; name the card .*: lo"):
+        link.ask(do="network", address="h1", interface="no0", toward="")
+    with pytest.raises(SetupError, match="update it to the launcher's version"):
+        link.ask(do="dance")
+    assert link.ask(do="network", address="localhost", interface="", toward="")["interface"] == "lo"
+    assert link.ask(do="network", address="x", interface="", toward="127.0.0.1")["address"] == "127.0.0.1"

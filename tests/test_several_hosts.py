@@ -1,0 +1,170 @@
+"""Whole jobs on several hosts as users start them: scripts/cluster.sh, real sshd, real processes, real data."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_processes import DATA, DEADLINE_S, ROOT, wait_for
+from namespaces import Host, Network, namespaces_can_be_made, network
+
+import summary
+from utils import RUN_FILE, iter_files, read_json
+
+__all__ = ["namespaces_can_be_made"]
+
+NOT_COPIED = (".git", ".venv*", "data", "logs", "results", "tests", ".*_cache", "__pycache__")
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory, namespaces_can_be_made: None) -> Iterator[Network]:
+    """Four hosts, each with the project in a folder of its own."""
+    with network(tmp_path_factory.mktemp("hosts"), 4) as made:
+        for host in made.hosts:
+            shutil.copytree(ROOT, project(host), ignore=shutil.ignore_patterns(*NOT_COPIED))
+            (project(host) / ".venv").symlink_to(sys.prefix)
+            (project(host) / "data").symlink_to(DATA.resolve())
+        yield made
+    assert not Path("/run/netns", made.switch).exists()
+
+
+def project(host: Host) -> Path:
+    return host.folder / "esync"
+
+
+class Launcher:
+    """scripts/cluster.sh at the desk, with its logs in `folder`."""
+
+    def __init__(self, net: Network, folder: Path, hosts: str, *arguments: str) -> None:
+        self.log_base = folder / "logs"
+        hosts_file = folder / "hosts.csv"
+        hosts_file.write_text(hosts)
+        ssh = f"ssh -F {net.ssh_config}"
+        command = ["--hosts", hosts_file, "--ssh", ssh, "--log-base", self.log_base, *arguments]
+        self.process = subprocess.Popen(
+            net.desk.command(ROOT / "scripts" / "cluster.sh", *command),
+            env=os.environ | {"VENV": sys.prefix},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output, once it has ended."""
+        output, _ = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, output
+
+
+def hosts_of(net: Network, count: int = 4, more: str = "") -> str:
+    rows = "".join(f"{host.name},1,cpu,,{project(host)}\n" for host in net.hosts[:count])
+    return f"address,workers,devices,flags,folder\n{rows}{more}"
+
+
+def left(net: Network) -> list[str]:
+    """Command lines of what runs on the hosts beside their sshd."""
+    found = []
+    for host in net.hosts:
+        for pid in host.pids():
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if command and "[listener]" not in command:
+                found.append(f"{host.name}: {command}")
+    return found
+
+
+def training(host: Host, mode: str, number: int = 3) -> bool:
+    return (project(host) / "logs" / "lenet" / mode / host.name / "cpu" / f"iter-{number}.txt").exists()
+
+
+def workers(host: Host) -> list[int]:
+    """Ids of the workers on a host."""
+    return [pid for pid in host.pids() if b"--device-name" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
+    flags = ["-m", "esync", "--", "--max-rounds", "3", "-e", "3", "--min-step-time", "0.02"]
+    code, output = Launcher(net, tmp_path, hosts_of(net), *flags).end()
+    assert code == 0, output
+    folder = tmp_path / "logs" / "lenet" / "esync"
+    for rank, host in enumerate(reversed(net.hosts)):  # MXNet ranks by the addresses as texts, the greatest first
+        run = read_json(folder / host.name / "cpu" / RUN_FILE)
+        assert (run["rank"], run["num_workers"], run["ended"]) == (rank, 4, "3 rounds done")
+        assert list(iter_files(folder / host.name / "cpu")) == [1, 2, 3]
+        assert f"worker {rank} cpu | ended after round 3" in (folder / f"{host.name}-cpu.log").read_text()
+    assert len(re.findall(r"h4 cpu rank 0 \| round \d+", output)) == 3
+    assert "round 1" in (folder / "h2-cpu.log").read_text() and "h2 cpu rank 2 | round" not in output
+    assert summary.main(["-b", str(tmp_path / "logs"), "-n", "lenet"]) == 0
+    assert sorted(read_json(folder / "ESync.json")) == ["h1", "h2", "h3", "h4"]
+    assert left(net) == []
+
+
+def start_two(net: Network, folder: Path, mode: str) -> Launcher:
+    """A job without an end on the first two hosts, once both have done some rounds."""
+    launcher = Launcher(net, folder, hosts_of(net, 2), "-m", mode, "--", "-e", "1000", "--min-step-time", "0.02")
+    wait_for(lambda: all(training(host, mode) for host in net.hosts[:2]), "round 3")
+    return launcher
+
+
+def test_ctrl_c_ends_the_round_on_all_hosts(net, tmp_path):
+    launcher = start_two(net, tmp_path, "sync")
+    launcher.process.send_signal(signal.SIGINT)
+    code, output = launcher.end()
+    assert code == 0, output
+    folders = [tmp_path / "logs" / "lenet" / "sync" / host.name / "cpu" for host in net.hosts[:2]]
+    assert [read_json(folder / RUN_FILE)["ended"] for folder in folders] == ["a signal came"] * 2
+    assert len({len(iter_files(folder)) for folder in folders}) == 1
+    assert left(net) == []
+
+
+def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home(net, tmp_path):
+    launcher = start_two(net, tmp_path, "local-sgd")
+    (worker,) = workers(net.hosts[1])
+    os.kill(worker, signal.SIGKILL)
+    code, output = launcher.end()
+    assert code == 3, output
+    assert "error: h2 cpu was killed by signal 9; stopping the job" in output
+    folder = tmp_path / "logs" / "lenet" / "local-sgd"
+    assert all(len(iter_files(folder / host.name / "cpu")) >= 3 for host in net.hosts[:2])
+    assert left(net) == []
+
+
+def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(net, tmp_path):
+    launcher = start_two(net, tmp_path, "async")
+    launcher.process.kill()
+    wait_for(lambda: not left(net), "the end of every process")
+    launcher.end()
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("h2,1,cpu,,/nowhere", "line 3: h2: no folder /nowhere here: put the project there"),
+        ("10.77.0.99,1,cpu,,", "line 3: 10.77.0.99: ssh: "),
+        ("nobody@h2,1,cpu,,", "line 3: 'nobody@h2' is no address"),
+    ],
+)
+def test_a_host_that_cannot_take_part_is_one_line(net, tmp_path, row, complaint):
+    launcher = Launcher(net, tmp_path, hosts_of(net, 1, more=row), "-m", "sync")
+    code, output = launcher.end()
+    assert code == 2, output
+    (line,) = output.splitlines()
+    assert line.startswith("error: hosts file ") and complaint in line
+    assert left(net) == []
+
+
+def test_a_key_that_is_unknown_is_said_with_what_to_do(net, tmp_path):
+    strangers = net.desk.folder / "strangers"
+    strangers.write_text(re.sub("UserKnownHostsFile .*", "UserKnownHostsFile /dev/null", net.ssh_config.read_text()))
+    launcher = Launcher(net, tmp_path, hosts_of(net, 1), "-m", "sync", "--ssh", f"ssh -F {strangers}")
+    code, output = launcher.end()
+    assert (code, output.count("\n")) == (2, 1)
+    assert "Host key verification failed" in output and "connect once by hand: ssh h1" in output
