@@ -69,7 +69,9 @@ class CheckpointFile:
         """
         content = io.BytesIO()
         lists = {"model": saved.model, "velocity": saved.velocity}
-        arrays = {f"{name}-{number}": array for name, part in lists.items() for number, array in enumerate(part)}
+        arrays: dict[str, Any] = {
+            f"{name}-{number}": array for name, part in lists.items() for number, array in enumerate(part)
+        }
         about = json.dumps({"job": self._job, "done": saved.done} | {name: len(part) for name, part in lists.items()})
         np.savez(content, about=np.array(about), **arrays)
         write_atomically(self.path, content.getvalue())
