@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=$(realpath -ms "${VENV:-$root/.venv}") # VENV=.venv-3.12 makes a second environment beside the first
+venv=$(realpath -ms "${VENV:-$root/.venv}") # VENV=.venv-3.13 makes a second environment beside the first
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
@@ -37,22 +37,33 @@ need_packages() {
 
 # -------------------------------------------------------------------------------------------------------- the Python
 
-supported="3.10, 3.11 and 3.12"
-is_supported='import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))'
+versions="3.14 3.13 3.12 3.11 3.10" # that the project supports
 version='import sys; print("%d.%d" % sys.version_info[:2])'
+is_supported="import sys; sys.exit('%d.%d' % sys.version_info[:2] not in '$versions'.split())"
 
 # Each candidate is run, not only looked up: version managers leave shims that fail.
 runs() { "$1" -c "$2" >/dev/null 2>&1; }
 
-# Prints the first supported Python: $PYTHON if it is set; else of the path; else of pyenv and uv.
-find_python() {
-    local candidate found=""
-    local candidates=(
-        python3 python3.12 python3.11 python3.10
-        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-2].*/bin/python3
-        "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-3.1[0-2].*/bin/python3
-    )
+# Prints where a Python may be, one a line: $PYTHON if it is set; else the path, pyenv and uv, the newest first.
+python_candidates() {
+    local number candidates=(python3)
+    for number in $versions; do
+        candidates+=("python$number")
+    done
+    for number in $versions; do
+        candidates+=(
+            "${PYENV_ROOT:-$HOME/.pyenv}/versions/$number".*/bin/python3
+            "${XDG_DATA_HOME:-$HOME/.local/share}/uv/python/cpython-$number".*/bin/python3
+        )
+    done
     [[ -z "${PYTHON:-}" ]] || candidates=("$PYTHON")
+    printf '%s\n' "${candidates[@]}"
+}
+
+# Prints the first supported Python.
+find_python() {
+    local candidate candidates found=""
+    mapfile -t candidates < <(python_candidates)
     for candidate in "${candidates[@]}"; do
         if runs "$candidate" "$is_supported"; then
             command -v "$candidate"
@@ -63,9 +74,9 @@ find_python() {
             found+=" PYTHON=$PYTHON does not run;"
         fi
     done
-    die "no supported Python here:${found:- none found;} this project runs on $supported. Get one with 'apt-get install" \
-        "python3 python3-venv' (Debian 12, Ubuntu 22.04 and 24.04), 'pyenv install 3.12' or 'uv python install 3.12'," \
-        "or name one: PYTHON=/path/to/python3.12 $0"
+    die "no supported Python here:${found:- none found;} this project runs on ${versions##* } to ${versions%% *}. Get one with 'apt-get install" \
+        "python3 python3-venv' (Debian from 12 on, Ubuntu from 22.04 on), 'pyenv install 3.13' or 'uv python install" \
+        "3.13', or name one: PYTHON=/path/to/python3.13 $0"
 }
 
 # The Python that runs the project: of the environment where there is one, else python3 (a container, a conda).
@@ -117,7 +128,8 @@ make_venv() {
     fi
     touch "$venv/.unfinished"
     say "installing $requirements into $venv: some 300 MB, a minute or two"
-    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet -r "$root/$requirements" </dev/null ||
+    # The lists are complete. Without --no-deps pip would refuse numpy 2 beside MXNet, whose metadata says numpy<2.
+    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$root/$requirements" </dev/null ||
         die "pip could not install $requirements; what it said is above"
     mkdir -p "$venv/.installed"
     # The test requirements include the others, so they make those fresh as well.

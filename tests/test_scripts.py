@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -598,7 +599,7 @@ def stub(path: Path, text: str) -> Path:
     return path
 
 
-OTHER_PYTHON = 'case "$2" in *print*) echo 3.13 ;; *) exit 1 ;; esac'
+OTHER_PYTHON = 'case "$2" in *print*) echo 3.15 ;; *) exit 1 ;; esac'
 
 
 def test_without_a_supported_python_one_line_says_which_and_how_to_get_one(copy):
@@ -607,10 +608,58 @@ def test_without_a_supported_python_one_line_says_which_and_how_to_get_one(copy)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
     assert line.startswith(
-        f"error: no supported Python here: {python} is 3.13; this project runs on 3.10, 3.11 and 3.12"
+        f"error: no supported Python here: {python} is 3.15; this project runs on 3.10 to 3.14"
     )
     assert "apt-get install" in line
     assert not (copy / ".venv").exists()
+
+
+def python_of_version(path: Path, number: tuple[int, int]) -> Path:
+    """A Python that takes itself for another version."""
+    return stub(path, f'exec {sys.executable} -c "import sys; sys.version_info = {number}; exec(sys.argv[1])" "$2"')
+
+
+@pytest.mark.parametrize("minor", range(9, 16))
+def test_python_3_10_to_3_14_are_supported(copy, minor):
+    python = python_of_version(copy / "bin" / "python", (3, minor))
+    command = ["bash", "-c", f"source {copy}/scripts/common.sh && find_python"]
+    assert shell(command, PYTHON=str(python)).stdout == (f"{python}\n" if 10 <= minor <= 14 else "")
+
+
+def test_what_a_package_says_that_it_needs_is_not_asked(copy):
+    """MXNet says numpy<2, so the lists are complete and pip does not look beyond them."""
+    info = "needy-1.dist-info"
+    with zipfile.ZipFile(copy / "needy-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: needy\nVersion: 1\nRequires-Dist: nowhere<2\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    (copy / "requirements.txt").write_text("needy==1\n")
+    done = set_up(copy, PIP_FIND_LINKS=str(copy))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tests_run_with_every_python_that_is_there(copy):
+    """A machine with nothing but a Python 3.11, a 3.13 whose tests fail, and a 3.15."""
+    tools = {name: Path(shutil.which(name) or name) for name in ("bash", "dirname", "env", "realpath", "sed")}
+    for name, tool in tools.items():
+        stub(copy / "bin" / name, f'exec {tool} "$@"')
+    python_of_version(copy / "bin" / "python3.11", (3, 11))
+    python_of_version(copy / "bin" / "python3.13", (3, 13))
+    python_of_version(copy / "bin" / "python3", (3, 15))
+    shutil.copy(SCRIPTS / "test_pythons.sh", copy / "scripts")
+    stub(copy / "scripts" / "test.sh", 'echo "$PYTHON $VENV $*"\ncase $PYTHON in *13) exit 1 ;; esac')
+    nowhere = str(copy / "nowhere")
+    environment = {"PATH": str(copy / "bin"), "PYTHON": "", "PYENV_ROOT": nowhere, "XDG_DATA_HOME": nowhere}
+    done = shell([tools["bash"], copy / "scripts" / "test_pythons.sh", "tests/test_models.py"], **environment)
+    assert done.stdout.splitlines() == [
+        f"{copy}/bin/python3.13 {copy}/.venv-3.13 tests/test_models.py",
+        f"{copy}/bin/python3.11 {copy}/.venv-3.11 tests/test_models.py",
+    ]
+    summary = done.stderr.splitlines()[-5:]
+    assert summary == [f"Python 3.{minor}: {result}" for minor, result in (
+        (14, "not found"), (13, "failed"), (12, "not found"), (11, "passed"), (10, "not found")
+    )]  # fmt: skip
+    assert done.returncode == 1
 
 
 def test_a_python_is_found_behind_shims_that_fail(copy):

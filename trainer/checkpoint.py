@@ -71,7 +71,9 @@ class CheckpointFile:
         """
         content = io.BytesIO()
         lists = {"model": saved.model, "velocity": saved.velocity}
-        arrays = {f"{name}-{number}": array for name, part in lists.items() for number, array in enumerate(part)}
+        arrays: dict[str, Any] = {
+            f"{name}-{number}": array for name, part in lists.items() for number, array in enumerate(part)
+        }
         about = {"job": self._job, "done": saved.done, "batches": saved.batches}
         about |= {name: len(part) for name, part in lists.items()}
         np.savez(content, about=np.array(json.dumps(about)), **arrays)

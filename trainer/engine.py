@@ -6,24 +6,71 @@ after the flags were parsed, and `trainer.roles` hides the variable meanwhile.
 
 from __future__ import annotations
 
-import builtins
+import functools
 import os
+from typing import NoReturn
 
 import numpy as np
 
 from utils import SetupError
 
-# Names that numpy dropped in 1.24 and MXNet 1.9.1 still reads while it is imported.
-for _alias in ("bool", "int", "float", "object", "str", "complex"):
-    if _alias not in vars(np):
-        setattr(np, _alias, getattr(builtins, _alias))
+
+def _financial(*_: object, **__: object) -> NoReturn:
+    raise NotImplementedError("numpy has no financial functions any more: the package numpy-financial has them")
+
+
+# What MXNet 1.9.1 reads of numpy while it is imported and numpy dropped: `bool` in 1.24 (and 2.0 has one again), the
+# others in 2.0 to 2.4, the financial functions long before (1.26 still had stubs).
+_DROPPED_BY_NUMPY = {
+    # mxnet/numpy/utils.py
+    "bool": bool,
+    "PZERO": 0.0,
+    "NZERO": -0.0,
+    "PINF": np.inf,
+    "NINF": -np.inf,
+    "NAN": np.nan,
+    "NaN": np.nan,
+    # mxnet/numpy/fallback.py
+    "alltrue": np.all,
+    "in1d": np.isin,
+    "msort": functools.partial(np.sort, axis=0),
+    "trapz": getattr(np, "trapezoid", None),  # its name since 2.0
+    **dict.fromkeys(("mirr", "npv", "pmt", "ppmt", "pv", "rate"), _financial),
+    # mxnet/numpy_dispatch_protocol.py
+    "sometrue": np.any,
+    "product": np.prod,
+    "round_": np.round,
+    # mxnet/gluon/contrib/estimator/event_handler.py
+    "Inf": np.inf,
+}
+for _name, _value in _DROPPED_BY_NUMPY.items():
+    if _name not in vars(np):
+        setattr(np, _name, _value)
 
 # One line of cuDNN's autotuner in every log helps nobody; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
 
 import mxnet as mx  # noqa: E402
 
-__all__ = ["device_context", "mx"]
+__all__ = ["check_kvstore", "device_context", "has_kvstore", "mx"]
+
+
+def has_kvstore() -> bool:
+    """Whether this MXNet was built with the distributed kvstore."""
+    return bool(mx.runtime.Features().is_enabled("DIST_KVSTORE"))
+
+
+def check_kvstore(there: bool) -> None:
+    """Makes sure that this MXNet can take part in a distributed job.
+
+    Raises:
+        SetupError: its distributed kvstore is not there.
+    """
+    if not there:
+        raise SetupError(
+            f"this MXNet {mx.__version__} has no distributed kvstore (its wheels for macOS and for Linux on aarch64 "
+            "lack it): run this process on Linux on x86_64, or train alone here with -m local"
+        )
 
 
 def device_context(use_cpu: bool, gpu: int) -> mx.Context:

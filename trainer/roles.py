@@ -72,7 +72,7 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
     """Runs the scheduler or a parameter server until the workers are done.
 
     Raises:
-        SetupError: the scheduler's port cannot be had.
+        SetupError: the scheduler's port cannot be had, or this MXNet has no distributed kvstore.
     """
     prepare_environment()
     check_address(cluster)
@@ -80,7 +80,8 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
         _check_port(cluster)
     signals = SignalWatch(on_first="the job ends when its workers do")
     with _role_hidden():
-        from trainer.engine import mx
+        from trainer.engine import check_kvstore, has_kvstore, mx
+    check_kvstore(has_kvstore())
     from mxnet.kvstore.kvstore_server import KVStoreServer
 
     class Server(KVStoreServer):  # type: ignore[misc]

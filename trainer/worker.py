@@ -15,7 +15,7 @@ import models
 from config import AUTO, COORDINATED, YES, Cluster, Config, check_job
 from trainer import data, roles, straggler_trace
 from trainer.base import DeviceFeed, Evaluator, Job
-from trainer.engine import device_context, mx
+from trainer.engine import check_kvstore, device_context, has_kvstore, mx
 from trainer.evaluating import Candidate, evaluating_rank
 from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
@@ -50,10 +50,11 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     earlier run is overwritten before training begins.
 
     Raises:
-        SetupError: a device, a file, a folder or the state server is not there.
+        SetupError: a device, a file, a folder, the state server or MXNet's distributed kvstore is not there.
         PeerLost: another process of the job is gone.
     """
     if cluster is not None:
+        check_kvstore(has_kvstore())
         roles.check_address(cluster)
         check_job(config, cluster.num_servers, cluster.num_workers)
         checkpoint = checkpoint_file(config, cluster.num_workers)

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# usage: scripts/test_pythons.sh [ARGUMENT OF pytest]...     such as: scripts/test_pythons.sh tests/test_models.py
+#
+# Runs scripts/test.sh with every Python that the project supports and this machine has, each in an environment of its
+# own (.venv-3.13 and so on), and says which were found, which not, and which passed. Ends with 1 where one did not pass.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if is_help "$@"; then
+    usage && exit
+fi
+
+declare -A found=() result=()
+mapfile -t candidates < <(python_candidates)
+for candidate in "${candidates[@]}"; do
+    if runs "$candidate" "$is_supported"; then
+        number=$("$candidate" -c "$version")
+        : "${found[$number]:=$(command -v "$candidate")}"
+    fi
+done
+for number in $versions; do
+    say "Python $number: ${found[$number]:-not found}"
+done
+[[ ${#found[@]} != 0 ]] || find_python # says how to get one
+
+for number in $versions; do
+    if [[ -n "${found[$number]:-}" ]]; then
+        say "----------------------------------------------------------------------------------------- Python $number"
+        if PYTHON="${found[$number]}" VENV="$root/.venv-$number" "$root/scripts/test.sh" "$@"; then
+            result[$number]=passed
+        else
+            result[$number]=failed
+        fi
+    fi
+done
+for number in $versions; do
+    say "Python $number: ${result[$number]:-not found}"
+done
+[[ "${result[*]}" != *failed* ]]

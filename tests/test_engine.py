@@ -1,0 +1,65 @@
+"""MXNet runs beside the numpy that is installed, and one without the distributed kvstore is told in time."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from cluster_processes import DEADLINE_S, ROOT
+from test_faults import ENDLESS, assert_one_error_line, worker_environment
+
+from trainer.engine import check_kvstore, has_kvstore, mx
+from utils import SetupError
+
+
+def run_python(program, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *arguments],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+def test_this_mxnet_has_the_distributed_kvstore():
+    check_kvstore(has_kvstore())
+
+
+def test_an_mxnet_without_it_is_named_with_what_runs_there():
+    with pytest.raises(SetupError, match=r"1\.9\.1 has no distributed kvstore .*aarch64.*: .*x86_64.* -m local"):
+        check_kvstore(False)
+
+
+@pytest.mark.parametrize("role", ["scheduler", "server", "worker"])
+def test_no_role_joins_a_job_without_it(tmp_path, role):
+    program = """
+import os, sys
+from trainer import engine
+engine.has_kvstore = lambda: False
+os.environ["DMLC_ROLE"] = sys.argv.pop(1)  # only now: with it MXNet's import would become the role
+import main
+sys.exit(main.main())
+"""
+    environment = worker_environment()
+    del environment["DMLC_ROLE"]
+    finished = run_python(program, role, *ENDLESS, "-m", "sync", "-ld", str(tmp_path), **environment)
+    assert_one_error_line(finished, "no distributed kvstore")
+
+
+def test_what_numpy_has_stays_its_own():
+    program = """
+import numpy
+before = dict(vars(numpy))
+import trainer.engine
+print([name for name, value in before.items() if vars(numpy)[name] is not value])
+"""
+    assert run_python(program).stdout == "[]\n"
+
+
+def test_what_mxnet_took_from_numpy_computes():
+    steps = mx.np.array([3.0, 1.0, 2.0])
+    assert mx.np.msort(steps).tolist() == [1.0, 2.0, 3.0]
+    assert mx.np.trapz(steps) == 3.5
+    assert mx.np.in1d(steps, mx.np.array([1.0])).tolist() == [0, 1, 0]
+    assert mx.np.array([True], dtype=mx.np.bool).dtype == np.bool_
+    assert mx.np.PINF > 0 > mx.np.NINF
+    assert np.isinf([mx.np.PINF, mx.np.NINF]).all()
