@@ -144,8 +144,8 @@ def result_lines(trials: Collection[Trial], goal: Goal) -> list[str]:
     if unsettled:
         lines.append(
             f"note: {unsettled} of {len(judged)} trial(s) had not converged ({EVALUATIONS} evaluations within "
-            f"{CHANGE:g}) and count by the mean of their last {EVALUATIONS} evaluations, or of all if there are fewer: "
-            "a lower -e makes more, more --total-steps let them converge"
+            f"{CHANGE:g}) and count by the mean of their last {EVALUATIONS} evaluations, or of all if fewer: a "
+            "lower -e makes more, more --total-steps let them converge"
         )
     is_within = verdicts(complete, goal)
     above = [steps for steps in sorted(complete) if steps > best.bsp_steps and not is_within[steps]]
