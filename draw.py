@@ -221,7 +221,7 @@ def _draw(options: argparse.Namespace) -> None:
     runs = read_summaries(network_folder, base, warning)
     model_bytes = options.model_bytes or MODEL_BYTES.get(network)
     numbers = {mode: definitions.numbers(devices, options.definitions, model_bytes) for mode, devices in runs.items()}
-    evaluators = {mode: evaluator(mode, devices, warning) for mode, devices in runs.items()}
+    evaluators = {mode: evaluator(mode, devices, options.eval_duration, warning) for mode, devices in runs.items()}
     curves = {mode: device.curve if device else [] for mode, device in evaluators.items()}
     events = {mode: device.events for mode, device in evaluators.items() if device}
     print(f"{network}\n{tables.table(runs, numbers, curves, target)}")
@@ -242,13 +242,23 @@ def _draw(options: argparse.Namespace) -> None:
             pyplot.show()
 
 
-def evaluator(mode: Mode, devices: Devices, warn: Warn) -> Device | None:
-    """The device whose curve is drawn, with its events; None where none evaluated. `warn` gets what it lacks."""
+def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:
+    """The device whose curve is drawn, with its events; None where none evaluated. `warn` gets what it lacks.
+
+    Args:
+        eval_duration: rounds between two evaluations, of a summary that does not say when they were.
+    """
     device = metrics.evaluating_device(devices, warn)
     if device is None:
         warn(f"{mode.title} has no accuracies: rank 0 evaluated nothing, or its logs are not there")
-    elif not device.curve:
-        warn(f"{mode.title}: its summary does not say when it was evaluated; make it anew with summary.py")
+        return None
+    device = device.evaluated_every(eval_duration)
+    if not device.curve:
+        counts = f"{len(device.accuracy_list)} accuracies in {len(device.elapsed_time_list)} rounds"
+        warn(
+            f"{mode.title}: its summary does not say when it was evaluated ({counts}); make it anew with summary.py, "
+            "or give the -e that it was trained with as -e"
+        )
     return device
 
 
@@ -258,6 +268,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
     parser.add_argument(
         "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
+    )
+    parser.add_argument(
+        "-e",
+        "--eval-duration",
+        type=at_least(1),
+        default=1,
+        help="rounds between two evaluations in a summary of the published program, which does not say (%(default)s)",
     )
     parser.add_argument(
         "--definitions",

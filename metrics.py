@@ -205,6 +205,16 @@ class Device:
             times = self.elapsed_time_list  # a published summary with an evaluation in every round
         return list(zip(times or [], self.accuracy_list, strict=False))
 
+    def evaluated_every(self, rounds: int) -> Device:
+        """With the times of its accuracies, where the summary does not say them: those of every `rounds`-th round.
+
+        Itself where they are known, or where there are more or fewer accuracies than that.
+        """
+        times = self.elapsed_time_list[rounds - 1 :: rounds]
+        if self.curve or len(times) != len(self.accuracy_list):
+            return self
+        return dataclasses.replace(self, accuracy_time_list=times)
+
     @property
     def events(self) -> list[Event]:
         """What happened in its rounds, in order; empty where nothing did, or where its logs do not tell."""

@@ -103,7 +103,8 @@ def draw_bars(
 
 def _note(figure: Figure, text: str) -> None:
     if text:
-        figure.supxlabel(text, fontsize="small")
+        letters = int(14 * figure.get_figwidth())  # that fit into a line
+        figure.supxlabel(textwrap.fill(text, letters), fontsize="small")
 
 
 _SPLIT_HATCHES = {IID: "", NON_IID: "///"}

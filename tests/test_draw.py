@@ -27,6 +27,7 @@ import summary
 import utils
 from metrics import Event
 from report import figures
+from report.definitions import RATIO, TRAFFIC, published_note
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 
@@ -194,6 +195,9 @@ def many_devices(modes=FOUR):
     return {metrics.MODES[name]: dict.fromkeys(keys, 0.5) for name in modes}
 
 
+MARKED = [metrics.MODES["sync"]]
+
+
 def every_kind(modes):
     """A run in which everything that can be marked happened."""
     return {metrics.MODES[name]: [Event(1.5, kind, "") for kind in utils.EVENT_KINDS * 40] for name in modes}
@@ -226,11 +230,9 @@ def drawn(draw_function, *arguments):
             0.926,
             every_kind(NINE),
         ),
+        lambda: drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1", MARKED, published_note(RATIO)),
         lambda: drawn(
-            figures.draw_computing_ratio, many_devices(), "resnet50-v1", [metrics.MODES["sync"]], "* as published"
-        ),
-        lambda: drawn(
-            figures.draw_bars, {metrics.MODES["sync"]: 1.0}, "resnet50-v1", "MB/s", [metrics.MODES["sync"]], "* as so"
+            figures.draw_bars, dict.fromkeys(MARKED, 1.0), "lenet", "traffic (MB/s)", MARKED, published_note(TRAFFIC)
         ),
     ],
     ids=["fourteen devices", "four curves and a line", "fourteen devices, nine modes", "nine curves, a line and marks",
@@ -378,8 +380,23 @@ def test_summaries_of_the_published_program_are_drawn_and_nothing_is_guessed(tre
     path.write_text(json.dumps(content))
     assert draw_all(tree, "--definitions", "measured") == 0
     warnings = capsys.readouterr().err
-    assert "SSGD: its summary does not say when it was evaluated; make it anew with summary.py" in warnings
+    assert "SSGD: its summary does not say when it was evaluated (1 accuracies in 3 rounds); make it anew" in warnings
     assert "SSGD: no computing time of alpha/gpu0, beta/cpu; make its summary anew with summary.py" in warnings
+
+
+def test_the_rounds_between_evaluations_of_a_published_summary_can_be_told(tmp_path, capsys):
+    content = json.loads(six_published_devices(tmp_path).read_text())
+    content["alpha"]["gpu0"]["accuracy_list"] = [0.5, 0.7, 0.9]  # after 101, 202 and 303 of 400 rounds of 0.15 s
+    path = tmp_path / NETWORK / "async" / "Async.json"
+    path.write_text(json.dumps(content))
+    assert draw_all(tmp_path, "-e", "101") == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("ASGD"))
+    assert row.split()[6] == "45.0"  # to 0.80: round 303
+    assert "accuracy-iid.png" in saved(tmp_path)
+    for other in ("100", "150"):
+        assert draw_all(tmp_path, "-e", other) == 0
+        assert "(3 accuracies in 400 rounds); make it anew with summary.py, or give the -e" in capsys.readouterr().err
+        assert "accuracy-iid.png" not in saved(tmp_path)
 
 
 def test_a_mode_without_accuracies_is_told_and_still_counted(tmp_path, capsys):

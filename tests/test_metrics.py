@@ -239,6 +239,16 @@ def test_published_summaries_with_an_accuracy_a_round_need_no_times_of_their_own
     assert device(accuracy_list=[0.5, 0.7]).curve == [(4.0, 0.5), (8.0, 0.7)]
 
 
+def test_accuracies_of_every_so_many_rounds_get_the_times_of_those_rounds():
+    lists = dict.fromkeys(("num_samples_list", "self_iters_list", "aggregate_time_list"), [1] * 5)
+    published = device(**lists, elapsed_time_list=[1.0, 2.0, 3.0, 4.0, 5.0], accuracy_list=[0.5, 0.7])
+    assert published.curve == []
+    assert published.evaluated_every(2).curve == [(2.0, 0.5), (4.0, 0.7)]
+    assert published.evaluated_every(1).curve == published.evaluated_every(3).curve == []  # 5 and 1 would be there
+    known = device(accuracy_list=[0.5], accuracy_time_list=[8.0])
+    assert known.evaluated_every(2) is known
+
+
 def test_times_that_are_not_known_are_not_guessed():
     assert device(accuracy_list=[0.7]).curve == []
 
