@@ -179,7 +179,8 @@ def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
     if not isinstance(run, dict):
         warn(f"{path} is not a JSON object")
         return {}
-    return {key: run[key] for key in ("rank", "num_workers", "parameter_bytes") if isinstance(run.get(key), int)}
+    said = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
+    return {key: value for key, value in said.items() if isinstance(value, int) and metrics.is_quantity(value)}
 
 
 def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:

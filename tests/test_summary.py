@@ -302,7 +302,7 @@ def test_the_size_of_the_model_goes_into_the_summary(tmp_path):
     assert read(folder / "Sync.json")["a"]["cpu"]["parameter_bytes"] == 246824
 
 
-@pytest.mark.parametrize("text", ['{"rank": 0, "num', "[0]", '{"rank": "none"}'])
+@pytest.mark.parametrize("text", ['{"rank": 0, "num', "[0]", '{"rank": "none"}', '{"rank": -1, "parameter_bytes": -8}'])
 def test_a_damaged_run_file_costs_only_the_rank(tmp_path, text):
     folder = tmp_path / NETWORK / "sync"
     (write_device(folder / "a" / "cpu", [sync_round(1, 10.0)]) / "run.json").write_text(text)
