@@ -176,7 +176,7 @@ class Device:
         if self.elapsed_time_list[-1] <= 0:  # published ones are whole seconds, so that short rounds end at 0
             raise ValueError("the last elapsed time is not above 0")
         if self.parameter_bytes is not None and not is_quantity(self.parameter_bytes):
-            raise ValueError(f"parameter_bytes is {reprlib.repr(self.parameter_bytes)}, but should be a number from 0 on")
+            raise ValueError(f"parameter_bytes is {reprlib.repr(self.parameter_bytes)}, but should be a number")
 
     @classmethod
     def from_json(cls, value: Any) -> Device:
