@@ -9,9 +9,10 @@ metrics.py, the table and the figures made in report/.
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from matplotlib.figure import Figure
 
 import metrics
 import summary
-from flag_types import accuracy
+from flag_types import accuracy, at_least
 from metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, distributed
-from report import tables
+from report import definitions, tables
+from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
 from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
 from summary import warning
 from utils import SetupError
@@ -118,8 +120,19 @@ def accuracy_figures(
     ]
 
 
-def bar_figures(network: str, runs: Mapping[Mode, Devices], warn: Warn) -> list[NamedFigure]:
+def bar_figures(
+    network: str, runs: Mapping[Mode, Devices], numbers: Mapping[Mode, Numbers], warn: Warn
+) -> list[NamedFigure]:
     """Throughput, traffic and computing time of distributed training; `warn` gets what is left out."""
+    numbers = {mode: numbers[mode] for mode in runs}
+    loads = {mode: its.traffic for mode, its in numbers.items()}
+    by_size = [mode for mode, its in numbers.items() if its.traffic_published]
+    by_aggregation = [mode for mode, its in numbers.items() if its.ratios_published]
+    if 0 < len(by_size) < len(runs) or 0 < len(by_aggregation) < len(runs):
+        warn(
+            f"numbers with {MARK} follow the published definition, the others are measured: compare them with "
+            "--definitions published"
+        )
     return [
         (
             "throughput",
@@ -128,30 +141,38 @@ def bar_figures(network: str, runs: Mapping[Mode, Devices], warn: Warn) -> list[
         ),
         (
             "traffic",
-            _known({mode: metrics.traffic(devices.values()) for mode, devices in runs.items()}, warn),
-            partial(draw_bars, title=network, label="traffic load (MB/s)"),
+            _known(loads, by_size, warn),
+            partial(
+                draw_bars,
+                title=network,
+                label="traffic load (MB/s)",
+                marked=by_size,
+                note=published_note(TRAFFIC),
+            ),
         ),
         (
             "computing-time",
-            {mode: ratios for mode, devices in runs.items() if (ratios := _ratios(mode, devices, warn))},
-            partial(draw_computing_ratio, title=network),
+            {mode: ratios for mode, devices in runs.items() if (ratios := _ratios(mode, devices, numbers[mode], warn))},
+            partial(draw_computing_ratio, title=network, marked=by_aggregation, note=published_note(RATIO)),
         ),
     ]
 
 
-def _known(loads: Mapping[Mode, float | None], warn: Warn) -> dict[Mode, float]:
+def _known(loads: Mapping[Mode, float | None], by_size: Collection[Mode], warn: Warn) -> dict[Mode, float]:
     for mode, load in loads.items():
         if load is None:
-            warn(f"{mode.title} left out of the traffic figure: its logs do not count the bytes of every worker")
+            lack = "do not count the bytes of every worker"
+            if mode in by_size:
+                lack += ", nor say how large the model is: give it with --model-bytes"
+            warn(f"{mode.title} left out of the traffic figure: its logs {lack}")
     return {mode: load for mode, load in loads.items() if load is not None}
 
 
-def _ratios(mode: Mode, devices: Devices, warn: Warn) -> dict[tuple[str, str], float]:
-    ratios = {key: metrics.computing_ratio(device) for key, device in devices.items()}
-    unknown = ["/".join(key) for key, ratio in ratios.items() if ratio is None]
+def _ratios(mode: Mode, devices: Devices, numbers: Numbers, warn: Warn) -> Mapping[tuple[str, str], float]:
+    unknown = ["/".join(key) for key in devices if key not in numbers.ratios]
     if unknown:
         warn(f"{mode.title}: no computing time of {', '.join(unknown)}; make its summary anew with summary.py")
-    return {key: ratio for key, ratio in ratios.items() if ratio is not None}
+    return numbers.ratios
 
 
 def save_figures(
@@ -194,36 +215,50 @@ def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
 # -------------------------------------------------------------------------------------------- command line
 
 
-def _draw(base: Path, network: str, out: Path | None, target: float, show: bool) -> None:
+def _draw(options: argparse.Namespace) -> None:
+    base, network, target = options.base, options.network, options.target
     network_folder = summary.find_network(base, network)
     runs = read_summaries(network_folder, base, warning)
-    evaluators = {mode: evaluator(mode, devices, warning) for mode, devices in runs.items()}
+    model_bytes = options.model_bytes or MODEL_BYTES.get(network)
+    numbers = {mode: definitions.numbers(devices, options.definitions, model_bytes) for mode, devices in runs.items()}
+    evaluators = {mode: evaluator(mode, devices, options.eval_duration, warning) for mode, devices in runs.items()}
     curves = {mode: device.curve if device else [] for mode, device in evaluators.items()}
     events = {mode: device.events for mode, device in evaluators.items() if device}
-    print(f"{network}\n{tables.table(runs, curves, target)}")
+    print(f"{network}\n{tables.table(runs, numbers, curves, target)}")
     absent = [mode.name for mode in MODES.values() if mode not in runs and not _has_logs(network_folder / mode.name)]
     print(f"no logs of: {', '.join(absent)}\n" if absent else "")
     print(f"Speed-up over {SSGD.title}, as time to test accuracy {tables.accuracy_text(target)}:")
     print("\n".join(tables.speed_up_lines(curves, target)) or "nothing to compare", end="\n\n")
 
     standalone = read_standalone(network_folder, warning)
-    figures = accuracy_figures(network, curves, events, standalone) + bar_figures(network, distributed(runs), warning)
-    new_figure = _window_figure(warning) if show else None
+    figures = accuracy_figures(network, curves, events, standalone)
+    figures += bar_figures(network, distributed(runs), numbers, warning)
+    new_figure = _window_figure(warning) if options.show else None
     with mpl.rc_context(STYLE):
-        save_figures(figures, out or network_folder / "figures", new_figure or Figure, print)
+        save_figures(figures, options.out or network_folder / "figures", new_figure or Figure, print)
         if new_figure is not None:
             from matplotlib import pyplot
 
             pyplot.show()
 
 
-def evaluator(mode: Mode, devices: Devices, warn: Warn) -> Device | None:
-    """The device whose curve is drawn, with its events; None where none evaluated. `warn` gets what it lacks."""
+def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:
+    """The device whose curve is drawn, with its events; None where none evaluated. `warn` gets what it lacks.
+
+    Args:
+        eval_duration: rounds between two evaluations, of a summary that does not say when they were.
+    """
     device = metrics.evaluating_device(devices, warn)
     if device is None:
         warn(f"{mode.title} has no accuracies: no worker evaluated, or its logs are not there")
-    elif not device.curve:
-        warn(f"{mode.title}: its summary does not say when it was evaluated; make it anew with summary.py")
+        return None
+    device = device.evaluated_every(eval_duration)
+    if not device.curve:
+        counts = f"{len(device.accuracy_list)} accuracies in {len(device.elapsed_time_list)} rounds"
+        warn(
+            f"{mode.title}: its summary does not say when it was evaluated ({counts}); make it anew with summary.py, "
+            "or give the -e that it was trained with as -e"
+        )
     return device
 
 
@@ -234,9 +269,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
     )
+    parser.add_argument(
+        "-e",
+        "--eval-duration",
+        type=at_least(1),
+        default=1,
+        help="rounds between two evaluations in a summary of the published program, which does not say (%(default)s)",
+    )
+    parser.add_argument(
+        "--definitions",
+        choices=DEFINITIONS,
+        default=AUTO,
+        help="what traffic and computing ratio are: as measured here, as the published figures have them, or measured "
+        "where the summary has what that needs (%(default)s)",
+    )
+    parser.add_argument(
+        "--model-bytes",
+        type=at_least(1),
+        help="size of the model, for the published traffic where a summary does not say it "
+        "(known for the networks of main.py on Fashion-MNIST)",
+    )
     parser.add_argument("--show", action="store_true", help="also open the figures in windows")
     options = parser.parse_args(arguments)
-    return summary.run_tool(lambda: _draw(options.base, options.network, options.out, options.target, options.show))
+    return summary.run_tool(lambda: _draw(options))
 
 
 if __name__ == "__main__":

@@ -152,6 +152,7 @@ class Device:
     bytes_pulled_list: list[int] | None = None
     rank: int | None = None
     num_workers: int | None = None  # of the whole job
+    parameter_bytes: int | None = None  # size of the model
     steps_list: list[int] | None = None  # local steps that were begun, complete or abandoned
     lost_steps_list: list[int] | None = None  # those abandoned, dropped or to be done again; perhaps of earlier rounds
     event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text]; as many as happened
@@ -172,8 +173,10 @@ class Device:
                 raise ValueError(f"{name} has {len(values)} entries, {expected} {len(lists[expected])}")
         if not self.elapsed_time_list:
             raise ValueError("not one round")
-        if min(self.elapsed_time_list + (self.accuracy_time_list or [])) <= 0:
-            raise ValueError("an elapsed time is not above 0")
+        if self.elapsed_time_list[-1] <= 0:  # published ones are whole seconds, so that short rounds end at 0
+            raise ValueError("the last elapsed time is not above 0")
+        if self.parameter_bytes is not None and not is_quantity(self.parameter_bytes):
+            raise ValueError(f"parameter_bytes is {reprlib.repr(self.parameter_bytes)}, but should be a number")
 
     @classmethod
     def from_json(cls, value: Any) -> Device:
@@ -201,6 +204,16 @@ class Device:
         if times is None and len(self.accuracy_list) == len(self.elapsed_time_list):
             times = self.elapsed_time_list  # a published summary with an evaluation in every round
         return list(zip(times or [], self.accuracy_list, strict=False))
+
+    def evaluated_every(self, rounds: int) -> Device:
+        """With the times of its accuracies, where the summary does not say them: those of every `rounds`-th round.
+
+        Itself where they are known, or where there are more or fewer accuracies than that.
+        """
+        times = self.elapsed_time_list[rounds - 1 :: rounds]
+        if self.curve or len(times) != len(self.accuracy_list):
+            return self
+        return dataclasses.replace(self, accuracy_time_list=times)
 
     @property
     def events(self) -> list[Event]:
@@ -273,6 +286,22 @@ def traffic(devices: Collection[Device]) -> float | None:
     return total_bytes / 1e6 / duration(devices)
 
 
+def published_traffic(devices: Collection[Device], model_bytes: float | None) -> float | None:
+    """MB per second as the published figures have it: the model's size once a worker and round, over the duration.
+
+    Args:
+        devices: all workers.
+        model_bytes: size of the model where a worker's summary does not say it. None where it is not known either.
+    """
+    total_bytes = 0.0
+    for device in devices:
+        size = device.parameter_bytes or model_bytes
+        if size is None:
+            return None
+        total_bytes += size * len(device.elapsed_time_list)
+    return total_bytes / 1e6 / duration(devices)
+
+
 def computing_ratio(device: Device) -> float | None:
     """Share of its elapsed time that a worker computed: get_batch, forward and backward, local update.
 
@@ -281,6 +310,15 @@ def computing_ratio(device: Device) -> float | None:
     if device.computing_time_list is None:
         return None
     return sum(device.computing_time_list) / device.elapsed_time_list[-1]
+
+
+def published_computing_ratio(device: Device) -> float:
+    """Share of its elapsed time that a worker did not aggregate, as the published figures have it.
+
+    So evaluation, loading and waiting for the state server count as computing. An elapsed time that was rounded down
+    can be below the aggregation's: then it is 0.
+    """
+    return max(0.0, 1 - sum(device.aggregate_time_list) / device.elapsed_time_list[-1])
 
 
 def lost_share(devices: Collection[Device]) -> float | None:
@@ -309,9 +347,11 @@ def speed_up(baseline: Curve, curve: Curve, target: float) -> SpeedUp | None:
     """How much sooner `curve` reaches test accuracy `target` than `baseline`.
 
     A run that did not reach it would have needed more than the time of its last evaluation, which bounds the factor.
-    None where neither reached the target, or where one of the two has no evaluation.
+    None where neither reached the target, where one of the two has no evaluation, or where a time was rounded to 0.
     """
     baseline_s, curve_s = time_to_accuracy(baseline, target), time_to_accuracy(curve, target)
+    if 0 in (baseline_s, curve_s):
+        return None
     if baseline_s is not None and curve_s is not None:
         return SpeedUp(baseline_s / curve_s, "")
     if curve_s is not None and baseline:

@@ -167,7 +167,7 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
 
 
 def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
-    """Rank and number of workers, where run.json has them; logs of the published program have no run.json."""
+    """Rank, number of workers and size of the model, where there is a run.json: published logs have none."""
     path = folder / utils.RUN_FILE
     if not path.exists():
         return {}
@@ -179,7 +179,8 @@ def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
     if not isinstance(run, dict):
         warn(f"{path} is not a JSON object")
         return {}
-    return {key: run[key] for key in ("rank", "num_workers") if isinstance(run.get(key), int)}
+    said = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
+    return {key: value for key, value in said.items() if isinstance(value, int) and metrics.is_quantity(value)}
 
 
 def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from metrics import IID, LOCAL, NON_IID, Curve, Event, Mode
+from report.definitions import mark
 from report.marks import draw_marks, place_marks
 from summary import natural_order
 
@@ -69,8 +70,13 @@ def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -
     return rows
 
 
-def draw_bars(figure: Figure, values: Mapping[Mode, float], title: str, label: str) -> None:
-    """One bar a mode; an algorithm's runs on both splits stand side by side."""
+def draw_bars(
+    figure: Figure, values: Mapping[Mode, float], title: str, label: str, marked: Collection[Mode] = (), note: str = ""
+) -> None:
+    """One bar a mode; an algorithm's runs on both splits stand side by side.
+
+    The numbers of the `marked` modes follow the published definition; `note` says below the axes what it is.
+    """
     algorithms = list(dict.fromkeys(mode.algorithm for mode in values))
     figure.set_size_inches(1.8 + 1.2 * len(algorithms), 4.0)
     axes = figure.add_subplot()
@@ -80,7 +86,7 @@ def draw_bars(figure: Figure, values: Mapping[Mode, float], title: str, label: s
         x = algorithms.index(mode.algorithm) + (splits.index(mode.split) - (len(splits) - 1) / 2) * width
         hatch = _SPLIT_HATCHES[mode.split] if len(splits) > 1 else ""
         bar = axes.bar(x, value, 0.92 * width, color=mode.algorithm.colour, hatch=hatch, edgecolor="white")
-        axes.bar_label(bar, fmt=_short_number, padding=2)
+        axes.bar_label(bar, labels=[mark(_short_number(value), mode in marked)], padding=2)
     axes.set_title(title, loc="left", fontsize="medium")
     axes.set_xticks(range(len(algorithms)), [textwrap.fill(algorithm.title, 12) for algorithm in algorithms])
     axes.set_xlim(-0.6, len(algorithms) - 0.4)
@@ -92,6 +98,13 @@ def draw_bars(figure: Figure, values: Mapping[Mode, float], title: str, label: s
             Patch(facecolor="grey", edgecolor="white", hatch=_SPLIT_HATCHES[split], label=split) for split in splits
         ]
         figure.legend(handles=keys, loc="outside upper center", ncols=len(keys))
+    _note(figure, note if marked else "")
+
+
+def _note(figure: Figure, text: str) -> None:
+    if text:
+        letters = int(14 * figure.get_figwidth())  # that fit into a line
+        figure.supxlabel(textwrap.fill(text, letters), fontsize="small")
 
 
 _SPLIT_HATCHES = {IID: "", NON_IID: "///"}
@@ -105,8 +118,17 @@ def _short_number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def draw_computing_ratio(figure: Figure, runs: Mapping[Mode, Mapping[tuple[str, str], float]], title: str) -> None:
-    """Computing time ratio: a group of bars for each device, a bar for each mode, a row of axes for each split."""
+def draw_computing_ratio(
+    figure: Figure,
+    runs: Mapping[Mode, Mapping[tuple[str, str], float]],
+    title: str,
+    marked: Collection[Mode] = (),
+    note: str = "",
+) -> None:
+    """Computing time ratio: a group of bars for each device, a bar for each mode, a row of axes for each split.
+
+    `marked` and `note` as in draw_bars; the mark is in the legend.
+    """
     splits = _splits(runs)
     keys = sorted({key for ratios in runs.values() for key in ratios}, key=lambda key: [*map(natural_order, key)])
     labels = device_labels(keys)
@@ -119,7 +141,8 @@ def draw_computing_ratio(figure: Figure, runs: Mapping[Mode, Mapping[tuple[str, 
         width = 0.8 / len(modes)
         for number, mode in enumerate(modes):
             look = mode.algorithm
-            handles[mode.algorithm] = axes.bar(
+            name = mark(look.title, mode in marked)
+            handles[name] = axes.bar(
                 [keys.index(key) + (number - (len(modes) - 1) / 2) * width for key in runs[mode]],
                 list(runs[mode].values()),
                 width,
@@ -127,7 +150,7 @@ def draw_computing_ratio(figure: Figure, runs: Mapping[Mode, Mapping[tuple[str, 
                 hatch=look.hatch,
                 edgecolor="white",
                 linewidth=0.5,
-                label=look.title,
+                label=name,
             )
         axes.set_title(f"{title}, {split}", loc="left", fontsize="medium")
         axes.set_ylabel("computing time ratio")
@@ -141,6 +164,7 @@ def draw_computing_ratio(figure: Figure, runs: Mapping[Mode, Mapping[tuple[str, 
             text.set(ha="right", rotation_mode="anchor")
     rows[-1].set_xlim(-0.6, len(keys) - 0.4)
     _legend(figure, list(handles.values()), 5, loc="outside upper center")
+    _note(figure, note if marked else "")
 
 
 def device_labels(keys: Sequence[tuple[str, str]]) -> list[str]:

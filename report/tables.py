@@ -7,34 +7,38 @@ from collections.abc import Callable, Collection, Mapping
 
 import metrics
 from metrics import SSGD, Curve, Devices, Mode, SpeedUp, distributed
+from report.definitions import Numbers, mark, notes
 
 
-def table(runs: Mapping[Mode, Devices], curves: Mapping[Mode, Curve], target: float) -> str:
-    """The numbers behind the figures, one row a mode; `-` where the logs do not have them."""
+def table(
+    runs: Mapping[Mode, Devices], numbers: Mapping[Mode, Numbers], curves: Mapping[Mode, Curve], target: float
+) -> str:
+    """The numbers behind the figures, one row a mode; `-` where the logs do not have them.
+
+    Below it stands which definition the numbers follow that have two.
+    """
     time_column = f"s to {accuracy_text(target)}"
     rows = [["mode", "rounds", "samples/s", "MB/s", "final acc.", "best acc.", time_column, "computing ratio", "lost"]]
     for mode, devices in runs.items():
         workers = devices.values()
-        load, lost = metrics.traffic(workers), metrics.lost_share(workers)
-        ratios = [ratio for worker in workers if (ratio := metrics.computing_ratio(worker)) is not None]
+        its, lost = numbers[mode], metrics.lost_share(workers)
         accuracies = [accuracy for _, accuracy in curves[mode]]
         rows.append(
             [
                 mode.title,
                 span([len(worker.elapsed_time_list) for worker in workers]),
                 f"{metrics.throughput(workers):.1f}",
-                "-" if load is None else f"{load:.2f}",
+                "-" if its.traffic is None else mark(f"{its.traffic:.2f}", its.traffic_published),
                 f"{accuracies[-1]:.4f}" if accuracies else "-",
                 f"{max(accuracies):.4f}" if accuracies else "-",
                 _time_text(curves[mode], target),
-                span(ratios, ".2f") if ratios else "-",
+                mark(span(its.ratios.values(), ".2f"), its.ratios_published) if its.ratios else "-",
                 "-" if lost is None else f"{lost:.1%}",
             ]
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    )
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    return "\n".join([*lines, *notes(numbers.values())])
 
 
 def span(values: Collection[float], form: str = "") -> str:
@@ -77,6 +81,8 @@ def _speed_up_text(mode: Mode, curve: Curve, baseline: Mode, baseline_curve: Cur
         if not its_curve:
             return f"unknown: {title} has no accuracies"
     gain = metrics.speed_up(baseline_curve, curve, target)
+    if 0 in [metrics.time_to_accuracy(its_curve, target) for _, its_curve in sides]:
+        return f"unknown: a time to {goal} is 0 s, rounded to whole seconds in the summary"
     if gain is None:
         best = ", ".join(f"{title} {max(accuracy for _, accuracy in its_curve):.4f}" for title, its_curve in sides)
         return f"unknown: neither reached {goal}; at best {best}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metrics import Device
+from metrics import MODES, Device, Mode
 
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = "lenet"
@@ -82,6 +82,36 @@ def write_sync(base: Path, mode: str = "sync", accuracies: Sequence[float] = (0.
     )
     write_device(folder / "beta" / "cpu", [sync_round(n, 12.0 * n) for n in range(1, len(accuracies) + 1)])
     return folder
+
+
+def published_device(rounds: int, round_s: float, samples: int = 64, accuracy: bool = False) -> dict[str, Any]:
+    """A device in a summary of the published program, which has whole seconds and no other keys.
+
+    Rounds of `round_s` seconds, a quarter of which is aggregation.
+    """
+    return {
+        "accuracy_list": [round(0.9 * number / rounds, 3) for number in range(1, rounds + 1)] if accuracy else [],
+        "num_samples_list": [samples] * rounds,
+        "self_iters_list": [1] * rounds,
+        "elapsed_time_list": [round(number * round_s) for number in range(1, rounds + 1)],
+        "aggregate_time_list": [round_s / 4] * rounds,
+    }
+
+
+def write_published(base: Path, mode: Mode, hosts: Mapping[str, Mapping[str, dict[str, Any]]]) -> Path:
+    """Writes a mode's summary as the published program does; its logs are not there."""
+    path = base / NETWORK / mode.name / mode.file_name
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(hosts))
+    return path
+
+
+def six_published_devices(base: Path) -> Path:
+    """ASGD on two hosts with a CPU and two GPUs each, for 60 s: the GPUs' rounds take 0.15 s, the CPUs' 4 s."""
+    fast, slow = published_device(400, 0.15), published_device(15, 4.0)
+    first = published_device(400, 0.15, accuracy=True)
+    hosts = {"alpha": {"cpu": slow, "gpu0": first, "gpu1": fast}, "beta": {"cpu": slow, "gpu0": fast, "gpu1": fast}}
+    return write_published(base, MODES["async"], hosts)
 
 
 def device(**lists: Any) -> Device:

@@ -6,7 +6,17 @@ import sys
 from functools import partial
 
 import pytest
-from log_tree import NETWORK, ROOT, run_program, sync_round, write_device, write_esync, write_sync
+from log_tree import (
+    NETWORK,
+    ROOT,
+    run_program,
+    six_published_devices,
+    sync_round,
+    write_device,
+    write_esync,
+    write_published,
+    write_sync,
+)
 from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -17,6 +27,7 @@ import summary
 import utils
 from metrics import Event
 from report import figures
+from report.definitions import RATIO, TRAFFIC, published_note
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 
@@ -62,11 +73,14 @@ def test_the_table_holds_the_numbers_worked_by_hand(real_run):
     _, result = real_run
     lines = result.stdout.splitlines()
     at = lines.index(NETWORK)
-    # ESync: 512 samples and 16 MB in 10 s. SSGD: 384 samples in 36 s, 0.75 of 12 s computing; its bytes are not known.
-    assert lines[at + 1 : at + 4] == [
-        "mode   rounds  samples/s  MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
-        "ESync       2       51.2  1.60      0.8000     0.8000        8.0       0.20..0.75  0.0%",
-        "SSGD        3       10.7     -      0.7500     0.8000       24.0             0.06  0.0%",
+    # ESync: 512 samples and 16 MB in 10 s. SSGD: 384 samples in 36 s, 0.75 of 12 s computing; its bytes were not
+    # counted, so 6 times the 246,824 bytes of LeNet.
+    assert lines[at + 1 : at + 6] == [
+        "mode   rounds  samples/s   MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
+        "ESync       2       51.2   1.60      0.8000     0.8000        8.0       0.20..0.75  0.0%",
+        "SSGD        3       10.7  0.04*      0.7500     0.8000       24.0             0.06  0.0%",
+        "MB/s = bytes pushed and pulled; computing ratio = time of batches, passes and local updates / elapsed time",
+        "* as published: MB/s = the model's size once a worker and round",
     ]
     absent = [name for name in metrics.MODES if name not in ("esync", "sync")]
     assert f"no logs of: {', '.join(absent)}" in lines
@@ -156,6 +170,21 @@ def test_bars_are_as_high_as_the_numbers():
     assert [text.get_text() for text in axes.get_xticklabels()] == ["ESync", "SSGD"]
 
 
+def test_figures_mark_the_numbers_of_the_published_definition_and_say_what_it_is():
+    esync, sync = metrics.MODES["esync"], metrics.MODES["sync"]
+    figure = Figure()
+    figures.draw_bars(figure, {esync: 51.2, sync: 10.7}, "lenet", "traffic load (MB/s)", [sync], "* as published")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["51.2", "10.7*"]
+    assert figure.get_supxlabel() == "* as published"
+    figure, ratios = Figure(), {("a", "cpu"): 0.5}
+    figures.draw_computing_ratio(figure, {esync: ratios, sync: ratios}, "lenet", [sync], "* as published")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ESync", "SSGD*"]
+    assert figure.get_supxlabel() == "* as published"
+    figure = Figure()
+    figures.draw_computing_ratio(figure, {esync: ratios}, "lenet", [], "* as published")
+    assert figure.get_supxlabel() == ""
+
+
 FOUR = ("esync", "sync", "async", "dcasgd")
 NINE = [algorithm.name for algorithm in metrics.DISTRIBUTED]
 
@@ -164,6 +193,9 @@ def many_devices(modes=FOUR):
     hosts = ("node-17.cluster.example.org", "node-18.cluster.example.org")
     keys = [(host, f"gpu{number}") for host in hosts for number in range(7)]
     return {metrics.MODES[name]: dict.fromkeys(keys, 0.5) for name in modes}
+
+
+MARKED = [metrics.MODES["sync"]]
 
 
 def every_kind(modes):
@@ -198,13 +230,19 @@ def drawn(draw_function, *arguments):
             0.926,
             every_kind(NINE),
         ),
+        lambda: drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1", MARKED, published_note(RATIO)),
+        lambda: drawn(
+            figures.draw_bars, dict.fromkeys(MARKED, 1.0), "lenet", "traffic (MB/s)", MARKED, published_note(TRAFFIC)
+        ),
     ],
-    ids=["fourteen devices", "four curves and a line", "fourteen devices, nine modes", "nine curves, a line and marks"],
+    ids=["fourteen devices", "four curves and a line", "fourteen devices, nine modes", "nine curves, a line and marks",
+         "a note below fourteen devices", "a note below a bar"],
 )
 def test_legends_and_labels_cover_nothing_and_are_not_cut_off(figure):
     figure = figure()
     axes = figure.axes[0]
     legends = [legend.get_window_extent() for legend in figure.legends]
+    legends += [note.get_window_extent() for note in figure.texts if note.get_text()]
     for box in (*legends, axes.get_tightbbox()):
         assert box.x0 >= 0
         assert box.y0 >= 0
@@ -247,10 +285,51 @@ def read_all(base):
     return {mode.name: devices for mode, devices in runs.items()}, warnings
 
 
-def test_logs_without_byte_counts_are_left_out_of_the_traffic_figure(real_run):
+def test_numbers_of_two_definitions_side_by_side_are_told(real_run):
     _, result = real_run
+    warning = "warning: numbers with * follow the published definition, the others are measured: compare them with "
+    assert f"{warning}--definitions published" in result.stderr.splitlines()
+
+
+def test_logs_without_byte_counts_are_left_out_of_the_measured_traffic(tree, capsys):
+    assert draw_all(tree, "--definitions", "measured") == 0
+    output = capsys.readouterr()
     warning = "warning: SSGD left out of the traffic figure: its logs do not count the bytes of every worker"
-    assert warning in result.stderr.splitlines()
+    assert warning in output.err.splitlines()
+    assert "*" not in output.out
+
+
+def test_a_model_of_unknown_size_can_be_told(tree, capsys):
+    (tree / NETWORK).rename(tree / "mine")
+    assert draw.main(["-b", str(tree), "-n", "mine"]) == 0
+    assert "nor say how large the model is: give it with --model-bytes" in capsys.readouterr().err
+    assert draw.main(["-b", str(tree), "-n", "mine", "--model-bytes", "60000000"]) == 0
+    output = capsys.readouterr()
+    assert "10.00*" in output.out  # 6 times 60 MB in 36 s
+    assert "--model-bytes" not in output.err
+
+
+def test_the_size_of_the_model_is_taken_from_our_own_logs(tmp_path, capsys):
+    run = {"rank": 0, "num_workers": 1, "parameter_bytes": 7_000_000}
+    write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 10.0), sync_round(2, 20.0)], run)
+    summarise(tmp_path)
+    assert draw_all(tmp_path, "--definitions", "published") == 0
+    assert "0.70*" in capsys.readouterr().out  # 2 times 7 MB in 20 s
+
+
+def test_five_figures_and_the_right_numbers_come_from_published_summaries_alone(tmp_path, capsys):
+    """Six devices, of which four have rounds that end before the first full second."""
+    path = six_published_devices(tmp_path)
+    content = json.loads(path.read_text())
+    for name in ("esync", "sync-niid"):
+        write_published(tmp_path, metrics.MODES[name], content)
+    assert draw_all(tmp_path) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    # (4 * 400 + 2 * 15) * 64 samples in 60 s; as many times 246,824 bytes; three quarters without aggregation.
+    row = next(line for line in output.out.splitlines() if line.startswith("ASGD"))
+    assert row.split() == ["ASGD", "15..400", "1738.7", "6.71*", "0.9000", "0.9000", "53.0", "0.75*", "-"]
+    assert saved(tmp_path) == sorted(f"{name}.{kind}" for name in FIGURES for kind in ("png", "pdf"))
 
 
 def test_logs_without_a_summary_come_with_the_command_that_makes_it(tree):
@@ -299,10 +378,25 @@ def test_summaries_of_the_published_program_are_drawn_and_nothing_is_guessed(tre
             del device["accuracy_time_list"], device["computing_time_list"]
     content["alpha"]["gpu0"]["accuracy_list"] = [0.8]  # evaluated in one of the three rounds: which?
     path.write_text(json.dumps(content))
-    assert draw_all(tree) == 0
+    assert draw_all(tree, "--definitions", "measured") == 0
     warnings = capsys.readouterr().err
-    assert "SSGD: its summary does not say when it was evaluated; make it anew with summary.py" in warnings
+    assert "SSGD: its summary does not say when it was evaluated (1 accuracies in 3 rounds); make it anew" in warnings
     assert "SSGD: no computing time of alpha/gpu0, beta/cpu; make its summary anew with summary.py" in warnings
+
+
+def test_the_rounds_between_evaluations_of_a_published_summary_can_be_told(tmp_path, capsys):
+    content = json.loads(six_published_devices(tmp_path).read_text())
+    content["alpha"]["gpu0"]["accuracy_list"] = [0.5, 0.7, 0.9]  # after 101, 202 and 303 of 400 rounds of 0.15 s
+    path = tmp_path / NETWORK / "async" / "Async.json"
+    path.write_text(json.dumps(content))
+    assert draw_all(tmp_path, "-e", "101") == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("ASGD"))
+    assert row.split()[6] == "45.0"  # to 0.80: round 303
+    assert "accuracy-iid.png" in saved(tmp_path)
+    for other in ("100", "150"):
+        assert draw_all(tmp_path, "-e", other) == 0
+        assert "(3 accuracies in 400 rounds); make it anew with summary.py, or give the -e" in capsys.readouterr().err
+        assert "accuracy-iid.png" not in saved(tmp_path)
 
 
 def test_a_mode_without_accuracies_is_told_and_still_counted(tmp_path, capsys):
@@ -310,7 +404,9 @@ def test_a_mode_without_accuracies_is_told_and_still_counted(tmp_path, capsys):
     summarise(tmp_path)
     assert draw_all(tmp_path) == 0
     assert "SSGD has no accuracies" in capsys.readouterr().err
-    assert saved(tmp_path) == ["computing-time.pdf", "computing-time.png", "throughput.pdf", "throughput.png"]
+    assert saved(tmp_path) == [
+        f"{name}.{kind}" for name in ("computing-time", "throughput", "traffic") for kind in ("pdf", "png")
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "0.9 0.91", "high", "92.6", "nan"])

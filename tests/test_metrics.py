@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_tree import FAST, NEVER, SLOW, device
+from log_tree import FAST, NEVER, SLOW, device, published_device
 
 import metrics
 from metrics import Device, Event, SpeedUp
+from report.definitions import MODEL_BYTES
 
 curves = st.lists(
     st.tuples(st.floats(0.001, 1e5), st.floats(0, 1)), min_size=1, max_size=20, unique_by=lambda point: point[0]
@@ -105,6 +106,33 @@ def test_computing_ratio_is_computing_time_over_elapsed_time():
     assert metrics.computing_ratio(device()) is None
 
 
+def test_published_traffic_is_the_models_size_once_a_worker_and_round():
+    # 2 rounds of one worker and 3 of the other: 5 * 4 MB in 10 s.
+    other = device(num_samples_list=[1] * 3, self_iters_list=[1] * 3, elapsed_time_list=[1.0, 2.0, 10.0],
+                   aggregate_time_list=[0.0] * 3)  # fmt: skip
+    assert metrics.published_traffic([device(), other], 4e6) == 2.0
+    assert metrics.published_traffic([device(), other], None) is None
+    # What the summary says goes before: (2 * 1 + 3 * 4) MB in 10 s.
+    assert metrics.published_traffic([device(parameter_bytes=1_000_000), other], 4e6) == 1.4
+
+
+def test_the_published_traffic_of_the_published_throughput_is_the_published_one():
+    # ResNet-18 under SSGD: 45 samples/s in batches of 64 are 31 MB/s in the paper's figures.
+    rounds = round(45 / 64 * 1000)
+    lists = dict.fromkeys(("num_samples_list", "self_iters_list", "aggregate_time_list"), [1] * rounds)
+    worker = device(**lists, elapsed_time_list=[1000.0 * number / rounds for number in range(1, rounds + 1)])
+    assert round(metrics.published_traffic([worker], MODEL_BYTES["resnet18-v1"])) == 31
+
+
+def test_published_computing_ratio_is_all_but_the_aggregation():
+    assert metrics.published_computing_ratio(device()) == 1 - 1.0 / 8.0
+    assert metrics.published_computing_ratio(device(elapsed_time_list=[0, 1], aggregate_time_list=[0.6, 0.6])) == 0.0
+
+
+def test_a_round_below_half_a_second_does_not_cost_the_device():
+    assert Device.from_json(published_device(4, 0.15)).elapsed_time_list == [0, 0, 0, 1]
+
+
 def test_the_lost_share_is_that_of_the_steps_of_all_workers():
     # 5 of 100 and 1 of 20; the mean of the two shares would be another number.
     workers = [device(steps_list=[60, 40], lost_steps_list=[0, 5]), device(steps_list=[10, 10], lost_steps_list=[1, 0])]
@@ -159,6 +187,11 @@ def test_a_run_that_did_not_arrive_gives_an_upper_bound():
     assert metrics.speed_up(SLOW, NEVER, 0.8) == SpeedUp(2.4, "<")  # 24 s / more than 10 s
 
 
+def test_a_time_that_was_rounded_to_0_gives_no_speed_up():
+    assert metrics.speed_up(SLOW, [(0.0, 0.9)], 0.8) is None
+    assert metrics.speed_up([(0.0, 0.9)], SLOW, 0.8) is None
+
+
 def test_two_runs_that_did_not_arrive_have_no_speed_up():
     assert metrics.speed_up(NEVER, NEVER, 0.8) is None
     assert metrics.speed_up([], FAST, 0.8) is None
@@ -206,6 +239,16 @@ def test_published_summaries_with_an_accuracy_a_round_need_no_times_of_their_own
     assert device(accuracy_list=[0.5, 0.7]).curve == [(4.0, 0.5), (8.0, 0.7)]
 
 
+def test_accuracies_of_every_so_many_rounds_get_the_times_of_those_rounds():
+    lists = dict.fromkeys(("num_samples_list", "self_iters_list", "aggregate_time_list"), [1] * 5)
+    published = device(**lists, elapsed_time_list=[1.0, 2.0, 3.0, 4.0, 5.0], accuracy_list=[0.5, 0.7])
+    assert published.curve == []
+    assert published.evaluated_every(2).curve == [(2.0, 0.5), (4.0, 0.7)]
+    assert published.evaluated_every(1).curve == published.evaluated_every(3).curve == []  # 5 and 1 would be there
+    known = device(accuracy_list=[0.5], accuracy_time_list=[8.0])
+    assert known.evaluated_every(2) is known
+
+
 def test_times_that_are_not_known_are_not_guessed():
     assert device(accuracy_list=[0.7]).curve == []
 
@@ -239,7 +282,8 @@ def test_a_device_survives_its_json():
         ({"event_list": [["4", "switch", ""]]}, r"event \['4', 'switch', ''\] is not \[seconds, kind, text\]"),
         ({"event_list": [[4.0, "swap", ""]]}, "kind is 'swap', but should be one of release, switch, greedy"),
         ({"event_list": [[4.0, "switch", 1]]}, "the text of a switch event is 1, but should be a string"),
-        ({"elapsed_time_list": [0.0, 8.0]}, "an elapsed time is not above 0"),
+        ({"elapsed_time_list": [0.0, 0.0]}, "the last elapsed time is not above 0"),
+        ({"parameter_bytes": "big"}, "parameter_bytes is 'big', but should be a number"),
         ({"accuracy_list": [0.5], "accuracy_time_list": []}, "accuracy_time_list has 0 entries, accuracy_list 1"),
     ],
 )

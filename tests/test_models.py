@@ -6,6 +6,7 @@ import pytest
 
 import models
 from config import NETWORKS
+from report.definitions import MODEL_BYTES
 from trainer.engine import device_context, mx
 from trainer.parameters import Parameters
 from utils import SetupError
@@ -16,6 +17,14 @@ LENET_WEIGHTS = 6 * 25 + 6 + 16 * 6 * 25 + 16 + 400 * 120 + 120 + 120 * 84 + 84 
 
 def test_the_registry_holds_the_networks_of_the_command_line():
     assert tuple(models.REGISTRY) == NETWORKS
+
+
+def test_the_sizes_for_the_published_traffic_are_those_of_the_networks():
+    def size(name):
+        side = models.REGISTRY[name].input_size or 28
+        return Parameters(models.build(name, (1, side, side), mx.cpu(), seed=0)).num_bytes()
+
+    assert {name: size(name) for name in NETWORKS} == MODEL_BYTES
 
 
 @pytest.mark.parametrize("name", NETWORKS)

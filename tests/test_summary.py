@@ -295,7 +295,14 @@ def test_an_accuracy_that_is_no_number_is_told_and_left_out(tmp_path, capsys, ac
     assert "after 20.0 s is no number" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ['{"rank": 0, "num', "[0]", '{"rank": "none"}'])
+def test_the_size_of_the_model_goes_into_the_summary(tmp_path):
+    folder = tmp_path / NETWORK / "sync"
+    write_device(folder / "a" / "cpu", [sync_round(1, 10.0)], {"rank": 0, "num_workers": 1, "parameter_bytes": 246824})
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(folder / "Sync.json")["a"]["cpu"]["parameter_bytes"] == 246824
+
+
+@pytest.mark.parametrize("text", ['{"rank": 0, "num', "[0]", '{"rank": "none"}', '{"rank": -1, "parameter_bytes": -8}'])
 def test_a_damaged_run_file_costs_only_the_rank(tmp_path, text):
     folder = tmp_path / NETWORK / "sync"
     (write_device(folder / "a" / "cpu", [sync_round(1, 10.0)]) / "run.json").write_text(text)

@@ -1,6 +1,7 @@
 from log_tree import FAST, NEVER, SLOW, device
 
 import metrics
+from report import definitions as definitions_of
 from report import tables
 
 
@@ -42,6 +43,11 @@ def test_each_split_is_compared_with_ssgd_on_the_same_split():
     ]
 
 
+def test_a_time_that_was_rounded_to_0_is_not_compared():
+    [line] = speed_up_line(esync=[(0.0, 0.9)], sync=SLOW)
+    assert line == "ESync, i.i.d.: unknown: a time to 0.80 is 0 s, rounded to whole seconds in the summary"
+
+
 def test_without_ssgd_there_is_nothing_to_compare_with():
     assert speed_up_line(esync=FAST) == ["ESync, i.i.d.: unknown: no summary of SSGD on i.i.d. data"]
 
@@ -57,8 +63,38 @@ def test_the_table_is_aligned_and_marks_what_is_unknown():
     )
     short = device(num_samples_list=[1], elapsed_time_list=[8.0], self_iters_list=[1], aggregate_time_list=[0.5])
     runs = {esync: {("a", "cpu"): known}, sync: {("a", "cpu"): device(), ("b", "cpu"): short}}
-    assert tables.table(runs, {esync: FAST, sync: NEVER}, 0.8).splitlines() == [
+    assert table(runs, "measured") == [
         "mode             rounds  samples/s  MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
         "ESync                 2       16.0  2.00      0.8000     0.8000        8.0             0.75  1.3%",
         "SSGD non-i.i.d.    1..2       16.1     -      0.6000     0.6000     > 10.0                -     -",
+        MEASURED,
     ]
+    # By the published definitions ESync has 2 * 2 MB in 8 s, SSGD 3 * 2 MB; aggregation took 1 s, and 0.5 s.
+    assert table(runs, "auto", 2_000_000) == [
+        "mode             rounds  samples/s   MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
+        "ESync                 2       16.0   2.00      0.8000     0.8000        8.0             0.75  1.3%",
+        "SSGD non-i.i.d.    1..2       16.1  0.75*      0.6000     0.6000     > 10.0      0.88..0.94*     -",
+        MEASURED,
+        AS_PUBLISHED,
+    ]
+    assert table(runs, "published", 2_000_000) == [
+        "mode             rounds  samples/s   MB/s  final acc.  best acc.  s to 0.80  computing ratio  lost",
+        "ESync                 2       16.0  0.50*      0.8000     0.8000        8.0            0.88*  1.3%",
+        "SSGD non-i.i.d.    1..2       16.1  0.75*      0.6000     0.6000     > 10.0      0.88..0.94*     -",
+        AS_PUBLISHED,
+    ]
+    assert table(runs, "published")[3:] == ["* as published: computing ratio = 1 - aggregation / elapsed time"]
+
+
+MEASURED = (
+    "MB/s = bytes pushed and pulled; computing ratio = time of batches, passes and local updates / elapsed time"
+)
+AS_PUBLISHED = (
+    "* as published: MB/s = the model's size once a worker and round; "
+    "computing ratio = 1 - aggregation / elapsed time"
+)
+
+
+def table(runs, definitions, model_bytes=None):
+    numbers = {mode: definitions_of.numbers(devices, definitions, model_bytes) for mode, devices in runs.items()}
+    return tables.table(runs, numbers, dict(zip(runs, (FAST, NEVER), strict=True)), 0.8).splitlines()

@@ -1,0 +1,90 @@
+"""By which definition a run's numbers are shown: as measured here, or as the published figures have them.
+
+Summaries of the published program hold neither bytes nor computing times, so only the published definitions fit them.
+Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import metrics
+from metrics import Devices
+
+AUTO, MEASURED, PUBLISHED = "auto", "measured", "published"
+DEFINITIONS = (AUTO, MEASURED, PUBLISHED)
+MARK = "*"  # behind a number that follows the published definition
+
+# What each number is, as measured here and as published.
+TRAFFIC = ("bytes pushed and pulled", "the model's size once a worker and round")
+RATIO = ("time of batches, passes and local updates / elapsed time", "1 - aggregation / elapsed time")
+
+# Weights and BatchNorm's statistics in bytes, for one grey channel and ten classes (Fashion-MNIST, MNIST).
+MODEL_BYTES = {
+    "alexnet": 228_117_288,
+    "resnet18-v1": 44_739_880,
+    "resnet50-v1": 94_377_000,
+    "resnet50-v2": 94_241_080,
+    "mobilenet-v1": 12_954_152,
+    "mobilenet-v2": 9_085_440,
+    "inception-v3": 87_359_656,
+    "lenet": 246_824,
+}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of one run that have two definitions."""
+
+    traffic: float | None  # MB/s of all workers; None where the summary does not have what the definition needs
+    traffic_published: bool
+    ratios: Mapping[tuple[str, str], float]  # computing time ratio by host and device, of those that have it
+    ratios_published: bool
+
+
+def numbers(devices: Devices, definitions: str, model_bytes: int | None) -> Numbers:
+    """Works them out; all workers of a run by the same definition.
+
+    Args:
+        devices: of one run.
+        definitions: MEASURED, PUBLISHED, or AUTO: measured where every worker has what that needs.
+        model_bytes: size of the model where the summary does not say it.
+    """
+    workers = devices.values()
+    load = metrics.traffic(workers)
+    by_size = definitions == PUBLISHED or (definitions == AUTO and load is None)
+    ratios = {key: metrics.computing_ratio(device) for key, device in devices.items()}
+    by_aggregation = definitions == PUBLISHED or (definitions == AUTO and None in ratios.values())
+    if by_aggregation:
+        ratios = {key: metrics.published_computing_ratio(device) for key, device in devices.items()}
+    return Numbers(
+        traffic=metrics.published_traffic(workers, model_bytes) if by_size else load,
+        traffic_published=by_size,
+        ratios={key: ratio for key, ratio in ratios.items() if ratio is not None},
+        ratios_published=by_aggregation,
+    )
+
+
+def mark(text: str, published: bool) -> str:
+    """The text of a number or of a name, so that it says which definition the numbers follow."""
+    return text + MARK * published
+
+
+def published_note(definition: tuple[str, str]) -> str:
+    """What the mark means below a figure of TRAFFIC or RATIO."""
+    return f"{MARK} as published: {definition[1]}"
+
+
+def notes(runs: Collection[Numbers]) -> list[str]:
+    """What the numbers of a table are: a line for those as measured, and one for those with a mark."""
+    used = (
+        ("MB/s", TRAFFIC, {run.traffic_published for run in runs if run.traffic is not None}),
+        ("computing ratio", RATIO, {run.ratios_published for run in runs if run.ratios}),
+    )
+    lines = []
+    for published, begin in ((False, ""), (True, f"{MARK} as published: ")):
+        parts = [f"{name} = {texts[published]}" for name, texts, forms in used if published in forms]
+        if parts:
+            lines.append(begin + "; ".join(parts))
+    return lines
