@@ -171,7 +171,8 @@ class Link:
     def _why_gone(self) -> str:
         self._child.wait()
         lines = [line.strip() for line in self.role.log.read_text(errors="replace").splitlines() if line.strip()]
-        said = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "it said nothing")
+        lines = lines or ["no reason was given"]
+        said = next((line for line in lines if line.startswith("error: ")), lines[-1])
         if self._child.returncode == EXIT_SETUP:
             return said.removeprefix("error: ")
         if self._child.returncode != SSH_FAILED:
