@@ -27,6 +27,19 @@ def cards() -> dict[str, str]:
     return found
 
 
+def is_here(address: str) -> bool:
+    """Whether an address or a name is this host's own."""
+    here = cards()
+    return any(known in here for known in _resolved(address))
+
+
+def _resolved(address: str) -> list[str]:
+    try:
+        return [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, socket.AF_INET)]
+    except OSError:
+        return []  # such as a name that only ssh knows
+
+
 def find(address: str, interface: str, toward: str) -> tuple[str, str]:
     """Address and card by which the other hosts of a job reach this one.
 
@@ -63,10 +76,7 @@ def _source(toward: str) -> str:
 
 def _own(address: str, here: dict[str, str]) -> str:
     """The address as given, where that is one of this host's; else the one by which ssh came; loopback at last."""
-    try:
-        named = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, socket.AF_INET)]
-    except OSError:
-        named = []
+    named = _resolved(address)
     came_by = os.environ.get("SSH_CONNECTION", "").split()[2:3]
     candidates = [known for known in (*named, *came_by) if known in here]
     # Debian gives a host's own name the address 127.0.1.1.

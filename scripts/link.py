@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from scripts import host_network
 from scripts.hosts_file import Host
 from scripts.process import Kind, Role, code_of, spawn
 from utils import EXIT_SETUP, SetupError
@@ -45,7 +46,7 @@ _ADVICE = {
 
 
 def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
-    """The command that starts the launcher's hand on a host.
+    """The command that starts the launcher's hand on a host; without ssh where the address is this machine's own.
 
     Args:
         ssh: the program and the user's own options.
@@ -61,6 +62,8 @@ def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
         f"[ -x scripts/remote.sh ] || {{ echo error: folder {quoted} has no scripts/remote.sh: "
         "put this version of the project there >&2; exit 2; }; exec scripts/remote.sh"
     )
+    if not host.user and not host.port and host_network.is_here(host.address):
+        return ["sh", "-c", script]
     return [*ssh, *options, *where, f"exec sh -c {shlex.quote(script)}"]
 
 
@@ -171,7 +174,8 @@ class Link:
     def _why_gone(self) -> str:
         self._child.wait()
         lines = [line.strip() for line in self.role.log.read_text(errors="replace").splitlines() if line.strip()]
-        said = next((line for line in lines if line.startswith("error: ")), lines[-1] if lines else "it said nothing")
+        lines = lines or ["no reason was given"]
+        said = next((line for line in lines if line.startswith("error: ")), lines[-1])
         if self._child.returncode == EXIT_SETUP:
             return said.removeprefix("error: ")
         if self._child.returncode != SSH_FAILED:

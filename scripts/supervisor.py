@@ -214,9 +214,10 @@ class Supervisor:
         lines = role.log.read_text(errors="replace").splitlines()
         reason = next((f", says: {line.strip()}" for line in reversed(lines) if _ERROR.search(line)), "")
         reason = reason if lines else ", is empty: is the disk full?"
+        log = f" Its log, {role.log}{reason}" if lines or process not in self._links else ""  # ssh may say nothing
         raise _Finished(
             EXIT_SETUP if code == EXIT_SETUP else EXIT_PEER_LOST,
-            f"error: {role.label} {_how(code)}; stopping the job. Its log, {role.log}{reason}",
+            f"error: {role.label} {_how(code)}; stopping the job.{log}",
             role.log,
         )
 

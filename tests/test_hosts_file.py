@@ -168,3 +168,14 @@ def test_a_dry_run_shows_every_command_and_starts_nothing(tmp_path, capsys):
         assert f"DMLC_ROLE={role} DMLC_PS_ROOT_URI=h1 DMLC_PS_ROOT_PORT=9999" in output
     assert f"{ROOT}/main.py -m sync" in output
     assert not (tmp_path / "logs").exists()
+
+
+def test_no_ssh_is_needed_to_the_machine_itself(tmp_path, capsys):
+    path = hosts(tmp_path, "127.0.0.1,\nh2,\n", "address,user\n")
+    assert cluster.main(["--hosts", str(path), "--dry-run", "-m", "sync"]) == EXIT_OK
+    output = capsys.readouterr().out
+    assert f"127.0.0.1: sh -c 'cd {ROOT}" in output
+    assert "h2: ssh " in output
+    path = hosts(tmp_path, "127.0.0.1,me\n", "address,user\n")
+    assert cluster.main(["--hosts", str(path), "--dry-run", "-m", "sync"]) == EXIT_OK
+    assert "127.0.0.1: ssh " in capsys.readouterr().out

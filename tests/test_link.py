@@ -165,7 +165,7 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
         ("echo 'me@h1: Permission denied (publickey).' >&2; exit 255", "ssh-copy-id me@h1.example puts one there"),
         ("echo 'Host key verification failed.' >&2; exit 255", "connect once by hand: ssh me@h1.example"),
         ("echo 'ssh: connect to host h1 port 22: Connection refused' >&2; exit 255", "Connection refused"),
-        ("exit 1", "ended with exit code 1: it said nothing"),
+        ("exit 1", "ended with exit code 1: no reason was given"),
     ],
 )
 def test_why_a_host_cannot_be_reached_is_one_line(connect, ssh, complaint):
