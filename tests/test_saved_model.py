@@ -21,7 +21,7 @@ from trainer.local import LocalTrainer
 from trainer.run_folder import RunFolder
 from trainer.saved_model import ModelSaver, SavedModel, symbol_and_parameters
 from trainer.stop import Limits
-from utils import SAVING, SetupError, read_json, read_rounds, source_commit
+from utils import SAVING, JobError, SetupError, read_json, read_rounds, source_commit
 
 RANDOM = np.random.default_rng(0)
 SAMPLES = data.Samples(RANDOM.integers(0, 256, (64, 1, 28, 28), np.uint8), RANDOM.integers(0, 10, 64, np.uint8))
@@ -36,7 +36,7 @@ def network_of(name="lenet"):
     return models.build(name, (1, 28, 28), mx.cpu(), seed=0)
 
 
-def train(folder, accuracies, *, saves=True):
+def train(folder, accuracies, *, saves=True, step_size=0.01):
     """Trains LeNet for a round an entry of `accuracies`: what the evaluation after it says. With no entry, a signal
     comes in the third round, before anything was evaluated.
 
@@ -62,7 +62,7 @@ def train(folder, accuracies, *, saves=True):
         stop_requested=lambda: not accuracies and trainer.rounds == 3,
         saver=ModelSaver(folder, network, ABOUT) if saves else None,
     )
-    trainer = LocalTrainer(job, step_size=0.01)
+    trainer = LocalTrainer(job, step_size)
     trainer.run(lambda: folder)
     return outputs
 
@@ -91,6 +91,12 @@ def test_after_a_signal_the_network_is_saved_without_an_evaluation_to_wait_for(t
     assert (final["round"], final["accuracy"]) == (3, None)
     assert loaded(tmp_path / "final.json").shape == (64, 10)
     assert not (tmp_path / "best.json").exists()
+
+
+def test_a_model_without_a_loss_is_not_the_best(tmp_path):
+    with pytest.raises(JobError, match="the loss is"):
+        train(tmp_path, [0.1, 0.2, 0.3], step_size=1e30)
+    assert read_json(tmp_path / "best.json")["round"] == 1  # in round 2 there was no number any more
 
 
 def test_saving_has_a_stage_of_its_own_in_the_logs_and_costs_nothing_where_nothing_is_saved(tmp_path):
