@@ -45,12 +45,22 @@ def _flag(
     type: Callable[[str], Any] = str,
     choices: Sequence[str] | None = None,
     mode: str | None = None,
+    counts_in: Sequence[str] = MODES,
+    of_host: bool = False,
     **more: Any,
 ) -> Any:
-    """A field of Config and its flag. With `mode` it is an error to give it in another one, where it would do nothing;
-    `more` goes to argparse."""
+    """A field of Config and its flag.
+
+    Args:
+        mode: it is an error to give the flag in another one, where it would do nothing.
+        counts_in: the modes in which it has an effect. There it must be the same on all workers of a job, ...
+        of_host: ... unless it is a matter of the worker's own host.
+        more: goes to argparse.
+    """
     arguments = {"default": default, "help": help, "type": type, "choices": choices, **more}
-    return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments, "mode": mode})
+    modes = () if of_host else (mode,) if mode else tuple(counts_in)
+    metadata = {"names": names, "arguments": arguments, "mode": mode, "equal_in": modes}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class Config:
         default=0.001,
         type=above_zero,
         help="step size of SSGD, ASGD, DC-ASGD, SSP, Sync-Switch and standalone SGD",
+        counts_in=("sync", "async", "ssp", "sync-switch", "local"),
     )
     local_lr: float = _flag(
         "-ll",
@@ -71,6 +82,7 @@ class Config:
         default=0.001,
         type=above_zero,
         help="step size of the local steps of ESync, local SGD and WBSP",
+        counts_in=("esync", "local-sgd", "wbsp"),
     )
     global_lr: float = _flag(
         "-gl",
@@ -78,15 +90,22 @@ class Config:
         default=1.0,
         type=above_zero,
         help="factor on the averaged model update of ESync and local SGD",
+        counts_in=("esync", "local-sgd"),
     )
     batch_size: int = _flag(
         "-b", "--batch-size", default=64, type=at_least(1), help="samples per step on each device"
     )
-    data_dir: str = _flag("-dd", "--data-dir", default="data", help="folder that holds the dataset's folder")
-    gpu: int = _flag("-g", "--gpu", default=0, type=at_least(0), help="id of the one GPU that this process uses")
-    cpu: int = _flag("-c", "--cpu", default=0, type=zero_or_one, help="1 trains on the CPU")
+    data_dir: str = _flag(
+        "-dd", "--data-dir", default="data", help="folder that holds the dataset's folder", of_host=True
+    )
+    gpu: int = _flag(
+        "-g", "--gpu", default=0, type=at_least(0), help="id of the one GPU that this process uses", of_host=True
+    )
+    cpu: int = _flag("-c", "--cpu", default=0, type=zero_or_one, help="1 trains on the CPU", of_host=True)
     network: str = _flag("-n", "--network", default="resnet18-v1", choices=NETWORKS, help="the network to train")
-    log_dir: str = _flag("-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it")
+    log_dir: str = _flag(
+        "-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it", of_host=True
+    )
     eval_duration: int = _flag(
         "-e", "--eval-duration", default=1, type=at_least(1), help="rounds between two evaluations (on rank 0)"
     )
@@ -97,9 +116,16 @@ class Config:
     split_by_class: int = _flag(
         "-s", "--split-by-class", default=0, type=zero_or_one, help="1: each worker has a range of classes (non-i.i.d.)"
     )
-    state_server_ip: str = _flag("-ip", "--state-server-ip", default="127.0.0.1", help="host of the state server")
+    state_server_ip: str = _flag(
+        "-ip", "--state-server-ip", default="127.0.0.1", help="host of the state server", of_host=True
+    )
     state_server_port: str = _flag(
-        "-port", "--state-server-port", default="10010", type=port, help="port of the state server"
+        "-port",
+        "--state-server-port",
+        default="10010",
+        type=port,
+        help="port of the state server",
+        of_host=True,
     )
 
     # This project's own.
@@ -109,6 +135,7 @@ class Config:
         default="",
         type=device_name,
         help="name of this worker's log folder (default: cpu, or gpu with its id)",
+        of_host=True,
     )
     eval_seconds: float = _flag(
         "--eval-seconds",
@@ -131,40 +158,59 @@ class Config:
         default=0.0,
         type=at_least(0, float),
         help="pad every local step to so many seconds: emulates a slower device",
+        of_host=True,
     )
     straggler_trace: str = _flag(
         "--straggler-trace",
         default="",
         help="CSV file (start_s,duration_s,extra_s): for a while every local step takes longer; emulates a straggler",
+        of_host=True,
     )
     dcasgd_lambda: float = _flag(
-        "--dcasgd-lambda", default=0.04, type=at_least(0, float), help="strength of DC-ASGD's delay compensation"
+        "--dcasgd-lambda",
+        default=0.04,
+        type=at_least(0, float),
+        help="strength of DC-ASGD's delay compensation",
+        counts_in=("async",),
     )
     policy: str = _flag(
         "--policy",
         default="journal",
         choices=POLICIES,
         help="ESync's rule: reach-server time (journal), or computing time and --epsilon (preprint)",
+        counts_in=("esync",),
     )
     epsilon: float = _flag(
-        "--epsilon", default=0.5, type=at_least(0, float), help="tolerance in seconds of the preprint's rule"
+        "--epsilon",
+        default=0.5,
+        type=at_least(0, float),
+        help="tolerance in seconds of the preprint's rule",
+        counts_in=("esync",),
     )
     query: str = _flag(
         "--query",
         default="non-blocking",
         choices=QUERIES,
         help="ESync's question after each local step: wait for the answer, or train on until it comes",
+        counts_in=("esync",),
     )
     query_delay: float = _flag(
         "--query-delay",
         default=0.0,
         type=at_least(0, float),
         help="seconds on top of each round trip to the state server: emulates a slower network",
+        of_host=True,
     )
     staleness: int = _flag(
-        "--staleness", default=3, type=at_least(0), help="ssp: steps that a worker may be ahead of the slowest"
+        "--staleness",
+        default=3,
+        type=at_least(0),
+        help="ssp: steps that a worker may be ahead of the slowest",
+        counts_in=("ssp",),
     )
-    sync_every: int = _flag("--sync-every", default=8, type=at_least(1), help="local-sgd: local steps a round")
+    sync_every: int = _flag(
+        "--sync-every", default=8, type=at_least(1), help="local-sgd: local steps a round", counts_in=("local-sgd",)
+    )
     wbsp_overlap: int = _flag(
         "--wbsp-overlap",
         default=0,
@@ -218,6 +264,7 @@ class Config:
         mode="sync-switch",
         metavar="FILE",
         help="sync-switch: rank 0 keeps its checkpoint there (default: checkpoint.npz in the log folder)",
+        of_host=True,
     )
     resume: int = _flag(
         "--resume",
@@ -233,6 +280,7 @@ class Config:
         default=600.0,
         type=at_least(0, float),
         help="seconds to wait for the other processes of the job at the start (0: for ever)",
+        of_host=True,
     )
 
     @property
@@ -318,6 +366,16 @@ def _check(config: Config) -> None:
         )
     if config.straggler_policy == "elastic" and "1" not in order:
         raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
+
+
+def job_setup(config: Config) -> dict[str, str]:
+    """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
+    fields = (field for field in dataclasses.fields(Config) if config.mode in field.metadata["equal_in"])
+    return {field.metadata["names"][0]: _as_typed(getattr(config, field.name)) for field in fields}
+
+
+def _as_typed(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:

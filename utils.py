@@ -67,6 +67,17 @@ def fail(message: str) -> None:
         handler.flush()
 
 
+@contextlib.contextmanager
+def die_on_error(what: str) -> Iterator[None]:
+    """Ends the process on an error in a callback or a thread, where an exception would be printed and forgotten."""
+    try:
+        yield
+    except BaseException:
+        logging.exception(what)
+        fail(what)
+        os._exit(EXIT_BUG)
+
+
 # --------------------------------------------------------------------------------------------- atomic files
 
 

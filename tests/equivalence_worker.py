@@ -31,6 +31,7 @@ from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
 from trainer.sync_switch_keeper import Settings
+from trainer.watch import prepare_environment
 from utils import Measure
 
 ROUNDS = 3
@@ -98,7 +99,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
     with (
         tempfile.TemporaryDirectory() as folder,
-        roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as store,
+        roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as (store, *_),
     ):
         mine = job(store.rank, store.num_workers)
         trainer: Trainer
@@ -144,7 +145,7 @@ def take_turns(trainer: Trainer, store, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    roles.prepare_environment()
+    prepare_environment()
     if sys.argv[1] == "local":
         train_alone(sys.argv[2])
     else:

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 import models
-from config import COORDINATED, Cluster, Config, check_job
+from config import COORDINATED, Cluster, Config, check_job, job_setup
 from trainer import data, roles, straggler_trace
 from trainer.base import DeviceFeed, Evaluator, Job
+from trainer.data import sha256
 from trainer.engine import device_context, mx
 from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
+from trainer.setups import DATA
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from utils import EXIT_OK, SetupError, setup_logging
@@ -55,9 +57,11 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         return _train(config, None, None, place)
     if any(config.ckpt_steps):
         checkpoint.check_folder()
-    with roles.joined(cluster, MODES[config.mode].store_type, config.start_timeout) as store:
-        setup_logging(f"worker {store.rank} {config.device}")
-        return _train(config, cluster, store, place)
+    setup = {**job_setup(config), DATA: data.content_hash(place.dataset)}
+    store_type = MODES[config.mode].store_type
+    with roles.joined(cluster, store_type, config.start_timeout, config.device, setup) as joined:
+        setup_logging(f"worker {joined.store.rank} {config.device}")
+        return _train(config, cluster, joined, place)
 
 
 def _workplace(config: Config, signals: SignalWatch) -> Workplace:
@@ -83,10 +87,15 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     return Workplace(context, dataset, RunFolder(config), state, trace, signals)
 
 
-def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace) -> int:
-    rank, num_workers = (store.rank, store.num_workers) if cluster else (0, 1)
+def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None, place: Workplace) -> int:
+    store = joined.store if joined else None
+    rank, num_workers = (store.rank, store.num_workers) if store else (0, 1)
     labels = place.dataset.train.labels
-    indices = data.partition(labels, rank, num_workers, bool(config.split_by_class), config.seed)
+    parts = [
+        data.partition(labels, worker, num_workers, bool(config.split_by_class), config.seed)
+        for worker in range(num_workers)
+    ]
+    indices = parts[rank]
     job = _job(config, place, indices, rank, num_workers)
     site = Site(config, job, cluster, store, place.state, len(indices) / len(labels))
     trainer = MODES[config.mode].build(site)
@@ -96,14 +105,24 @@ def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace
         config.mode, config.network, parameter_bytes, rank, num_workers, len(indices),
     )  # fmt: skip
 
+    facts: dict[str, Any] = {
+        "rank": rank,
+        "num_workers": num_workers,
+        "members": joined.members if joined else None,
+        "parameter_bytes": parameter_bytes,
+        "partition_sha256": {"this worker": sha256([indices]), "all by rank": sha256(parts)},
+    }
+
     def open_log() -> Path:
         path = place.folder.open()
         place.signals.be_patient()
-        place.folder.describe(rank, num_workers, parameter_bytes)
+        # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
+        facts["initial_weights_sha256"] = sha256(weight.asnumpy() for weight in trainer.parameters.weights)
+        place.folder.describe(facts)
         return path
 
     reason = trainer.run(open_log)
-    place.folder.describe(rank, num_workers, parameter_bytes, ended=reason)
+    place.folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, place.folder.path)
     place.signals.on_first = "this worker is done and waits for the others, so signal one of those"
     return EXIT_OK
