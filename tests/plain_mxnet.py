@@ -13,6 +13,7 @@ if role == "worker":
     total = mx.nd.zeros(3)
     store.pull(0, out=total)
     assert total.asnumpy().tolist() == [store.num_workers] * 3
+    store._barrier()  # as the workers of this project do before they leave
 else:
     from mxnet.kvstore.kvstore_server import KVStoreServer
 

@@ -185,6 +185,17 @@ def test_a_cluster_that_never_becomes_complete(tmp_path):
     assert_one_error_line(finished, "not complete after 2 s", code=EXIT_PEER_LOST)
 
 
+@pytest.mark.parametrize("role", ["scheduler", "server"])
+def test_the_scripts_of_scheduler_and_server_wait_as_long_as_they_are_told(role):
+    (port,) = free_ports(1)
+    finished = subprocess.run(
+        [ROOT / "scripts" / f"{role}.sh", "--start-timeout", "1.5"],
+        env={**os.environ, "DMLC_PS_ROOT_PORT": str(port)}, capture_output=True, text=True, timeout=DEADLINE_S,
+        check=False,
+    )  # fmt: skip
+    assert_one_error_line(finished, "not complete after 1.5 s", "waited for", code=EXIT_PEER_LOST)
+
+
 def test_earlier_logs_survive_a_start_that_fails(tmp_path):
     earlier = tmp_path / "cpu" / "iter-1.txt"
     earlier.parent.mkdir()
