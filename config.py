@@ -55,6 +55,7 @@ def _flag(
     needs: tuple[str, Any] | None = None,
     published: bool = False,
     instead: Sequence[str] = (),
+    of_host: bool = False,
     **more: Any,
 ) -> Any:
     """A field of Config and its flag.
@@ -64,10 +65,11 @@ def _flag(
         needs: a field that must have this value, else it does nothing either.
         published: the published program takes it in silence in any mode; so it gets a warning, not an error.
         instead: fields that count in the other modes, for that warning.
+        of_host: a matter of the worker's own host. All other flags must be the same on all workers of a job.
         more: goes to argparse.
     """
     arguments = {"default": default, "help": help, "type": type, "choices": choices, **more}
-    about = {"modes": tuple(modes), "needs": needs, "published": published, "instead": instead}
+    about = {"modes": tuple(modes), "needs": needs, "published": published, "instead": instead, "of_host": of_host}
     return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments, **about})
 
 
@@ -109,11 +111,17 @@ class Config:
     batch_size: int = _flag(
         "-b", "--batch-size", default=64, type=at_least(1), help="samples per step on each device"
     )
-    data_dir: str = _flag("-dd", "--data-dir", default="data", help="folder that holds the dataset's folder")
-    gpu: int = _flag("-g", "--gpu", default=0, type=at_least(0), help="id of the one GPU that this process uses")
-    cpu: int = _flag("-c", "--cpu", default=0, type=zero_or_one, help="1 trains on the CPU")
+    data_dir: str = _flag(
+        "-dd", "--data-dir", default="data", help="folder that holds the dataset's folder", of_host=True
+    )
+    gpu: int = _flag(
+        "-g", "--gpu", default=0, type=at_least(0), help="id of the one GPU that this process uses", of_host=True
+    )
+    cpu: int = _flag("-c", "--cpu", default=0, type=zero_or_one, help="1 trains on the CPU", of_host=True)
     network: str = _flag("-n", "--network", default="resnet18-v1", choices=NETWORKS, help="the network to train")
-    log_dir: str = _flag("-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it")
+    log_dir: str = _flag(
+        "-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it", of_host=True
+    )
     eval_duration: int = _flag(
         "-e", "--eval-duration", default=1, type=at_least(1), help="rounds between two evaluations (on one worker)"
     )
@@ -142,6 +150,7 @@ class Config:
         default="127.0.0.1",
         modes=COORDINATED,
         published=True,
+        of_host=True,
         help="host of the state server",
     )
     state_server_port: str = _flag(
@@ -151,6 +160,7 @@ class Config:
         type=port,
         modes=COORDINATED,
         published=True,
+        of_host=True,
         help="port of the state server",
     )
 
@@ -161,11 +171,13 @@ class Config:
         default="",
         type=device_name,
         help="name of this worker's log folder (default: cpu, or gpu with its id)",
+        of_host=True,
     )
     log_form: str = _flag(
         "--log-form",
         default="auto",
         choices=LOG_FORMS,
+        of_host=True,
         help="log of the rounds: a file iter-N.txt for each (files, as published), or a line of rounds.jsonl for each "
         "(lines); auto: lines in mode local, whose rounds are single steps, else files",
     )
@@ -180,6 +192,7 @@ class Config:
         default="auto",
         choices=EVALUATE,
         modes=DISTRIBUTED,
+        of_host=True,
         help="whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
     )
     max_rounds: int = _flag(
@@ -197,12 +210,14 @@ class Config:
         default=0.0,
         type=at_least(0, float),
         help="pad every local step to so many seconds: emulates a slower device",
+        of_host=True,
     )
     straggler_trace: str = _flag(
         "--straggler-trace",
         default="",
         help="CSV file (start_s,duration_s,extra_s,kind), emulates a straggler: for a while every local step takes "
         "longer (compute, also without that column), or each push and each pull (network)",
+        of_host=True,
     )
     dcasgd_lambda: float = _flag(
         "--dcasgd-lambda",
@@ -240,6 +255,7 @@ class Config:
         type=at_least(0, float),
         modes=COORDINATED,
         help="seconds on top of each round trip to the state server: emulates a slower network",
+        of_host=True,
     )
     staleness: int = _flag(
         "--staleness",
@@ -304,6 +320,7 @@ class Config:
         modes=("sync-switch",),
         metavar="FILE",
         help="sync-switch: rank 0 keeps its checkpoint there (default: checkpoint.npz in the log folder)",
+        of_host=True,
     )
     resume: int = _flag(
         "--resume",
@@ -320,6 +337,7 @@ class Config:
         type=at_least(0, float),
         modes=DISTRIBUTED,
         help="seconds to wait for the other processes of the job at the start (0: for ever)",
+        of_host=True,
     )
 
     @property
@@ -424,6 +442,20 @@ def _check(config: Config) -> None:
         )
     if config.straggler_policy == "elastic" and "1" not in order:
         raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
+
+
+def job_setup(config: Config) -> dict[str, str]:
+    """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
+    fields = (
+        field
+        for field in dataclasses.fields(Config)
+        if config.mode in field.metadata["modes"] and not field.metadata["of_host"]
+    )
+    return {field.metadata["names"][0]: _as_typed(getattr(config, field.name)) for field in fields}
+
+
+def _as_typed(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:

@@ -40,9 +40,10 @@ def run_role(config: Config) -> int:
     from trainer.stop import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")
-    from trainer import roles, worker
+    from trainer import worker
+    from trainer.watch import prepare_environment
 
-    roles.prepare_environment()
+    prepare_environment()
     return worker.run(config, cluster, signals)
 
 

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -75,6 +74,17 @@ def fail(message: str) -> None:
     logging.error("error: %s", message)
     for handler in logging.getLogger().handlers:
         handler.flush()
+
+
+@contextlib.contextmanager
+def die_on_error(what: str) -> Iterator[None]:
+    """Ends the process on an error in a callback or a thread, where an exception would be printed and forgotten."""
+    try:
+        yield
+    except BaseException:
+        logging.exception(what)
+        fail(what)
+        os._exit(EXIT_BUG)
 
 
 # --------------------------------------------------------------------------------------------- atomic files
@@ -140,16 +150,6 @@ def read_json(path: Path) -> Any:
 
 
 # ------------------------------------------------------------------------------------------- which program
-
-
-def source_commit() -> str | None:
-    """The commit of this project's folder; None where it is no git checkout, or git is not at hand."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--show-prefix", "HEAD"]
-    try:
-        prefix, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return None if prefix else commit  # a copy of this project inside of another one
 
 
 # ---------------------------------------------------------------------------------------------- round logs

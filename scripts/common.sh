@@ -186,9 +186,11 @@ environment variables (defaults in brackets), the same in every process of the j
   DMLC_NUM_SERVER     number of parameter servers (1)
   DMLC_NUM_WORKER     number of workers (2)
 and for this process:
-  DMLC_INTERFACE      network card to the other hosts, such as eth0 (lo where the scheduler is at 127.0.0.1, else MXNet guesses)
-  PORT                server and worker: the port that this process listens on, where a firewall is between (any)
+  DMLC_INTERFACE      network card to the other hosts, such as eth0 (lo where the scheduler is at 127.0.0.1, else the one
+                      that leads to the scheduler)
   OMP_NUM_THREADS     CPU threads; set it to 1 where several processes share a host (as many as cores)
+  PORT                port at which MXNet listens (a free one); fix it, another for each process of a host, where a
+                      firewall has to open it
   PS_VERBOSE          1 or 2: MXNet tells who connects (0)
 END
 }

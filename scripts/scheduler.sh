@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# usage: scripts/scheduler.sh
+# usage: scripts/scheduler.sh [--start-timeout SECONDS]
 #
 # The scheduler of a distributed job: one a job. The other processes meet at its address, and it ends with them.
+# --start-timeout: how long it waits for them at the start, in seconds (600; 0: for ever).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "$@"; then
     usage && role_variables && exit
 fi
-no_arguments "$@"
-run_role scheduler
+run_role scheduler "$@"

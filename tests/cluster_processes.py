@@ -49,6 +49,7 @@ class Processes:
             "DMLC_INTERFACE": "lo",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(ROOT),
         }
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._num_servers = num_servers
@@ -99,12 +100,13 @@ class Processes:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, num_workers: int, num_servers: int = 1) -> Iterator[Processes]:
-    """A cluster whose processes do not outlive the block. Scheduler and servers are started."""
+def cluster(folder: Path, num_workers: int, num_servers: int = 1, start: bool = True) -> Iterator[Processes]:
+    """A cluster whose processes do not outlive the block. Scheduler and servers are started, unless `start` says no."""
     folder.mkdir(parents=True, exist_ok=True)
     processes = Processes(folder, num_workers, num_servers)
     try:
-        processes.start_servers()
+        if start:
+            processes.start_servers()
         yield processes
     finally:
         processes.kill()

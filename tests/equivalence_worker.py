@@ -31,6 +31,7 @@ from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
 from trainer.sync_switch_keeper import Settings
+from trainer.watch import prepare_environment
 from utils import Measure
 
 ROUNDS = 3
@@ -53,6 +54,9 @@ class OneStepARound:
 
     def query(self, round_, steps, step_s, transmission_s):
         return True
+
+    def query_why(self, round_, steps, step_s, transmission_s):
+        return True, "it is a test"
 
 
 def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
@@ -100,7 +104,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
     with (
         tempfile.TemporaryDirectory() as folder,
-        roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as store,
+        roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as (store, *_),
     ):
         uneven = algorithm.endswith("-uneven")
         algorithm = algorithm.removesuffix("-uneven")
@@ -148,7 +152,7 @@ def take_turns(trainer: Trainer, store, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    roles.prepare_environment()
+    prepare_environment()
     if sys.argv[1] == "local":
         train_alone(sys.argv[2])
     else:

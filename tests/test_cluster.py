@@ -38,10 +38,14 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
     assert len(re.findall(r"round \d+, \d+ step", output)) == rounds  # one line a round, of rank 0
     folders = device_folders(tmp_path / "lenet" / mode)
     assert [folder.name for folder in folders] == ["cpu0", "cpu1", "cpu2"]
+    runs = []
     for rank, folder in enumerate(folders):
         assert list(iter_files(folder)) == list(range(1, rounds + 1))
         run = read_json(folder / RUN_FILE)
         assert (run["rank"], run["num_workers"], run["ended"]) == (rank, 3, f"{rounds} rounds done")
+        members = [(member["rank"], member["device"]) for member in run["members"]]
+        assert members == [(0, "cpu0"), (1, "cpu1"), (2, "cpu2")]
+        runs.append(run)
         records = list(read_rounds(folder, no_warnings))
         model_bytes = run["parameter_bytes"]
         assert all(model_bytes <= record["bytes_pushed"] < model_bytes + 100 for record in records)
@@ -51,6 +55,9 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
         assert all(len(record["time"]) == 1 for record in records) == (mode not in MANY_STEPS)
         if mode == "local-sgd":
             assert {(record["num_samples"], len(record["time"])) for record in records} == {(8 * 64, 8 + 1)}
+    assert len({run["initial_weights_sha256"] for run in runs}) == 1
+    assert len({run["partition_sha256"]["all by rank"] for run in runs}) == 1
+    assert len({run["partition_sha256"]["this worker"] for run in runs}) == 3
     if mode == "ssp":
         assert_within_staleness(folders[0], folders[2], staleness=3)
     last = list(read_rounds(folders[0], no_warnings))[-1]

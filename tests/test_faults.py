@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,9 @@ def test_a_worker_that_fails_after_it_has_joined_ends_the_job(tmp_path):
     assert codes == {
         "scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST, "worker1": EXIT_SETUP
     }  # fmt: skip
+    for name in ("scheduler", "server0", "worker0"):
+        assert "error: worker 1 (cpu1 on host" in processes.log(name)
+        assert "cannot be written: No such file or directory" in processes.log(name)
     assert "cannot be written: No such file or directory" in processes.log("worker1")
 
 
@@ -221,12 +225,36 @@ def test_a_cluster_that_never_becomes_complete(tmp_path):
     assert_one_error_line(finished, "not complete after 2 s", code=EXIT_PEER_LOST)
 
 
+@pytest.mark.parametrize("role", ["scheduler", "server"])
+def test_the_scripts_of_scheduler_and_server_wait_as_long_as_they_are_told(role):
+    (port,) = free_ports(1)
+    finished = subprocess.run(
+        [ROOT / "scripts" / f"{role}.sh", "--start-timeout", "1.5"],
+        env={**os.environ, "DMLC_PS_ROOT_PORT": str(port)}, capture_output=True, text=True, timeout=DEADLINE_S,
+        check=False,
+    )  # fmt: skip
+    assert_one_error_line(finished, "not complete after 1.5 s", "waited for", code=EXIT_PEER_LOST)
+
+
 def test_earlier_logs_survive_a_start_that_fails(tmp_path):
     earlier = tmp_path / "cpu" / "iter-1.txt"
     earlier.parent.mkdir()
     earlier.write_text("{}")
     assert run_main(tmp_path, "-m", "local", "-c", "1", "-dd", str(tmp_path)).returncode == EXIT_SETUP
     assert earlier.exists()
+
+
+def test_unequal_flags_end_every_process_before_a_step_is_trained(tmp_path):
+    with cluster(tmp_path, num_workers=2) as processes:
+        for rank, batch_size in enumerate(("64", "32")):
+            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}", "-b", batch_size]
+            processes.start_worker(rank, "main.py", *flags)
+        codes = processes.exit_codes()
+    assert set(codes.values()) == {EXIT_SETUP}
+    for name in codes:
+        assert f"worker cpu1 on host {socket.gethostname()} (127.0.0.1) has -b 32" in processes.log(name)
+        assert f"worker cpu0 on host {socket.gethostname()} (127.0.0.1) has -b 64" in processes.log(name)
+    assert not list(tmp_path.glob("cpu*/iter-*.txt"))
 
 
 def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
@@ -236,12 +264,32 @@ def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
             processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.05")
         wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
         processes.running["worker1"].kill()
+        begin = time.monotonic()
         codes = processes.exit_codes()
+        assert time.monotonic() - begin < 4  # heartbeats would take more than 6 s
     assert codes.pop("worker1") == -signal.SIGKILL
     assert codes == {"scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST}
-    assert "error: no sign of life from worker 1" in processes.log("scheduler")
-    for name in ("server0", "worker0"):
-        assert "error: no sign of life from the scheduler" in processes.log(name)
+    for name in codes:
+        assert f"error: worker 1 (cpu1 on host {socket.gethostname()}, 127.0.0.1) is gone" in processes.log(name)
+
+
+def test_a_frozen_worker_is_named_by_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "2")
+    with cluster(tmp_path, num_workers=2) as processes:
+        for rank in range(2):
+            flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
+            processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.05")
+        wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
+        processes.running["worker1"].send_signal(signal.SIGSTOP)
+        frozen = processes.running.pop("worker1")
+        try:
+            codes = processes.exit_codes()
+        finally:
+            frozen.kill()
+            frozen.wait()
+    assert set(codes.values()) == {EXIT_PEER_LOST}
+    for name in codes:
+        assert f"error: no sign of life from worker 1 (cpu1 on host {socket.gethostname()}" in processes.log(name)
 
 
 def children(parent):

@@ -20,6 +20,7 @@ from trainer.base import DeviceFeed, Job
 from trainer.engine import mx
 from trainer.state_client import StateClient
 from trainer.stop import Limits
+from trainer.watch import prepare_environment
 from trainer.wbsp import WBSPTrainer
 
 BATCH = 16
@@ -53,7 +54,7 @@ class Recorded(WBSPTrainer):
 def main(port: str, overlap: str, step_time: str, output: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
-    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, "dist_async", 60) as store:
+    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, "dist_async", 60) as (store, *_):
         train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
         rank = store.rank
         job = Job(
@@ -95,5 +96,5 @@ def save(trainer: Recorded, path: str) -> None:
 
 
 if __name__ == "__main__":
-    roles.prepare_environment()
+    prepare_environment()
     main(*sys.argv[1:])

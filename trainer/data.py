@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +48,19 @@ def load(name: str, data_dir: str) -> Dataset:
         SetupError: a file is missing or damaged. The message names it and what to do.
     """
     return _LOADERS[name](Path(data_dir))
+
+
+def sha256(arrays: Iterable[np.ndarray]) -> str:
+    """A hash of the content of arrays, one after the other."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def content_hash(dataset: Dataset) -> str:
+    """Of all that is trained and tested on; short enough for a message."""
+    return sha256([*dataset.train, *dataset.test])[:16]
 
 
 # --------------------------------------------------------------------------------------- MNIST's IDX files

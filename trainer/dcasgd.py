@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.engine import mx
-from trainer.roles import die_on_error
+from utils import die_on_error
 
 
 @mx.optimizer.register

@@ -6,12 +6,14 @@ import dataclasses
 import fcntl
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from config import Config
+from trainer import version
 from trainer.engine import mx
 from trainer.saved_model import saved_files
 from utils import RUN_FILE, SetupError, round_files, write_json
@@ -29,6 +31,7 @@ class RunFolder:
             SetupError: it cannot be made, or another worker that still runs writes there.
         """
         self._config = config
+        self._commit = version.commit()
         self.path = Path(config.log_dir) / config.device
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -49,15 +52,18 @@ class RunFolder:
             path.unlink(missing_ok=True)
         return self.path
 
-    def describe(self, rank: int, num_workers: int, parameter_bytes: int, ended: str | None = None) -> None:
-        """Writes run.json: what this run is, and once it has ended, why."""
+    def describe(self, facts: Mapping[str, Any], ended: str | None = None) -> None:
+        """Writes run.json: what this run is, and once it has ended, why.
+
+        Args:
+            facts: what only the trainer knows, such as its rank.
+        """
         description: dict[str, Any] = {
-            "rank": rank,
-            "num_workers": num_workers,
+            **facts,
             "host": platform.node(),
             "device": self._config.device,
-            "parameter_bytes": parameter_bytes,
             "config": dataclasses.asdict(self._config),
+            "commit": self._commit,
             "versions": {
                 "python": platform.python_version(),
                 "mxnet": mx.__version__,

@@ -20,7 +20,7 @@ import numpy as np
 
 from trainer.engine import mx
 from trainer.parameters import Exchange, wait_for
-from trainer.roles import die_on_error
+from utils import die_on_error
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 
 import models
-from config import AUTO, COORDINATED, YES, Cluster, Config, check_job
-from trainer import data, roles, straggler_trace
+from config import AUTO, COORDINATED, YES, Cluster, Config, check_job, job_setup
+from trainer import data, roles, straggler_trace, version
 from trainer.base import DeviceFeed, Evaluator, Job
+from trainer.data import sha256
 from trainer.engine import check_kvstore, device_context, has_kvstore, mx
 from trainer.evaluating import Candidate, evaluating_rank
 from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
+from trainer.setups import DATA
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
-from utils import EXIT_OK, SetupError, setup_logging, source_commit
+from utils import EXIT_OK, SetupError, setup_logging
 
 TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps: a line for each would tell nobody anything
 
@@ -40,7 +42,7 @@ class Workplace:
 
 
 # Collects a value of every worker under a label: the values by rank, or None where there is no way to.
-Gather = Callable[[str, Any], "Sequence[Any] | None"]
+Gather = Callable[[str, Any], Sequence[Any] | None]
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -65,9 +67,11 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         return _train(config, None, None, place)
     if any(config.ckpt_steps):
         checkpoint.check_folder()
-    with roles.joined(cluster, MODES[config.mode].store_type, config.start_timeout) as store:
-        setup_logging(f"worker {store.rank} {config.device}")
-        return _train(config, cluster, store, place)
+    setup = {**job_setup(config), DATA: data.content_hash(place.dataset)}
+    store_type = MODES[config.mode].store_type
+    with roles.joined(cluster, store_type, config.start_timeout, config.device, setup) as joined:
+        setup_logging(f"worker {joined.store.rank} {config.device}")
+        return _train(config, cluster, joined, place)
 
 
 def _workplace(config: Config, signals: SignalWatch) -> Workplace:
@@ -98,11 +102,16 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     return Workplace(context, dataset, RunFolder(config), state, trace, signals)
 
 
-def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace) -> int:
-    rank, num_workers = (store.rank, store.num_workers) if cluster else (0, 1)
+def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None, place: Workplace) -> int:
+    store = joined.store if joined else None
+    rank, num_workers = (store.rank, store.num_workers) if store else (0, 1)
     labels = place.dataset.train.labels
-    indices = data.partition(labels, rank, num_workers, bool(config.split_by_class), config.seed)
-    job = _job(config, place, indices, rank, num_workers, lambda label, value: None)
+    parts = [
+        data.partition(labels, worker, num_workers, bool(config.split_by_class), config.seed)
+        for worker in range(num_workers)
+    ]
+    indices = parts[rank]
+    job = _job(config, place, indices, rank, num_workers, joined.membership.gather if joined else None)
     site = Site(config, job, cluster, store, place.state)
     trainer = MODES[config.mode].build(site)
     parameter_bytes = trainer.parameters.num_bytes()
@@ -111,20 +120,32 @@ def _train(config: Config, cluster: Cluster | None, store: Any, place: Workplace
         config.mode, config.network, parameter_bytes, rank, num_workers, len(indices),
     )  # fmt: skip
 
+    facts: dict[str, Any] = {
+        "rank": rank,
+        "num_workers": num_workers,
+        "members": joined.members if joined else None,
+        "parameter_bytes": parameter_bytes,
+        "partition_sha256": {"this worker": sha256([indices]), "all by rank": sha256(parts)},
+    }
+
     def open_log() -> Path:
         path = place.folder.open()
         place.signals.be_patient()
-        place.folder.describe(rank, num_workers, parameter_bytes)
+        # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
+        facts["initial_weights_sha256"] = sha256(weight.asnumpy() for weight in trainer.parameters.weights)
+        place.folder.describe(facts)
         return path
 
     reason = trainer.run(open_log)
-    place.folder.describe(rank, num_workers, parameter_bytes, ended=reason)
+    place.folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, place.folder.path)
     place.signals.on_first = "this worker is done and waits for the others, so signal one of those"
     return EXIT_OK
 
 
-def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int, gather: Gather) -> Job:
+def _job(
+    config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int, gather: Gather | None
+) -> Job:
     context, dataset = place.context, place.dataset
     channels, *sides = dataset.train.images.shape[1:]
     input_size = models.REGISTRY[config.network].input_size
@@ -155,13 +176,13 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
     )
 
 
-def _is_evaluator(config: Config, rank: int, step_s: float, gather: Gather) -> bool:
+def _is_evaluator(config: Config, rank: int, step_s: float, gather: Gather | None) -> bool:
     """Whether this worker evaluates. All workers of a job call it once.
 
     Raises:
         SetupError: no worker may, and the job is to end at an accuracy.
     """
-    answers = gather("evaluator", Candidate(config.evaluate, step_s))
+    answers = gather("evaluator", Candidate(config.evaluate, step_s)) if gather else None
     if answers is None:  # nobody to compare with
         return config.evaluate == YES or (config.evaluate == AUTO and rank == 0)
     chosen = evaluating_rank([Candidate(*answer) for answer in answers])
@@ -182,5 +203,5 @@ def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:
         "mode": config.mode,
         "input": {"name": INPUT_NAME, "shape": image_shape, "divide_by": data.WHITE, "resize": "bilinear"},
         "classes": models.NUM_CLASSES,
-        "commit": source_commit(),
+        "commit": version.commit(),
     }

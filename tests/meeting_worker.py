@@ -1,0 +1,23 @@
+"""A worker that joins a job as this project's workers do, and sums ones over the workers."""
+
+from __future__ import annotations
+
+from config import Cluster
+from trainer import roles
+from trainer.engine import mx
+from trainer.watch import prepare_environment
+from utils import setup_logging
+
+if __name__ == "__main__":
+    setup_logging("worker")
+    prepare_environment()
+    cluster = Cluster.from_environment()
+    assert cluster is not None
+    with roles.joined(cluster, "dist_sync", 60) as (store, membership, members):
+        assert members is None  # one is a plain MXNet program
+        assert membership.gather("speed", 1) is None
+        store.init(0, mx.nd.zeros(3))
+        store.push(0, mx.nd.ones(3))
+        total = mx.nd.zeros(3)
+        store.pull(0, out=total)
+        assert total.asnumpy().tolist() == [store.num_workers] * 3

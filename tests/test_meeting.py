@@ -1,0 +1,462 @@
+"""Before MXNet connects a job's processes they meet: what differs or cannot be reached is named on all of them."""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+
+import pytest
+from cluster_processes import cluster, wait_for
+
+import config
+from config import Cluster
+from trainer import addresses
+from trainer.meeting import HELLO, Arrival, Lines
+from trainer.meeting_host import Host
+from trainer.setups import DATA as CONTENT
+from trainer.setups import Card, differences, missing
+from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
+
+DEADLINE_S = 30.0
+
+
+class Member:
+    """A process at the meeting, as a thread."""
+
+    def __init__(self, meeting, role, device="", setup=None, num_workers=None, port=None, **environment):
+        self.ended = threading.Event()  # during the job
+        self.end = None
+        self.environment = environment
+        if port:
+            self.environment["PORT"] = str(port)
+        self._arrival = Arrival(
+            Cluster(role, "127.0.0.1", meeting.port, 1, num_workers or meeting.num_workers),
+            device,
+            setup or {},
+            start_timeout_s=DEADLINE_S,
+            remind_every_s=meeting.remind_every_s,
+            environment=self.environment,
+            end=self._on_end,
+        )
+        self.membership = None
+        self.error = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self.membership = self._arrival.attend()
+        except Exception as error:
+            self.error = error
+
+    def _on_end(self, text, code):
+        self.end = (text, code)
+        self.ended.set()
+
+    def join(self):
+        """Waits until it is in the job; returns it."""
+        self._thread.join(DEADLINE_S)
+        assert self.error is None, self.error
+        assert self.membership is not None, "nothing happened"
+        return self
+
+    def failure(self):
+        """Waits until it is turned away; returns why."""
+        self._thread.join(DEADLINE_S)
+        assert self.error is not None, "nothing went wrong"
+        return self.error
+
+    def is_killed(self):
+        """What the kernel does for a process that is killed."""
+        self.membership._lines.close()
+
+
+class Meeting:
+    def __init__(self, num_workers=2, remind_every_s=15.0, **times):
+        self.num_workers, self.remind_every_s = num_workers, remind_every_s
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self.host = Host(listener, 1, num_workers, remind_every_s=remind_every_s, **times)
+
+    def start(self, *devices, **more):
+        """Scheduler, server and some workers."""
+        roles = [Member(self, "scheduler"), Member(self, "server")]
+        return [*roles, *(Member(self, "worker", device, **more) for device in devices)]
+
+    def raw(self, card=None):
+        """A connection that speaks for itself."""
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection.sendall(HELLO)
+        lines = Lines(connection)
+        assert lines.receive(DEADLINE_S) == {"welcome": True}
+        if card:
+            lines.send(card=vars(card))
+        return lines
+
+
+def running_job(num_workers=2):
+    """A job after its start; the workers' ranks are told."""
+    meeting = Meeting(num_workers)
+    members = [member.join() for member in meeting.start(*(f"cpu{rank}" for rank in range(num_workers)))]
+    for rank, worker in enumerate(members[2:]):
+        worker.membership.tell_rank(rank)
+    wait_for(lambda: sum(guest.rank is not None for guest in meeting.host._guests) == num_workers, "the ranks' arrival")
+    return meeting, members
+
+
+def card(role, device="", host="a", address="127.0.0.1", port=1, **setup):
+    setup = {"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "2", **setup}
+    return Card(role, host, device, address, port, setup=setup)
+
+
+# ------------------------------------------------------------------------------------------------- unequal set-ups
+
+ODD_FLAGS = [
+    ("-m local-sgd", ["-m", "local-sgd"], "-m esync"),
+    ("-n lenet", ["-n", "lenet"], "-n resnet18-v1"),
+    ("-b 32", ["-b", "32"], "-b 64"),
+    ("-ll 0.5", ["-ll", "0.5"], "-ll 0.001"),
+    ("--seed 7", ["--seed", "7"], "--seed 0"),
+    ("-s 1", ["-s", "1"], "-s 0"),
+    ("--dataset mnist", ["--dataset", "mnist"], "--dataset fashion-mnist"),
+    ("--policy preprint", ["--policy", "preprint"], "--policy journal"),
+]
+
+
+@pytest.mark.parametrize(("odd", "flags", "others"), ODD_FLAGS)
+def test_a_flag_that_differs_is_named_with_both_values_on_every_process(odd, flags, others):
+    usual = config.job_setup(config.parse([]))
+    meeting = Meeting(num_workers=3)
+    members = meeting.start("cpu0", "cpu1", setup=usual)
+    members.append(Member(meeting, "worker", "cpu2", config.job_setup(config.parse(flags))))
+    for member in members:
+        error = member.failure()
+        assert isinstance(error, SetupError)
+        assert f"worker cpu2 on host {socket.gethostname()} (127.0.0.1) has {odd}, the others {others}" in str(error)
+
+
+def test_other_data_is_named():
+    meeting = Meeting()
+    members = meeting.start("cpu0", setup={CONTENT: "abc"})
+    members.append(Member(meeting, "worker", "cpu1", {CONTENT: "abd"}))
+    for member in members:
+        for device, value in (("cpu0", "abc"), ("cpu1", "abd")):
+            name = f"worker {device} on host {socket.gethostname()} (127.0.0.1)"
+            assert f"{name} has the data {value}" in str(member.failure())
+        assert "get the same files" in str(member.failure())
+
+
+def test_another_number_of_workers_is_named_when_the_job_is_complete():
+    meeting = Meeting(num_workers=2)
+    members = [*meeting.start("cpu0"), Member(meeting, "worker", "cpu1", num_workers=3)]
+    for member in members:
+        assert "worker cpu1" in str(member.failure())
+        assert "has DMLC_NUM_WORKER 3, the others DMLC_NUM_WORKER 2" in str(member.failure())
+
+
+def test_another_number_of_workers_is_named_where_the_job_can_never_be_complete():
+    meeting = Meeting(num_workers=3, settle_s=0.1)
+    workers = [Member(meeting, "worker", f"cpu{number}", num_workers=2) for number in range(2)]
+    for member in [Member(meeting, "scheduler"), *workers]:
+        assert "the others DMLC_NUM_WORKER 2" in str(member.failure())
+        assert "the scheduler on host" in str(member.failure())
+        assert "has DMLC_NUM_WORKER 3" in str(member.failure())
+
+
+def test_without_a_majority_nobody_is_the_others():
+    found = differences([card("worker", "cpu0", **{"-b": "32"}), card("worker", "cpu1", **{"-b": "64"})])
+    assert found == {"-b": "worker cpu0 on host a (127.0.0.1) has -b 32, worker cpu1 on host a (127.0.0.1) has -b 64"}
+
+
+def test_of_many_that_differ_some_are_named():
+    cards = [card("worker", f"gpu{number}", **{"-b": "64" if number < 20 else "32"}) for number in range(30)]
+    (text,) = differences(cards).values()
+    assert "and 5 more have -b 32, the others -b 64" in text
+
+
+def test_a_step_size_that_does_not_count_in_the_mode_may_differ():
+    setups = [config.job_setup(config.parse(["-m", "sync", "-ll", rate])) for rate in ("0.1", "0.2")]
+    assert setups[0] == setups[1]
+    assert setups[0]["-l"] == "0.001"
+
+
+def test_what_is_a_matter_of_the_host_may_differ():
+    flags = ["-c", "1", "-dd", "d", "-ld", "x", "-ip", "10.0.0.1", "-port", "1", "--device-name", "y", "-g", "3"]
+    flags += ["--min-step-time", "1", "--straggler-trace", "t", "--query-delay", "1", "--start-timeout", "9"]
+    assert config.job_setup(config.parse(flags)) == config.job_setup(config.parse([]))
+
+
+# -------------------------------------------------------------------------------------------------- closed ports
+
+
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def test_a_port_that_cannot_be_reached_is_named_on_every_process():
+    meeting = Meeting(num_workers=1)
+    members = meeting.start()
+    port = closed_port()
+    behind_firewall = meeting.raw(card("worker", "gpu0", host="b", port=port, DMLC_NUM_WORKER="1"))
+    while "targets" not in (message := behind_firewall.receive(DEADLINE_S)):
+        pass
+    behind_firewall.send(tried=message["round"], problems=[])
+    told = [str(member.failure()) for member in members]
+    while "end" not in (message := behind_firewall.receive(DEADLINE_S)):
+        pass
+    for text in [*told, message["end"]]:
+        assert "server on host" in text
+        assert "cannot reach worker gpu0 on host b (127.0.0.1)" in text
+        assert f"at 127.0.0.1:{port} (Connection refused)" in text
+        assert "DMLC_INTERFACE" in text
+        assert "firewall" in text
+    assert message["code"] == EXIT_SETUP
+
+
+def test_another_program_at_an_address_is_not_taken_for_the_process():
+    bell = addresses.Doorbell("127.0.0.1", None)
+    with contextlib.closing(bell):
+        right = addresses.Target("worker", "127.0.0.1", bell.port, bell.token)
+        assert addresses.unreachable([right]) == []
+        (problem,) = addresses.unreachable([right._replace(token="another")])
+    assert problem == f"worker at 127.0.0.1:{bell.port} (another program answers there)"
+    assert "Connection refused" in addresses.unreachable([right])[0]  # MXNet can take the port
+
+
+def test_an_address_that_does_not_answer_is_given_up_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = addresses.Target("worker", "127.0.0.1", silent.getsockname()[1], "token")
+        (problem,) = addresses.unreachable([target], try_s=0.05)
+    assert "no answer" in problem
+
+
+def test_mxnet_gets_the_address_and_the_ports_that_were_tried():
+    port = closed_port()
+    meeting = Meeting(num_workers=1)
+    scheduler, server = meeting.start()
+    worker = Member(meeting, "worker", "cpu0", port=port)
+    for member in (scheduler, server, worker):
+        member.join()
+    assert worker.environment["PORT"] == str(port)
+    assert worker.environment["DMLC_NODE_HOST"] == "127.0.0.1"
+    ports = {member.environment["DMLC_PS_ROOT_PORT"] for member in (scheduler, server, worker)}
+    assert len(ports) == 1
+    assert ports != {str(meeting.port)}
+    assert server.environment["PORT"] not in {str(port), *ports}
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = Member(Meeting(), "worker", "cpu0", port=port).failure()
+    assert f"port {port} is in use" in str(error)
+    assert "PORT" in str(error)
+
+
+def test_the_address_is_that_of_the_chosen_card():
+    assert addresses.own_address("10.0.0.9", {"DMLC_INTERFACE": "lo"}) == "127.0.0.1"
+    assert addresses.own_address("10.0.0.9", {}) == "10.0.0.9"
+    assert addresses.own_address("10.0.0.9", {"DMLC_NODE_HOST": "10.0.0.8", "DMLC_INTERFACE": "lo"}) == "10.0.0.8"
+
+
+# ----------------------------------------------------------------------------------------------- who is there yet
+
+
+def test_a_process_that_was_killed_before_the_job_is_complete_is_not_counted():
+    meeting = Meeting(num_workers=2)
+    dead = meeting.raw(card("worker", "cpu0"))
+    members = meeting.start()
+    wait_for(lambda: len(meeting.host._guests) == 3, "the arrival of three processes")
+    dead.close()
+    wait_for(lambda: len(meeting.host._guests) == 2, "the departure of one")
+    members += [Member(meeting, "worker", f"cpu{number}") for number in range(2)]  # the first is started anew
+    for member in members:
+        member.join()
+
+
+def test_one_worker_too_many_is_sent_away_and_the_others_go_on():
+    meeting, members = running_job(num_workers=1)
+    late = Member(meeting, "worker", "cpu9").failure()
+    assert isinstance(late, SetupError)
+    assert "this job has its 1 worker(s) already (worker 0 (cpu0 on host" in str(late)
+    assert members[2].membership.gather("still there", 5) == [5]
+
+
+def test_each_process_says_what_it_waits_for(caplog):
+    caplog.set_level(logging.INFO)
+    meeting = Meeting(num_workers=2, remind_every_s=0.05)
+    port = closed_port()
+    members = [*meeting.start(), Member(meeting, "worker", "gpu1", port=port)]
+
+    def said(*words):
+        return any(all(word in text for word in words) for text in caplog.messages)
+
+    host = socket.gethostname()
+    wait_for(lambda: said("waiting for 1 worker(s); here are", f"MXNet will listen at 127.0.0.1:{port}"), "a line")
+    wait_for(lambda: said("here are", f"worker gpu1 on host {host} (127.0.0.1)", f"server on host {host}"), "another")
+    assert said("speaks from 127.0.0.1", f"DMLC_PS_ROOT_PORT of 127.0.0.1:{meeting.port}", "firewall")
+    members.append(Member(meeting, "worker", "gpu0"))
+    for member in members:
+        member.join()
+
+
+def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
+    caplog.set_level(logging.INFO)
+    job = Cluster("worker", "127.0.0.1", closed_port(), 1, 1)
+    with pytest.raises(PeerLost, match=r"not complete after 0\.3 s") as caught:
+        Arrival(job, "cpu0", {}, start_timeout_s=0.3, remind_every_s=0.05, environment={}).attend()
+    for text in (str(caught.value), caplog.messages[0]):
+        assert f"the scheduler at 127.0.0.1:{job.root_port} (Connection refused: it is not started yet" in text
+
+
+def test_what_is_no_scheduler_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400"), daemon=True).start()
+        job = Cluster("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
+        with pytest.raises(SetupError, match="is no scheduler"):
+            Arrival(job, "cpu0", {}, start_timeout_s=DEADLINE_S, environment={}).attend()
+
+
+def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew():
+    first = Meeting(num_workers=1)
+    worker = Member(first, "worker", "cpu0")
+    wait_for(lambda: first.host._guests, "the worker's arrival")
+    first.host._loop.call_soon_threadsafe(first.host._listener.close)
+    first.host._loop.call_soon_threadsafe(first.host._guests[0].writer.close)
+
+    def listen_again():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("127.0.0.1", first.port))
+
+    listeners = []
+    wait_for(lambda: listeners.append(listen_again()) or listeners[-1], "the port's release")
+    second = Meeting.__new__(Meeting)
+    second.port, second.num_workers, second.remind_every_s = first.port, 1, 15.0
+    second.host = Host(listeners[-1], 1, 1)
+    for member in [worker, *second.start()]:
+        member.join()
+
+
+def test_who_is_missing_is_counted_by_role():
+    assert missing([card("scheduler")], 0, 1, 2) == "1 server(s) and 2 worker(s)"
+    assert missing([card("scheduler"), card("worker"), card("server")], 0, 1, 2) == "1 worker(s)"
+    assert missing([card("worker")], 1, 1, 2) == "1 of 1 server(s) and 1 worker(s)"
+    assert missing([card("worker")], 2, 1, 2) == ""
+
+
+# ------------------------------------------------------------------------------------------------- during the job
+
+
+def test_values_are_gathered_by_rank_as_often_as_wanted():
+    _, (_, _, *workers) = running_job(num_workers=3)
+    for turn in range(2):
+        results = {}
+
+        def give(rank, worker, turn=turn, results=results):
+            results[rank] = worker.membership.gather("speed", [turn, rank])
+
+        threads = [threading.Thread(target=give, args=pair) for pair in enumerate(workers)]
+        for thread in reversed(threads):
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert results == {rank: [[turn, 0], [turn, 1], [turn, 2]] for rank in range(3)}
+
+
+def test_a_worker_that_is_killed_during_the_job_is_named_on_every_process():
+    _, (scheduler, server, survivor, killed) = running_job()
+    killed.is_killed()
+    for member in (scheduler, server, survivor):
+        assert member.ended.wait(DEADLINE_S)
+        text, code = member.end
+        host = socket.gethostname()
+        assert text.startswith(f"worker 1 (cpu1 on host {host}, 127.0.0.1) is gone: it was killed")
+        assert code == EXIT_PEER_LOST
+
+
+def test_a_worker_that_ends_with_an_error_tells_the_others_which():
+    _, (scheduler, server, survivor, failed) = running_job()
+    failed.membership.last_words("the disk is full")
+    failed.is_killed()
+    for member in (scheduler, server, survivor):
+        assert member.ended.wait(DEADLINE_S)
+        assert "worker 1 (cpu1 on host" in member.end[0]
+        assert member.end[0].endswith("ended: the disk is full")
+
+
+def test_a_process_that_fell_silent_is_named_on_every_process():
+    meeting, members = running_job()
+    meeting.host.declare_lost([("worker", 1)], "it is frozen")
+    for member in members:
+        assert member.ended.wait(DEADLINE_S)
+        assert "no sign of life from worker 1 (cpu1 on host" in member.end[0]
+
+
+def test_a_scheduler_that_is_killed_is_named():
+    meeting, (_, server, *workers) = running_job()
+    for guest in list(meeting.host._guests):
+        meeting.host._loop.call_soon_threadsafe(guest.writer.close)
+    for member in (server, *workers):
+        assert member.ended.wait(DEADLINE_S)
+        assert f"the scheduler at 127.0.0.1:{meeting.port} is gone" in member.end[0]
+
+
+def test_processes_that_leave_in_order_are_not_missed():
+    meeting, (scheduler, server, *workers) = running_job()
+    for member in (*workers, server, scheduler):
+        member.membership.leave()
+    begin = time.monotonic()
+    meeting.host.close()
+    assert time.monotonic() - begin < 1.5  # nobody is waited for
+    assert not any(member.end for member in (scheduler, server, *workers))
+
+
+# ------------------------------------------------------------------------------------------- plain MXNet programs
+
+
+def test_a_plain_scheduler_is_taken_as_it_is(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=lambda: listener.accept()[0].sendall(HELLO), daemon=True).start()
+        job = Cluster("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
+        environment = {}
+        membership = Arrival(job, "cpu0", {}, DEADLINE_S, environment=environment).attend()
+    membership.tell_rank(0)
+    assert membership.gather("speed", 1) is None
+    membership.leave()
+    assert environment == {}
+    assert "plain MXNet program: the set-ups of the workers cannot be compared" in caplog.text
+
+
+def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
+    meeting = Meeting(num_workers=2)
+    greeting = b"\xff" + bytes(7) + b"\x01\x7f"
+    with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
+        plain.sendall(greeting)
+        scheduler, server, worker = (member.join() for member in meeting.start("cpu0"))
+        port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
+        with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
+            connection.sendall(b"\xffanswer")
+            assert connection.recv(10) == greeting
+            assert plain.recv(7) == b"\xffanswer"
+            plain.sendall(b"more")
+            assert connection.recv(4) == b"more"
+    assert "a plain MXNet program at 127.0.0.1" in caplog.text
+    worker.membership.tell_rank(0)
+    assert worker.membership.gather("speed", 1) is None  # the plain one gives none
+    assert not server.end
+
+
+@pytest.mark.parametrize("plain", [("scheduler",), ("server0", "worker0")])
+def test_plain_mxnet_programs_take_part_in_a_real_job(tmp_path, plain):
+    sums_ones = ["tests/plain_mxnet.py"]
+    with cluster(tmp_path, num_workers=2, start=False) as processes:
+        for name in ("scheduler", "server0"):
+            processes.start(name, name.rstrip("0"), *(sums_ones if name in plain else ["main.py"]))
+        for rank in range(2):
+            ours = ["tests/meeting_worker.py"]
+            processes.start_worker(rank, *(sums_ones if f"worker{rank}" in plain else ours))
+        codes = processes.exit_codes()
+    assert set(codes.values()) == {0}, "".join(map(processes.log, codes))
+    assert "plain MXNet program" in processes.log("worker1")

@@ -1,0 +1,432 @@
+"""The scheduler's side of the meeting: who is there, whether their set-ups agree and their ports are open, who is lost.
+
+    WAITING --all are there, set-ups agree--> TRYING --all ports are open--> RUNNING --all have said good-bye--> closed
+       ^                                        |                               |
+       +------------a process went away---------+                               +--one is lost: everybody is told, ENDED
+       (a difference or a closed port: everybody is told which, ENDED)
+
+One thread, one asyncio loop, JSON lines over TCP. `trainer/meeting.py` is the other side and says what the lines are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.addresses import TRY_S, Target
+from trainer.meeting import GONE, HELLO, REMIND_EVERY_S, keep_alive
+from trainer.setups import Card, differences, join_names, missing, size_differs, verdict
+from utils import EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
+
+LONGEST_LINE = 1 << 24  # bytes
+SETTLE_S = 3.0  # for more processes to come, after the first that expects another number of them
+FAREWELL_S = 2.0  # for the others to end first, so that they have heard why
+SPLICE_S = 30.0  # for MXNet's own scheduler to listen
+_ADVICE = (
+    "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
+    "that cannot be reached names the card that leads to the others (of several hosts, none can take lo)"
+)
+
+
+class State(enum.Enum):
+    """How far the job is."""
+
+    WAITING = enum.auto()
+    TRYING = enum.auto()
+    RUNNING = enum.auto()
+    ENDED = enum.auto()
+
+
+@dataclass(eq=False)
+class Guest:
+    """A process that is connected."""
+
+    writer: asyncio.StreamWriter
+    address: str  # from which it speaks
+    card: Card | None = None  # None: a plain MXNet program
+    rank: int | None = None
+    tried: bool = False
+    problems: list[str] = field(default_factory=list)  # whom it cannot reach
+    last_words: str = ""  # why it is about to end
+    said_goodbye: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return self.card.name(self.rank) if self.card else f"a plain MXNet program at {self.address}"
+
+    def send(self, **message: Any) -> None:
+        """Sends without waiting; a guest that is gone is noticed elsewhere."""
+        with contextlib.suppress(OSError):
+            self.writer.write(json.dumps(message).encode() + b"\n")
+
+
+class Host:
+    """Everybody's meeting point, in a thread of the scheduler's process."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        num_servers: int,
+        num_workers: int,
+        remind_every_s: float = REMIND_EVERY_S,
+        settle_s: float = SETTLE_S,
+        try_s: float = TRY_S,
+    ) -> None:
+        """
+        Args:
+            listener: at the address that all processes of the job know.
+        """
+        self._listener = listener
+        self._num_servers, self._num_workers = num_servers, num_workers
+        self._remind_every_s, self._settle_s, self._try_s = remind_every_s, settle_s, try_s
+        self._guests: list[Guest] = []
+        self._state = State.WAITING
+        self._end: dict[str, Any] = {}  # the message that told everybody
+        self._round = 0  # of tries to connect
+        self._settling: asyncio.TimerHandle | None = None
+        self._trying: asyncio.TimerHandle | None = None
+        self._gathered: dict[str, dict[int, Any]] = {}
+        self._cannot_gather = False
+        self._scheduler_port = 0  # MXNet's own
+        self._loop = asyncio.new_event_loop()
+        self._running = asyncio.Event()
+        threading.Thread(target=self._run, name="meeting host", daemon=True).start()
+
+    def _run(self) -> None:
+        with die_on_error("the meeting of the job's processes failed"):
+            asyncio.set_event_loop(self._loop)
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop.set_exception_handler(_die)
+        server = await asyncio.start_server(self._attend, sock=self._listener, limit=LONGEST_LINE)
+        async with server:
+            await server.serve_forever()
+
+    # ------------------------------------------------------------------------------- for the scheduler's other threads
+
+    def declare_lost(self, peers: Sequence[tuple[str, int]], why: str) -> None:
+        """Tells everybody that processes, given by role and rank, show no sign of life."""
+
+        def tell() -> None:
+            names = [self._name_of(role, rank) for role, rank in peers]
+            self._finish(f"no sign of life from {join_names(names)}: {why}", EXIT_PEER_LOST)
+
+        self._loop.call_soon_threadsafe(tell)
+
+    def close(self) -> None:
+        """Waits until the others have left; for a moment only: what they do then is no matter of the job."""
+
+        async def wait() -> None:
+            await self._until_alone(with_goodbye=True)
+
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+
+    # ------------------------------------------------------------------------------------------------ one connection
+
+    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with die_on_error("the meeting of the job's processes failed"):
+            await self._serve_one(reader, writer)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection to its end."""
+        address = writer.get_extra_info("peername")[0]
+        guest = Guest(writer, address)
+        keep_alive(writer.get_extra_info("socket"))
+        try:
+            first = await reader.readexactly(len(HELLO))
+            if first == HELLO:
+                await self._converse(guest, reader)
+            elif first[0] == HELLO[0]:  # how every ZeroMQ connection begins
+                await self._splice(guest, first, reader)
+        except asyncio.IncompleteReadError:
+            pass  # a port scanner, or a process that ended at once
+        except ConnectionResetError:
+            self._gone(guest)
+        except OSError as error:
+            self._broken(guest, error)
+        except SetupError as error:
+            guest.send(end=str(error), code=EXIT_SETUP)
+        else:
+            self._gone(guest)
+        finally:
+            with contextlib.suppress(ValueError):
+                self._guests.remove(guest)
+            writer.close()
+
+    async def _converse(self, guest: Guest, reader: asyncio.StreamReader) -> None:
+        guest.send(welcome=True)
+        reminder = self._loop.create_task(self._remind(guest))
+        try:
+            while line := await reader.readline():
+                self._heed(guest, json.loads(line))
+        except ValueError as error:
+            raise SetupError(f"this process sent a line that cannot be read ({error})") from None
+        finally:
+            reminder.cancel()
+
+    def _heed(self, guest: Guest, message: dict[str, Any]) -> None:
+        if "card" in message:
+            self._welcome(guest, Card.from_message(message["card"]))
+        elif "tried" in message:
+            if message["tried"] == self._round and self._state is State.TRYING:
+                guest.tried, guest.problems = True, message["problems"]
+                if all(other.tried for other in self._known()):
+                    self._judge_tries()
+        elif "rank" in message:
+            guest.rank = message["rank"]
+        elif "gather" in message:
+            assert guest.rank is not None
+            self._gathered.setdefault(message["gather"], {})[guest.rank] = message["value"]
+            self._answer_gathers()
+        elif "last_words" in message:
+            guest.last_words = message["last_words"]
+        elif "goodbye" in message:
+            guest.said_goodbye = True
+
+    def _welcome(self, guest: Guest, card: Card) -> None:
+        """Takes a process in, or says why not."""
+        if self._state is State.ENDED:
+            guest.send(**self._end)
+            return
+        same_size = not size_differs([*self._cards(), card])
+        wanted = {"server": self._num_servers, "worker": self._num_workers}.get(card.role, 1)
+        there = [other for other in self._known() if other.card and other.card.role == card.role]
+        if self._state is State.RUNNING or (len(there) >= wanted and same_size):
+            names = join_names([other.name for other in there])
+            found = "; ".join(differences([*self._cards(), card]).values())
+            guest.card = card
+            self._tell_all(warning=f"{guest.name} is one too many and was sent away{found and ': ' + found}")
+            text = f"this job has its {wanted} {card.role}(s) already ({names})"
+            raise SetupError(f"{text}: start no more, or all with a higher number{found and '; ' + found}")
+        guest.card = card
+        self._guests.append(guest)
+        logging.info("%s is here", guest.name)
+        self._look()
+
+    def _gone(self, guest: Guest) -> None:
+        """A connection was closed by the other side."""
+        if guest not in self._guests:
+            return
+        self._guests.remove(guest)
+        if self._state in (State.WAITING, State.TRYING):
+            logging.warning("%s went away before the job was complete", guest.name)
+            self._state = State.WAITING
+            self._look()
+        elif self._state is State.RUNNING and guest.card and not guest.said_goodbye:
+            how = f"ended: {guest.last_words}" if guest.last_words else GONE
+            self._finish(f"{guest.name} {how}", EXIT_PEER_LOST)
+
+    def _broken(self, guest: Guest, error: OSError) -> None:
+        """The network lost a connection."""
+        if self._state is not State.RUNNING:
+            self._gone(guest)
+            return
+        logging.warning("the connection to %s broke (%s)", guest.name, error.strerror)  # heartbeats tell if it is dead
+        self._cannot_gather = True
+        self._answer_gathers()
+
+    # ------------------------------------------------------------------------------------------------- who is there
+
+    def _known(self) -> list[Guest]:
+        return [guest for guest in self._guests if guest.card]
+
+    def _cards(self) -> list[Card]:
+        return [guest.card for guest in self._guests if guest.card]
+
+    def _plain(self) -> list[Guest]:
+        return [guest for guest in self._guests if not guest.card]
+
+    def _name_of(self, role: str, rank: int) -> str:
+        for guest in self._known():
+            if guest.card and (guest.card.role, guest.rank) == (role, rank):
+                return guest.name
+        return f"{role} {rank}"
+
+    def _missing(self) -> str:
+        if not any(card.role == "scheduler" for card in self._cards()):
+            return "the scheduler"
+        return missing(self._cards(), len(self._plain()), self._num_servers, self._num_workers)
+
+    def _look(self) -> None:
+        """Goes on where all are there."""
+        if self._state not in (State.WAITING, State.TRYING):
+            return
+        if not self._missing():
+            text = verdict(self._cards())
+            if text:
+                self._finish(text, EXIT_SETUP)
+            else:
+                self._try()
+        elif size_differs(self._cards()) and self._settling is None:
+            self._settling = self._loop.call_later(self._settle_s, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = None
+        if self._state is State.WAITING and size_differs(self._cards()):
+            self._finish(verdict(self._cards()), EXIT_SETUP)
+
+    async def _remind(self, guest: Guest) -> None:
+        """Says from time to time what a process waits for, as long as it does."""
+        while self._state in (State.WAITING, State.TRYING):
+            await asyncio.sleep(self._remind_every_s)
+            if self._state is State.WAITING and guest.card:
+                guest.send(info=self._reminder(guest, guest.card))
+
+    def _reminder(self, guest: Guest, card: Card) -> str:
+        here = join_names([other.name for other in self._guests if other is not guest])
+        found = "; ".join(differences(self._cards()).values())
+        address = ":".join(map(str, self._listener.getsockname()[:2]))
+        return (
+            f"waiting for {self._missing()}; here are {here or 'no others'}. This process speaks from {guest.address}, "
+            f"and MXNet will listen at {card.address}:{card.port}{found and '. So far ' + found}. Check that the "
+            f"missing ones run, have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {address}, and that no firewall closes "
+            "that port"
+        )
+
+    # ------------------------------------------------------------------------------------------- the tries to connect
+
+    def _try(self) -> None:
+        """Lets all try to reach those that MXNet will connect them with."""
+        self._state = State.TRYING
+        self._round += 1
+        for guest in self._known():
+            guest.tried, guest.problems = False, []
+            guest.send(targets=list(self._targets_of(guest)), round=self._round)
+        if self._trying:
+            self._trying.cancel()
+        self._trying = self._loop.call_later(3 * self._try_s, self._judge_tries)
+
+    def _targets_of(self, guest: Guest) -> Iterator[Target]:
+        for other in self._known():
+            assert guest.card and other.card
+            if guest.card.role != other.card.role:
+                interface = f", DMLC_INTERFACE={other.card.interface}" if other.card.interface else ""
+                yield Target(f"{other.name}{interface}", other.card.address, other.card.port, other.card.token)
+
+    def _judge_tries(self) -> None:
+        if self._trying:
+            self._trying.cancel()
+        if self._state is not State.TRYING:
+            return
+        known = self._known()
+        problems = [f"{guest.name} cannot reach {join_names(guest.problems)}" for guest in known if guest.problems]
+        problems += [f"{guest.name} did not answer" for guest in known if not guest.tried]
+        if problems:
+            self._finish(f"{'; '.join(problems)}. {_ADVICE}", EXIT_SETUP)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._state = State.RUNNING
+        plain = self._plain()
+        for guest in plain:
+            self._tell_all(warning=f"{guest.name} takes part: its set-up cannot be compared")
+        self._cannot_gather = bool(plain)
+        (scheduler,) = (card for card in self._cards() if card.role == "scheduler")
+        self._scheduler_port = scheduler.port
+        self._running.set()
+        self._tell_all(go=scheduler.port)
+
+    # --------------------------------------------------------------------------------------------------- during the job
+
+    def _answer_gathers(self) -> None:
+        for label, values in list(self._gathered.items()):
+            if self._cannot_gather or len(values) == self._num_workers:
+                del self._gathered[label]
+                answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
+                for guest in self._known():
+                    if guest.rank in values and guest.card and guest.card.role == "worker":
+                        guest.send(gathered=label, values=answer)
+
+    def _tell_all(self, **message: Any) -> None:
+        for guest in self._known():
+            guest.send(**message)
+
+    def _finish(self, text: str, code: int) -> None:
+        """Tells everybody why the job is over: the own process last, which takes this host with it."""
+        if self._state is State.ENDED:
+            return
+        self._state, self._end = State.ENDED, {"end": text, "code": code}
+        own = [guest for guest in self._known() if guest.card and guest.card.role == "scheduler"]
+        for guest in self._known():
+            if guest not in own:
+                guest.send(**self._end)
+
+        async def tell_own() -> None:
+            await self._until_alone()
+            for guest in own:
+                guest.send(**self._end)
+
+        self._farewell = self._loop.create_task(tell_own())
+
+    async def _until_alone(self, with_goodbye: bool = False) -> None:
+        end = self._loop.time() + FAREWELL_S
+        while self._loop.time() < end and any(
+            guest.card and guest.card.role != "scheduler" and not (with_goodbye and guest.said_goodbye)
+            for guest in self._guests
+        ):
+            await asyncio.sleep(0.01)
+
+    # ------------------------------------------------------------------------------------------ plain MXNet programs
+
+    async def _splice(self, guest: Guest, first: bytes, reader: asyncio.StreamReader) -> None:
+        """Takes in a plain MXNet program: once the job is complete, its connection leads to MXNet's own scheduler."""
+        logging.warning("%s wants to take part: its set-up cannot be compared", guest.name)
+        self._guests.append(guest)
+        self._look()
+        running = self._loop.create_task(self._running.wait())
+        more = self._loop.create_task(reader.read(LONGEST_LINE))  # none comes before it is answered, unless it ends
+        await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not self._running.is_set():
+            running.cancel()
+            return
+        greeting, from_scheduler, to_scheduler = await self._own_scheduler()
+        guest.writer.write(greeting)
+        to_scheduler.write(first)
+
+        async def forth() -> None:
+            to_scheduler.write(await more)
+            await _copy(reader, to_scheduler)
+
+        directions = {self._loop.create_task(forth()), self._loop.create_task(_copy(from_scheduler, guest.writer))}
+        _, open_ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for direction in open_:
+            direction.cancel()
+        to_scheduler.close()
+
+    async def _own_scheduler(self) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to MXNet's own scheduler once it listens, and what it says first."""
+        end = self._loop.time() + SPLICE_S
+        address = self._listener.getsockname()[0]
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(address, self._scheduler_port)
+                greeting = await reader.read(1 << 16)
+                if greeting.startswith(HELLO[:1]):
+                    return greeting, reader, writer
+                writer.close()  # the doorbell, which is about to leave the port to it
+            if self._loop.time() > end:
+                raise ConnectionError(f"MXNet's scheduler does not listen at {address}:{self._scheduler_port}")
+            await asyncio.sleep(0.05)
+
+
+def _die(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    with die_on_error("the meeting of the job's processes failed"):
+        raise context.get("exception") or RuntimeError(context["message"])
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := await source.read(1 << 16):
+            sink.write(chunk)
+            await sink.drain()
