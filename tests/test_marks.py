@@ -135,7 +135,7 @@ def test_only_the_events_of_the_device_that_evaluated_are_drawn(tmp_path):
     write_device(folder / "b" / "cpu", [sync_round(1, 6.0, events=[other])])
     assert summary.main(["-b", str(tmp_path), "-n", NETWORK]) == 0
     runs = draw.read_summaries(tmp_path / NETWORK, tmp_path, pytest.fail)
-    device = draw.evaluator(SWITCH, runs[SWITCH], pytest.fail)
+    device = draw.evaluator(SWITCH, runs[SWITCH], 1, pytest.fail)
     [(_, curves, draw_on), _] = draw.accuracy_figures(NETWORK, {SWITCH: device.curve}, {SWITCH: device.events}, None)
     figure = Figure()
     draw_on(figure, curves)
