@@ -269,8 +269,8 @@ class Link:
         if archive.stat().st_size:
             _unpack(archive, arriving)
         archive.unlink()
-        home.mkdir(exist_ok=True)
         for path in arriving.iterdir():
+            home.mkdir(exist_ok=True)
             place = home / path.name
             if place.is_dir():
                 shutil.rmtree(place)

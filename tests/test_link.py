@@ -158,6 +158,8 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     link = connect()
     next(link.answers())
     link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files={".trace.csv": "x"})
+    link.fetch_logs(tmp_path / "home" / "h2")
+    assert not (tmp_path / "home" / "h2").exists()  # nothing was written yet
     assert (there / ".trace.csv").read_text() == "x"
     (there / "cpu0" / "run.new").write_text("new")
     (there / "cpu0" / "run.new").replace(there / "cpu0" / "run.json")  # as workers write it
