@@ -32,7 +32,7 @@ from scripts.link import Link, ssh_command
 from scripts.process import Kind, Role, Running
 from scripts.roles import ROOT, Job, Layout, Seat, Site, base_environment, build, worker_flags
 from scripts.supervisor import Outcome, Supervisor, Waits, console
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, SetupError
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # Variables of this shell that the processes on all hosts get.
 PASSED_ON = ("OMP_NUM_THREADS", "ESYNC_TOKEN", "PS_", "MXNET_")
@@ -345,9 +345,9 @@ def main(arguments: Sequence[str]) -> int:
             show(plan, console)
             return EXIT_OK
         return run(plan)
-    except SetupError as error:
+    except (SetupError, OSError) as error:  # the disk here is full, say
         print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return EXIT_SETUP
     except KeyboardInterrupt:  # before the job or after it; while it runs the supervisor obeys
         print("stopped; logs that are not here stay on their hosts", file=sys.stderr)
         return EXIT_FORCED

@@ -63,7 +63,7 @@ def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
         "put this version of the project there >&2; exit 2; }; exec scripts/remote.sh"
     )
     if not host.user and not host.port and host_network.is_here(host.address):
-        return ["sh", "-c", script]
+        return ["sh", "-c", f"cd; {script}"]  # from home, as ssh does
     return [*ssh, *options, *where, f"exec sh -c {shlex.quote(script)}"]
 
 
@@ -89,7 +89,7 @@ class Link:
             kind=Kind.SERVICE,
             command=command,
             environment=os.environ,
-            folder=Path("/"),
+            folder=Path.cwd(),
             log=log,
         )
         with log.open("wb") as errors:
@@ -269,8 +269,8 @@ class Link:
         if archive.stat().st_size:
             _unpack(archive, arriving)
         archive.unlink()
-        home.mkdir(exist_ok=True)
         for path in arriving.iterdir():
+            home.mkdir(exist_ok=True)
             place = home / path.name
             if place.is_dir():
                 shutil.rmtree(place)

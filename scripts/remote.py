@@ -17,7 +17,6 @@ What it cannot do it answers with {"is": "error", "text": ...}.
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import os
@@ -33,11 +32,12 @@ from scripts import host_network
 from scripts.ports import free_ports
 from scripts.process import Kind, Process, Role
 from scripts.roles import ROOT, answers, base_environment
-from utils import EXIT_OK, RUN_FILE, SetupError
+from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError
 
 POLL_S = 0.1
 SILENCE_S = 60  # the launcher pings every few seconds; so a connection that is cut is noticed without TCP's patience
 PART_BYTES = 48 * 1024
+ENDING = (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 Message = Mapping[str, Any]
 
@@ -69,7 +69,7 @@ class Job:
             case "start":
                 self._start(message)
             case "send":
-                with contextlib.suppress(ProcessLookupError):
+                if message["name"] in self._processes:
                     self._processes[message["name"]].send(signal.Signals(message["signal"]))
             case "network":
                 address, interface = host_network.find(message["address"], message["interface"], message["toward"])
@@ -101,7 +101,12 @@ class Job:
             folder=Path(message["folder"]),
             log=Path(message["log"]),
         )
-        self._processes[role.name] = Process(role)
+        try:
+            self._processes[role.name] = Process(role)
+        except OSError as error:
+            say(**{"is": "line"}, name=role.name, text=f"error: it cannot be started: {error}")
+            say(**{"is": "ended"}, name=role.name, code=EXIT_SETUP)
+            return
         if message["service"]:
             self._waiting[role.name] = answers(*message["service"])
 
@@ -121,10 +126,9 @@ class Job:
                 say(**{"is": "ended"}, name=name, code=code)
 
     def kill(self) -> None:
-        """Ends everything at once, also what has ended but left children behind."""
+        """Ends everything at once, also what a process that has ended left behind (a zombie keeps its group)."""
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send(signal.SIGKILL)
+            process.send(signal.SIGKILL)
 
 
 class Logs:
@@ -194,7 +198,7 @@ def serve(job: Job) -> None:
 def main() -> int:
     """Serves one launcher; what was started here ends with it."""
     # A signal gets this process out of everything, also a write to a connection at whose end nobody is.
-    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in ENDING:
         signal.signal(number, _leave)
     job = Job()
     try:
@@ -202,6 +206,8 @@ def main() -> int:
     except BrokenPipeError:
         pass
     finally:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
         job.kill()
     return EXIT_OK
 

@@ -174,7 +174,7 @@ def test_no_ssh_is_needed_to_the_machine_itself(tmp_path, capsys):
     path = hosts(tmp_path, "127.0.0.1,\nh2,\n", "address,user\n")
     assert cluster.main(["--hosts", str(path), "--dry-run", "-m", "sync"]) == EXIT_OK
     output = capsys.readouterr().out
-    assert f"127.0.0.1: sh -c 'cd {ROOT}" in output
+    assert f"127.0.0.1: sh -c 'cd; cd {ROOT}" in output
     assert "h2: ssh " in output
     path = hosts(tmp_path, "127.0.0.1,me\n", "address,user\n")
     assert cluster.main(["--hosts", str(path), "--dry-run", "-m", "sync"]) == EXIT_OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,15 +80,27 @@ def running(folder: Path) -> list[str]:
 def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect, tmp_path):
     link = connect()
     next(link.answers())
-    first = "print('12:00:00 worker | waiting'); print('12:00:01 worker 0 cpu | round 1', flush=True); time.sleep(0.5)"
-    second = "print('12:00:00 worker | waiting'); print('12:00:02 worker 1 cpu | round 1', flush=True); time.sleep(0.5)"
-    outcome, lines = supervise(link, role(tmp_path, first), role(tmp_path, second, name="h2 cpu"))
+    says = (
+        f"sys.path.insert(0, {str(ROOT)!r}); import logging, utils\n"
+        "for role, text in (('worker', 'waiting'), ('worker RANK cpu', 'round 1')):\n"
+        "    utils.setup_logging(role); logging.info(text)\n"
+    )
+    first, second = (role(tmp_path, says.replace("RANK", rank), name=f"h{rank} cpu") for rank in "01")
+    outcome, lines = supervise(link, first, second)
     assert outcome == Outcome(0, was_stopped=False)
-    assert sorted(line.replace("h2", "h1") for line in lines) == [
-        "12:00:00 h1 cpu | waiting",  # said once
-        "12:00:01 h1 cpu rank 0 | round 1",
-    ]
-    assert (tmp_path / "h2 cpu.log").read_text().endswith("12:00:02 worker 1 cpu | round 1\n")
+    waiting, only = sorted(re.sub(r"^[\d :-]*", "", line) for line in lines)[::-1]
+    assert waiting in ("h0 cpu | waiting", "h1 cpu | waiting")  # said once
+    assert only == "h0 cpu rank 0 | round 1"
+    assert (tmp_path / "h1 cpu.log").read_text().endswith("worker 1 cpu | round 1\n")
+
+
+def test_a_role_that_cannot_be_started_there_ends_the_job(connect, tmp_path):
+    link = connect()
+    next(link.answers())
+    missing = Role("h1 cpu", Kind.WORKER, [str(tmp_path / "no")], {}, tmp_path, tmp_path / "h1.log", host="h1")
+    outcome, lines = supervise(link, missing)
+    assert outcome.exit_code == 2
+    assert "h1 cpu ended with exit code 2" in lines[-1] and "error: it cannot be started" in lines[-1]
 
 
 def test_a_signal_reaches_the_processes_and_a_process_that_is_killed_ends_the_job(connect, tmp_path):
@@ -145,6 +158,8 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     link = connect()
     next(link.answers())
     link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files={".trace.csv": "x"})
+    link.fetch_logs(tmp_path / "home" / "h2")
+    assert not (tmp_path / "home" / "h2").exists()  # nothing was written yet
     assert (there / ".trace.csv").read_text() == "x"
     (there / "cpu0" / "run.new").write_text("new")
     (there / "cpu0" / "run.new").replace(there / "cpu0" / "run.json")  # as workers write it

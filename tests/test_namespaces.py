@@ -17,12 +17,15 @@ def connects(one, other):
 
 @needs_namespaces
 def test_hosts_are_reached_by_ssh_lose_packets_when_asked_and_are_gone_afterwards(tmp_path):
-    with network(tmp_path, 2) as net:
-        first, second = net.hosts
+    with network(tmp_path, 3) as net:
+        first, second, third = net.hosts
         say = ("ssh", "-F", net.ssh_config, "-o", "BatchMode=yes")
         assert first.address in net.desk.run(*say, "h1", "ip -4 -o addr show dev eth0")
         assert second.address in net.desk.run(*say, second.address, "ip -4 -o addr show dev eth0")
         assert connects(second, first) and connects(net.desk, second)
+        assert connects(second, third)
+        third.unplug()
+        assert not connects(second, third)
         assert first.pids()
         if shutil.which("nft"):
             first.close_ports(f"{{ {first.ssh_port} }}")
