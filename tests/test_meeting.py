@@ -396,8 +396,7 @@ def test_a_process_that_fell_silent_is_named_on_every_process():
 
 def test_a_scheduler_that_is_killed_is_named():
     meeting, (_, server, *workers) = running_job()
-    for guest in list(meeting.host._guests):
-        meeting.host._loop.call_soon_threadsafe(guest.writer.close)
+    meeting.host._loop.call_soon_threadsafe(lambda: [guest.writer.close() for guest in meeting.host._guests])
     for member in (server, *workers):
         assert member.ended.wait(DEADLINE_S)
         assert f"the scheduler at 127.0.0.1:{meeting.port} is gone" in member.end[0]

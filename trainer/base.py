@@ -74,6 +74,11 @@ class Job:
     num_workers: int = 1
     min_step_time_s: float = 0.0
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
+    places: tuple[str, ...] = ()  # device and host of each worker by rank, where they are known
+
+    def name_of(self, rank: int) -> str:
+        """What a person calls a worker, such as "2 (gpu0 on host b)"."""
+        return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
 
 class Trainer:

@@ -175,7 +175,7 @@ class SyncSwitchTrainer(Trainer):
             self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")
         self._steps_lost += board.dropped[self.job.rank] - before.dropped[self.job.rank]
         if set(board.left_out) - set(before.left_out):
-            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(str, board.left_out))}")
+            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(self.job.name_of, board.left_out))}")
         return board
 
     def _wait(self, wants_stop: bool) -> None:

@@ -96,7 +96,9 @@ def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None,
         for worker in range(num_workers)
     ]
     indices = parts[rank]
-    job = _job(config, place, indices, rank, num_workers)
+    members = (joined.members if joined else None) or []
+    places = tuple(f"{member['device']} on host {member['host']}" for member in members)
+    job = _job(config, place, indices, rank, num_workers, places)
     site = Site(config, job, cluster, store, place.state, len(indices) / len(labels))
     trainer = MODES[config.mode].build(site)
     parameter_bytes = trainer.parameters.num_bytes()
@@ -128,7 +130,9 @@ def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None,
     return EXIT_OK
 
 
-def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int) -> Job:
+def _job(
+    config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int, places: tuple[str, ...]
+) -> Job:
     context, dataset = place.context, place.dataset
     channels, *sides = dataset.train.images.shape[1:]
     input_size = models.REGISTRY[config.network].input_size
@@ -151,4 +155,5 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         num_workers=num_workers,
         min_step_time_s=config.min_step_time,
         trace=place.trace,
+        places=places,
     )
