@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer import splice
-from trainer.addresses import TRY_S, Target
+from trainer.addresses import TRY_S, Target, by_target
 from trainer.meeting import GONE, HELLO, REMIND_EVERY_S, keep_alive
 from trainer.setups import Card, differences, join_names, missing, size_differs, verdict
 from utils import EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
@@ -310,7 +310,7 @@ class Host:
         for other in self._known():
             assert guest.card and other.card
             if guest.card.role != other.card.role:
-                interface = f", DMLC_INTERFACE={other.card.interface}" if other.card.interface else ""
+                interface = f" with DMLC_INTERFACE={other.card.interface}" if other.card.interface else ""
                 yield Target(f"{other.name}{interface}", other.card.address, other.card.port, other.card.token)
 
     def _judge_tries(self) -> None:
@@ -319,7 +319,7 @@ class Host:
         if self._state is not State.TRYING:
             return
         known = self._known()
-        problems = [f"{guest.name} cannot reach {join_names(guest.problems)}" for guest in known if guest.problems]
+        problems = by_target({guest.name: guest.problems for guest in known})
         problems += [f"{guest.name} did not answer" for guest in known if not guest.tried]
         if problems:
             self._finish(f"{'; '.join(problems)}. {_ADVICE}", EXIT_SETUP)
