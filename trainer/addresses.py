@@ -16,10 +16,12 @@ import secrets
 import socket
 import struct
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from trainer.setups import join_names
 from utils import SetupError
 
 TRY_S = 5.0  # one try to connect
@@ -158,3 +160,16 @@ def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:
         return []
     with ThreadPoolExecutor(min(MOST_THREADS, len(targets))) as pool:
         return [problem for problem in pool.map(attempt, targets) if problem]
+
+
+def by_target(unreached: Mapping[str, Sequence[str]]) -> list[str]:
+    """A sentence for each target that some cannot reach, with all of them.
+
+    Args:
+        unreached: what `unreachable` said, by the name of the process that tried.
+    """
+    callers: dict[str, list[str]] = defaultdict(list)
+    for name, problems in unreached.items():
+        for problem in problems:
+            callers[problem].append(name)
+    return [f"{problem} cannot be reached from {join_names(names)}" for problem, names in callers.items()]

@@ -84,11 +84,16 @@ class Job:
     is_evaluator: Callable[[float], bool] = lambda step_s: True
     logs_lines: bool = False  # rounds are lines of one file, not files
     tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case
+    places: tuple[str, ...] = ()  # device and host of each worker by rank, where they are known
 
     @property
     def sample_share(self) -> float:
         """n_k / n: this worker's part of all training samples."""
         return self.weight / self.num_workers
+
+    def name_of(self, rank: int) -> str:
+        """What a person calls a worker, such as "2 (gpu0 on host b)"."""
+        return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
 
 class Trainer:

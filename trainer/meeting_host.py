@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.addresses import TRY_S, Target
+from trainer import splice
+from trainer.addresses import TRY_S, Target, by_target
 from trainer.meeting import GONE, HELLO, REMIND_EVERY_S, keep_alive
 from trainer.setups import Card, differences, join_names, missing, size_differs, verdict
 from utils import EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
@@ -29,7 +30,6 @@ from utils import EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
 LONGEST_LINE = 1 << 24  # bytes
 SETTLE_S = 3.0  # for more processes to come, after the first that expects another number of them
 FAREWELL_S = 2.0  # for the others to end first, so that they have heard why
-SPLICE_S = 30.0  # for MXNet's own scheduler to listen
 _ADVICE = (
     "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
     "that cannot be reached names the card that leads to the others (of several hosts, none can take lo)"
@@ -310,7 +310,7 @@ class Host:
         for other in self._known():
             assert guest.card and other.card
             if guest.card.role != other.card.role:
-                interface = f", DMLC_INTERFACE={other.card.interface}" if other.card.interface else ""
+                interface = f" with DMLC_INTERFACE={other.card.interface}" if other.card.interface else ""
                 yield Target(f"{other.name}{interface}", other.card.address, other.card.port, other.card.token)
 
     def _judge_tries(self) -> None:
@@ -319,7 +319,7 @@ class Host:
         if self._state is not State.TRYING:
             return
         known = self._known()
-        problems = [f"{guest.name} cannot reach {join_names(guest.problems)}" for guest in known if guest.problems]
+        problems = by_target({guest.name: guest.problems for guest in known})
         problems += [f"{guest.name} did not answer" for guest in known if not guest.tried]
         if problems:
             self._finish(f"{'; '.join(problems)}. {_ADVICE}", EXIT_SETUP)
@@ -390,43 +390,11 @@ class Host:
         if not self._running.is_set():
             running.cancel()
             return
-        greeting, from_scheduler, to_scheduler = await self._own_scheduler()
-        guest.writer.write(greeting)
-        to_scheduler.write(first)
-
-        async def forth() -> None:
-            to_scheduler.write(await more)
-            await _copy(reader, to_scheduler)
-
-        directions = {self._loop.create_task(forth()), self._loop.create_task(_copy(from_scheduler, guest.writer))}
-        _, open_ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-        for direction in open_:
-            direction.cancel()
-        to_scheduler.close()
-
-    async def _own_scheduler(self) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to MXNet's own scheduler once it listens, and what it says first."""
-        end = self._loop.time() + SPLICE_S
-        address = self._listener.getsockname()[0]
-        while True:
-            with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection(address, self._scheduler_port)
-                greeting = await reader.read(1 << 16)
-                if greeting.startswith(HELLO[:1]):
-                    return greeting, reader, writer
-                writer.close()  # the doorbell, which is about to leave the port to it
-            if self._loop.time() > end:
-                raise ConnectionError(f"MXNet's scheduler does not listen at {address}:{self._scheduler_port}")
-            await asyncio.sleep(0.05)
+        await splice.lead(
+            splice.Caller(first, more, reader, guest.writer), self._listener.getsockname()[0], self._scheduler_port
+        )
 
 
 def _die(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     with die_on_error("the meeting of the job's processes failed"):
         raise context.get("exception") or RuntimeError(context["message"])
-
-
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while chunk := await source.read(1 << 16):
-            sink.write(chunk)
-            await sink.drain()

@@ -195,7 +195,7 @@ class SyncSwitchTrainer(Trainer):
         self._steps_lost += board.dropped[self.job.rank] - before.dropped[self.job.rank]
         if new := set(board.left_out) - set(before.left_out):
             why = f": {self._advice.reason}" if self.job.rank in new else ""
-            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(str, board.left_out))}{why}")
+            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(self.job.name_of, board.left_out))}{why}")
         return board
 
     def _wait(self, wants_stop: bool) -> None:

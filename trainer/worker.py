@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,6 @@ class Workplace:
     state: StateClient | None  # where the mode asks a state server
     trace: tuple[straggler_trace.Slowdown, ...]
     signals: SignalWatch
-
-
-# Collects a value of every worker under a label: the values by rank, or None where there is no way to.
-Gather = Callable[[str, Any], Sequence[Any] | None]
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -111,7 +106,7 @@ def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None,
         for worker in range(num_workers)
     ]
     indices = parts[rank]
-    job = _job(config, place, indices, rank, num_workers, joined.membership.gather if joined else None)
+    job = _job(config, place, indices, rank, num_workers, joined)
     site = Site(config, job, cluster, store, place.state)
     trainer = MODES[config.mode].build(site)
     parameter_bytes = trainer.parameters.num_bytes()
@@ -144,7 +139,7 @@ def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None,
 
 
 def _job(
-    config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int, gather: Gather | None
+    config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int, joined: roles.Joined | None
 ) -> Job:
     context, dataset = place.context, place.dataset
     channels, *sides = dataset.train.images.shape[1:]
@@ -154,6 +149,7 @@ def _job(
     # Same initial weights everywhere, but every rank its own dropout masks and its own order of samples.
     mx.random.seed(config.seed + 1 + rank)
     feed = DeviceFeed(context, input_size)
+    members = (joined.members if joined else None) or []
     return Job(
         network=network,
         feed=feed,
@@ -169,20 +165,21 @@ def _job(
         weight=num_workers * len(indices) / len(dataset.train.labels),
         min_step_time_s=config.min_step_time,
         trace=place.trace,
-        is_evaluator=lambda step_s: _is_evaluator(config, rank, step_s, gather),
+        is_evaluator=lambda step_s: _is_evaluator(config, rank, step_s, joined),
         saver=ModelSaver(place.folder.path, network, _about(config, image_shape)),
         logs_lines=config.logs_lines,
         tell_every_s=TELL_EVERY_S if config.mode == "local" else 0.0,
+        places=tuple(f"{member['device']} on host {member['host']}" for member in members),
     )
 
 
-def _is_evaluator(config: Config, rank: int, step_s: float, gather: Gather | None) -> bool:
+def _is_evaluator(config: Config, rank: int, step_s: float, joined: roles.Joined | None) -> bool:
     """Whether this worker evaluates. All workers of a job call it once.
 
     Raises:
         SetupError: no worker may, and the job is to end at an accuracy.
     """
-    answers = gather("evaluator", Candidate(config.evaluate, step_s)) if gather else None
+    answers = joined.membership.gather("evaluator", Candidate(config.evaluate, step_s)) if joined else None
     if answers is None:  # nobody to compare with
         return config.evaluate == YES or (config.evaluate == AUTO and rank == 0)
     chosen = evaluating_rank([Candidate(*answer) for answer in answers])
