@@ -74,9 +74,9 @@ find_python() {
             found+=" PYTHON=$PYTHON does not run;"
         fi
     done
-    die "no supported Python here:${found:- none found;} this project runs on ${versions##* } to ${versions%% *}. Get one with 'apt-get install" \
-        "python3 python3-venv' (Debian from 12 on, Ubuntu from 22.04 on), 'pyenv install 3.13' or 'uv python install" \
-        "3.13', or name one: PYTHON=/path/to/python3.13 $0"
+    die "no supported Python here:${found:- none found;} this project runs on ${versions##* } to ${versions%% *}. Get" \
+        "one with 'apt-get install python3 python3-venv' (Debian from 12 on, Ubuntu from 22.04 on), 'pyenv install 3.13'" \
+        "or 'uv python install 3.13', or name one: PYTHON=/path/to/python3.13 $0"
 }
 
 # The Python that runs the project: of the environment where there is one, else python3 (a container, a conda).

@@ -619,6 +619,14 @@ def python_of_version(path: Path, number: tuple[int, int]) -> Path:
     return stub(path, f'exec {sys.executable} -c "import sys; sys.version_info = {number}; exec(sys.argv[1])" "$2"')
 
 
+def without_pythons(project: Path) -> dict[str, str]:
+    """An environment in which the scripts find no Python but the stand-ins in the project's `bin`."""
+    for tool in ("bash", "dirname", "env", "realpath", "sed"):
+        stub(project / "bin" / tool, f'exec {shutil.which(tool)} "$@"')
+    nowhere = str(project / "nowhere")
+    return {"PATH": str(project / "bin"), "PYTHON": "", "PYENV_ROOT": nowhere, "XDG_DATA_HOME": nowhere}
+
+
 @pytest.mark.parametrize("minor", range(9, 16))
 def test_python_3_10_to_3_14_are_supported(copy, minor):
     python = python_of_version(copy / "bin" / "python", (3, minor))
@@ -640,17 +648,13 @@ def test_what_a_package_says_that_it_needs_is_not_asked(copy):
 
 def test_the_tests_run_with_every_python_that_is_there(copy):
     """A machine with nothing but a Python 3.11, a 3.13 whose tests fail, and a 3.15."""
-    tools = {name: Path(shutil.which(name) or name) for name in ("bash", "dirname", "env", "realpath", "sed")}
-    for name, tool in tools.items():
-        stub(copy / "bin" / name, f'exec {tool} "$@"')
+    environment = without_pythons(copy)
     python_of_version(copy / "bin" / "python3.11", (3, 11))
     python_of_version(copy / "bin" / "python3.13", (3, 13))
     python_of_version(copy / "bin" / "python3", (3, 15))
     shutil.copy(SCRIPTS / "test_pythons.sh", copy / "scripts")
     stub(copy / "scripts" / "test.sh", 'echo "$PYTHON $VENV $*"\ncase $PYTHON in *13) exit 1 ;; esac')
-    nowhere = str(copy / "nowhere")
-    environment = {"PATH": str(copy / "bin"), "PYTHON": "", "PYENV_ROOT": nowhere, "XDG_DATA_HOME": nowhere}
-    done = shell([tools["bash"], copy / "scripts" / "test_pythons.sh", "tests/test_models.py"], **environment)
+    done = shell([copy / "scripts" / "test_pythons.sh", "tests/test_models.py"], **environment)
     assert done.stdout.splitlines() == [
         f"{copy}/bin/python3.13 {copy}/.venv-3.13 tests/test_models.py",
         f"{copy}/bin/python3.11 {copy}/.venv-3.11 tests/test_models.py",
@@ -666,9 +670,8 @@ def test_a_python_is_found_behind_shims_that_fail(copy):
     stub(copy / "bin" / "python3", OTHER_PYTHON)
     stub(copy / "bin" / "python3.12", "exit 127")
     stub(copy / "bin" / "python3.11", f'exec {sys.executable} "$@"')
-    path = f"{copy / 'bin'}:/usr/bin:/bin"
     command = ["bash", "-c", f"source {copy}/scripts/common.sh && find_python"]
-    assert shell(command, PATH=path, PYTHON="").stdout == f"{copy}/bin/python3.11\n"
+    assert shell(command, **without_pythons(copy)).stdout == f"{copy}/bin/python3.11\n"
 
 
 @pytest.mark.parametrize(
