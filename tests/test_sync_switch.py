@@ -46,9 +46,10 @@ def with_straggler(tmp_path, policy, bsp, asp):
     (tmp_path / "trace.csv").write_text("start_s,duration_s,extra_s,kind\n0.5,3,0.25,network\n")
     (tmp_path / "cluster.csv").write_text("step_time_s,straggler_trace\n0.05,\n0.05,\n0.05,trace.csv\n")
     flags = ["--train-steps", str(bsp), str(asp), "--straggler-policy", policy, "-l", "0.003", "-e", "1000"]
-    run_cluster(tmp_path, "-m", "sync-switch", "--cluster", str(tmp_path / "cluster.csv"), worker_flags=flags)
+    said = run_cluster(tmp_path, "-m", "sync-switch", "--cluster", str(tmp_path / "cluster.csv"), worker_flags=flags)
     workers = rounds_of(tmp_path / "lenet" / "sync-switch")
     assert len(workers[0]) > len(workers[2])
+    assert "the state server says: worker 2 is a straggler: " in said  # on the console, too
     return workers
 
 

@@ -7,7 +7,8 @@ up. Lines of JSON; those that a process sends, and that it gets:
 
     {"card": ...}                               {"welcome": true}; from time to time {"info": ...}, {"warning": ...}
     {"tried": round, "problems": [...]}         {"targets": [...], "round": ...}: try to reach these
-    {"rank": ...}                               {"go": port of MXNet's scheduler}
+    {"freed": true}, of the scheduler alone     {"go": port of MXNet's scheduler}, to the scheduler first
+    {"rank": ...}
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
     {"last_words": ...}, {"goodbye": true}      {"end": why, "code": ...}: end with this line and exit code
 
@@ -299,6 +300,7 @@ class Arrival:
                 raise
         self.environment["DMLC_PS_ROOT_PORT"] = str(scheduler_port)
         if is_scheduler:
+            lines.send(freed=True)
             self.environment["DMLC_PS_ROOT_URI"] = address  # where MXNet listens itself it takes no host names
         else:
             self.environment.update({"DMLC_NODE_HOST": address, "PORT": str(doorbell.port)})

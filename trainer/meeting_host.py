@@ -182,6 +182,11 @@ class Host:
                 guest.tried, guest.problems = True, message["problems"]
                 if all(other.tried for other in self._known()):
                     self._judge_tries()
+        elif "freed" in message:
+            self._running.set()
+            for other in self._known():
+                if other is not guest:
+                    other.send(go=self._scheduler_port)
         elif "rank" in message:
             guest.rank = message["rank"]
         elif "gather" in message:
@@ -332,10 +337,11 @@ class Host:
         for guest in plain:
             self._tell_all(warning=f"{guest.name} takes part: its set-up cannot be compared")
         self._cannot_gather = bool(plain)
-        (scheduler,) = (card for card in self._cards() if card.role == "scheduler")
-        self._scheduler_port = scheduler.port
-        self._running.set()
-        self._tell_all(go=scheduler.port)
+        (scheduler,) = (guest for guest in self._known() if guest.card and guest.card.role == "scheduler")
+        assert scheduler.card
+        self._scheduler_port = scheduler.card.port
+        # It frees its port first. What MXNet sent to whoever listens there now would be lost, and not sent again.
+        scheduler.send(go=self._scheduler_port)
 
     # --------------------------------------------------------------------------------------------------- during the job
 

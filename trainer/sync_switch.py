@@ -159,9 +159,9 @@ class SyncSwitchTrainer(Trainer):
         in_step = self._advice.in_step(0.0 if policy == "none" else ADVICE_SHARE * self.step_s)  # none: nothing changes
         if in_step != self._in_step:
             self._in_step = in_step
-            # Under elastic the straggler alone is told, and rank 0, whose lines a console shows, is another one.
-            level = logging.WARNING if policy == ELASTIC and not in_step else logging.INFO
-            logging.log(level, "the state server says: %s", self._advice.reason)
+            # Under elastic the straggler alone is told. A console shows rank 0's lines, and the warnings of others.
+            kind = "warning: " if policy == ELASTIC and not in_step else ""
+            logging.info("%sthe state server says: %s", kind, self._advice.reason)
         return in_step
 
     def notes(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def stragglers(table: Table, left_out: Collection[int] = ()) -> dict[int, str]:
     # With half of the workers slow, all are one deviation from the mean and none is a straggler; not even by rounding.
     limit = min(mean - (1 + 1e-9) * deviation, (1 - MARGIN) * mean)
     return {
-        rank: f"worker {rank} is a straggler: {value:.3g} samples/s, the mean is {mean:.3g} +- {deviation:.2g}"
+        rank: f"worker {rank} is a straggler: {value:.4g} samples/s, the mean is {mean:.4g} +- {deviation:.3g}"
         for rank, value in known.items()
         if value < limit
     }
