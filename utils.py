@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -110,17 +109,15 @@ def read_json(path: Path) -> Any:
         raise SetupError(f"{path} cannot be read as JSON: {error}") from None
 
 
-# ------------------------------------------------------------------------------------------- which program
+# --------------------------------------------------------------------------------------------------- containers
 
 
-def source_commit() -> str | None:
-    """The commit of this project's folder; None where it is no git checkout, or git is not at hand."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--show-prefix", "HEAD"]
-    try:
-        prefix, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return None if prefix else commit  # a copy of this project inside of another one
+RUN_AS_OWNER = 'run the container as the owner of the mounted folder (--user "$(id -u):$(id -g)")'
+
+
+def remedy(on_host: str, in_image: str) -> str:
+    """What to do about an error: in the project's Docker image other things help than on a host."""
+    return in_image if "ESYNC_IMAGE" in os.environ else on_host
 
 
 # ---------------------------------------------------------------------------------------------- round logs

@@ -14,14 +14,14 @@ from cluster_processes import DATA, DEADLINE_S, ROOT
 import models
 from config import parse
 from scripts import saved_model as program
-from trainer import data
+from trainer import data, version
 from trainer.base import DeviceFeed, Job
 from trainer.engine import mx
 from trainer.local import LocalTrainer
 from trainer.run_folder import RunFolder
 from trainer.saved_model import ModelSaver, SavedModel, symbol_and_parameters
 from trainer.stop import Limits
-from utils import SAVING, JobError, SetupError, read_json, read_rounds, source_commit
+from utils import SAVING, JobError, SetupError, read_json, read_rounds
 
 RANDOM = np.random.default_rng(0)
 SAMPLES = data.Samples(RANDOM.integers(0, 256, (64, 1, 28, 28), np.uint8), RANDOM.integers(0, 10, 64, np.uint8))
@@ -216,7 +216,7 @@ def test_the_description_says_how_to_feed_the_network(trained):
         "lenet", "fashion-mnist", "local", 10
     )  # fmt: skip
     assert about["round"] == 60
-    assert about["commit"] == source_commit()
+    assert about["commit"] == version.commit()
 
 
 def test_a_saved_network_has_just_the_accuracy_that_was_logged(trained):
@@ -263,8 +263,8 @@ def test_onnxruntime_computes_what_mxnet_does(tmp_path, name):
 
 
 def test_an_onnx_that_is_not_there_or_too_new_is_named(monkeypatch):
-    for version, text in (("1.18.0", "up to 1.17, here it is 1.18.0"), ("1.17.0", ""), ("1.9.0", "")):
-        monkeypatch.setattr(program.importlib.metadata, "version", lambda _, version=version: version)
+    for installed, text in (("1.18.0", "up to 1.17, here it is 1.18.0"), ("1.17.0", ""), ("1.9.0", "")):
+        monkeypatch.setattr(program.importlib.metadata, "version", lambda _, installed=installed: installed)
         if not text:
             program.check_onnx()
             continue

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from config import Config
+from trainer import version
 from trainer.engine import mx
 from trainer.saved_model import saved_files
-from utils import RUN_FILE, SetupError, iter_files, write_json
+from utils import RUN_AS_OWNER, RUN_FILE, SetupError, iter_files, remedy, write_json
 
 LOCK_FILE = ".lock"
 
@@ -29,18 +30,25 @@ class RunFolder:
             SetupError: it cannot be made, or another worker that still runs writes there.
         """
         self._config = config
+        self._commit = version.commit()
         self.path = Path(config.log_dir) / config.device
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / LOCK_FILE).open("w")
         except OSError as error:
-            raise SetupError(f"log folder {self.path}: {error.strerror}; choose another with -ld") from None
+            what_to_do = remedy("choose another with -ld", RUN_AS_OWNER)
+            raise SetupError(f"log folder {self.path}: {error.strerror}; {what_to_do}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise SetupError(
                 f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name"
             ) from None
+
+    @property
+    def commit(self) -> str | None:
+        """Of the program that writes here."""
+        return self._commit
 
     def open(self) -> Path:
         """Removes what an earlier run left, unless this one goes on with it."""

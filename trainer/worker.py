@@ -20,7 +20,7 @@ from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
-from utils import EXIT_OK, SetupError, setup_logging, source_commit
+from utils import EXIT_OK, SetupError, setup_logging
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         num_workers=num_workers,
         min_step_time_s=config.min_step_time,
         trace=place.trace,
-        saver=ModelSaver(place.folder.path, network, _about(config, image_shape)),
+        saver=ModelSaver(place.folder.path, network, _about(config, image_shape, place.folder.commit)),
     )
 
 
-def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:
+def _about(config: Config, image_shape: tuple[int, ...], commit: str | None) -> dict[str, Any]:
     """What a user of the saved network must know; what DeviceFeed does to an image is not in the network."""
     return {
         "network": config.network,
@@ -145,5 +145,5 @@ def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:
         "mode": config.mode,
         "input": {"name": INPUT_NAME, "shape": image_shape, "divide_by": data.WHITE, "resize": "bilinear"},
         "classes": models.NUM_CLASSES,
-        "commit": source_commit(),
+        "commit": commit,
     }

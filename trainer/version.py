@@ -1,0 +1,40 @@
+"""Which version of this program runs here: for run.json, and to compare it over the hosts of a job."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_PROGRAM = ("*.py", "trainer/**/*.py", "models/**/*.py")  # what a role of a job runs
+_GIT_S = 5.0
+
+
+def commit() -> str | None:
+    """The commit that is checked out, with `-dirty` where files were changed since; None where this is no checkout."""
+    if not (ROOT / ".git").exists():
+        return None  # a folder above may be a checkout of something else
+    try:
+        finished = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
+            cwd=ROOT,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):  # no git here, or the checkout belongs to another user
+        return None
+    return finished.stdout.strip()
+
+
+def files_hash() -> str:
+    """A hash of the program's files, where there is no git too."""
+    digest = hashlib.sha256()
+    for pattern in _PROGRAM:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
