@@ -32,6 +32,7 @@ clean_up() {
     if [[ -n "$engine" ]]; then
         kill "$engine"
         wait "$engine" || true
+        umount "$scratch"/exec/netns/* 2>/dev/null || true # it leaves its handle of the host's network mounted
     fi
     rm -rf "$scratch"
 }
@@ -102,7 +103,7 @@ check "the published command trains alone, as no root, and Ctrl-C ends it after 
 name="$project-alone"
 docker run --rm --name "$name" "${options[@]}" -v "$data:/esync/data:ro" "$image" >"$scratch/alone.log" 2>&1 &
 alone=$!
-until grep -q 'round 2,' "$scratch/alone.log"; do
+until grep -q '| round ' "$scratch/alone.log"; do
     kill -0 "$alone" 2>/dev/null || wrong "$(tail -n 3 "$scratch/alone.log")"
     sleep 0.2
 done
