@@ -263,8 +263,8 @@ def test_onnxruntime_computes_what_mxnet_does(tmp_path, name):
 
 
 def test_an_onnx_that_is_not_there_or_too_new_is_named(monkeypatch):
-    for installed, text in (("1.18.0", "up to 1.17, here it is 1.18.0"), ("1.17.0", ""), ("1.9.0", "")):
-        monkeypatch.setattr(program.importlib.metadata, "version", lambda _, installed=installed: installed)
+    for number, text in (("1.18.0", "up to 1.17, here it is 1.18.0"), ("1.17.0", ""), ("1.9.0", "")):
+        monkeypatch.setattr(program.importlib.metadata, "version", lambda _, number=number: number)
         if not text:
             program.check_onnx()
             continue

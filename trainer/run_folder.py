@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from config import Config
-from trainer import version
 from trainer.engine import mx
 from trainer.saved_model import saved_files
 from utils import RUN_AS_OWNER, RUN_FILE, SetupError, iter_files, remedy, write_json
@@ -30,7 +29,6 @@ class RunFolder:
             SetupError: it cannot be made, or another worker that still runs writes there.
         """
         self._config = config
-        self._commit = version.commit()
         self.path = Path(config.log_dir) / config.device
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -44,11 +42,6 @@ class RunFolder:
             raise SetupError(
                 f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name"
             ) from None
-
-    @property
-    def commit(self) -> str | None:
-        """Of the program that writes here."""
-        return self._commit
 
     def open(self) -> Path:
         """Removes what an earlier run left, unless this one goes on with it."""

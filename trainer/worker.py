@@ -12,7 +12,7 @@ import numpy as np
 
 import models
 from config import COORDINATED, Cluster, Config, check_job
-from trainer import data, roles, straggler_trace
+from trainer import data, roles, straggler_trace, version
 from trainer.base import DeviceFeed, Evaluator, Job
 from trainer.engine import device_context, mx
 from trainer.modes import MODES, Site, checkpoint_file
@@ -133,11 +133,11 @@ def _job(config: Config, place: Workplace, indices: np.ndarray, rank: int, num_w
         num_workers=num_workers,
         min_step_time_s=config.min_step_time,
         trace=place.trace,
-        saver=ModelSaver(place.folder.path, network, _about(config, image_shape, place.folder.commit)),
+        saver=ModelSaver(place.folder.path, network, _about(config, image_shape)),
     )
 
 
-def _about(config: Config, image_shape: tuple[int, ...], commit: str | None) -> dict[str, Any]:
+def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:
     """What a user of the saved network must know; what DeviceFeed does to an image is not in the network."""
     return {
         "network": config.network,
@@ -145,5 +145,5 @@ def _about(config: Config, image_shape: tuple[int, ...], commit: str | None) -> 
         "mode": config.mode,
         "input": {"name": INPUT_NAME, "shape": image_shape, "divide_by": data.WHITE, "resize": "bilinear"},
         "classes": models.NUM_CLASSES,
-        "commit": commit,
+        "commit": version.commit(),
     }
