@@ -1,5 +1,6 @@
-# Standalone training in a container:   docker build -t esync .  &&  docker run --rm esync
-# Get the data before the build (scripts/get_data.sh), or mount it: docker run --rm -v "$PWD/data:/esync/data" esync
+# One image for every process of a job:   docker build -t esync .  &&  docker run --rm esync
+# That trains alone; scripts/container.sh says how to start the others, and README.md how to keep the logs.
+# Get the data before the build (scripts/get_data.sh), or mount it: -v "$PWD/data:/esync/data:ro"
 FROM python:3.11-slim-bookworm
 
 # Of the system MXNet's wheel expects these; slim images lack them.
@@ -15,5 +16,13 @@ RUN pip install --no-cache-dir -r requirements.txt
 
 COPY . .
 
-ENTRYPOINT ["python", "main.py", "-dd", "./data/"]
+# Whoever it runs as (--user) can read all of it, also where the files came from a host with a strict umask, and write
+# to the logs, the home and nothing else.
+RUN find . ! -perm -a+r -exec chmod a+rX {} + \
+    && mkdir logs \
+    && chmod a+rwxt logs
+ENV HOME=/tmp PYTHONUNBUFFERED=1 ESYNC_IMAGE=1
+USER 1000:1000
+
+ENTRYPOINT ["scripts/container.sh"]
 CMD ["-m", "local", "-c", "1", "-e", "1000"]

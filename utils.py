@@ -149,7 +149,15 @@ def read_json(path: Path) -> Any:
         raise SetupError(f"{path} cannot be read as JSON: {error}") from None
 
 
-# ------------------------------------------------------------------------------------------- which program
+# --------------------------------------------------------------------------------------------------- containers
+
+
+RUN_AS_OWNER = 'run the container as the owner of the mounted folder (--user "$(id -u):$(id -g)")'
+
+
+def remedy(on_host: str, in_image: str) -> str:
+    """What to do about an error: in the project's Docker image other things help than on a host."""
+    return in_image if "ESYNC_IMAGE" in os.environ else on_host
 
 
 # ---------------------------------------------------------------------------------------------- round logs

@@ -1,6 +1,7 @@
 """Datasets are read whole and checked, partitions use every sample once, batches lose none."""
 
 import gzip
+import os
 import pickle
 from pathlib import Path
 
@@ -27,6 +28,28 @@ def test_fashion_mnist_is_the_published_one():
 def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
     with pytest.raises(SetupError, match=r"fashion-mnist/train-images-idx3-ubyte\.gz.*get_data\.sh"):
         load("fashion-mnist", str(tmp_path))
+
+
+def test_in_the_image_the_folder_is_got_on_the_host_and_mounted(tmp_path, monkeypatch):
+    monkeypatch.setenv("ESYNC_IMAGE", "1")
+    with pytest.raises(SetupError, match=r"get it on the host with scripts/get_data\.sh.*/esync/data"):
+        load("fashion-mnist", str(tmp_path))
+
+
+@pytest.mark.parametrize(("image", "text"), [("", "let this user read it"), ("1", "--user")])
+def test_data_of_another_user_is_named_with_what_to_do(fashion_copy, monkeypatch, image, text):
+    if image:
+        monkeypatch.setenv("ESYNC_IMAGE", image)
+    fashion_copy.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # who may read everything
+        os.seteuid(65534)
+    try:
+        with pytest.raises(SetupError, match=f"cannot be read: Permission denied.*{text}"):
+            load("fashion-mnist", str(fashion_copy))
+    finally:
+        os.seteuid(user)
+        fashion_copy.chmod(0o700)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from utils import SetupError
+from utils import RUN_AS_OWNER, SetupError, remedy
 
 # SHA-256 of the uncompressed content: distributions compress the same files anew.
 FASHION_MNIST_SHA256 = {
@@ -45,9 +45,13 @@ def load(name: str, data_dir: str) -> Dataset:
     """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`.
 
     Raises:
-        SetupError: a file is missing or damaged. The message names it and what to do.
+        SetupError: a file is missing, damaged or forbidden. The message names it and what to do.
     """
-    return _LOADERS[name](Path(data_dir))
+    try:
+        return _LOADERS[name](Path(data_dir))
+    except PermissionError as error:
+        what_to_do = remedy("let this user read it", RUN_AS_OWNER)
+        raise SetupError(f"{error.filename} cannot be read: {error.strerror}; {what_to_do}") from None
 
 
 def sha256(arrays: Iterable[np.ndarray]) -> str:
@@ -66,9 +70,9 @@ def content_hash(dataset: Dataset) -> str:
 # --------------------------------------------------------------------------------------- MNIST's IDX files
 
 
-def _idx_dataset(folder: Path, checksums: dict[str, str], remedy: str) -> Dataset:
+def _idx_dataset(folder: Path, checksums: dict[str, str], source: str) -> Dataset:
     train_images, train_labels, test_images, test_labels = (
-        _idx_array(folder, file, checksum, remedy) for file, checksum in checksums.items()
+        _idx_array(folder, file, checksum, source) for file, checksum in checksums.items()
     )
     return Dataset(_samples(train_images, train_labels, folder), _samples(test_images, test_labels, folder))
 
@@ -85,22 +89,22 @@ def _checked_labels(labels: np.ndarray, path: Path) -> np.ndarray:
     return labels
 
 
-def _idx_array(folder: Path, file: str, checksum: str, remedy: str) -> np.ndarray:
+def _idx_array(folder: Path, file: str, checksum: str, source: str) -> np.ndarray:
     path = next((path for path in (folder / f"{file}.gz", folder / file) if path.is_file()), None)
     if path is None:
-        raise SetupError(f"{folder / file}.gz is not there; {remedy}")
+        raise SetupError(f"{folder / file}.gz is not there; {source}")
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise SetupError(f"{path} is damaged ({error}); {remedy}") from None
+        raise SetupError(f"{path} is damaged ({error}); {source}") from None
     if checksum and hashlib.sha256(content).hexdigest() != checksum:
-        raise SetupError(f"{path} is not the published file (its SHA-256 differs); {remedy}")
+        raise SetupError(f"{path} is not the published file (its SHA-256 differs); {source}")
     # IDX: two zero bytes, the type (8 is uint8), the number of dimensions, then each as a big-endian uint32.
     dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     shape = tuple(int(size) for size in np.frombuffer(content[4 : 4 + 4 * dimensions], dtype=">u4"))
     values = np.frombuffer(content, dtype=np.uint8, offset=min(4 + 4 * dimensions, len(content)))
     if not dimensions or values.size != np.prod(shape):
-        raise SetupError(f"{path} is not an IDX file of bytes; {remedy}")
+        raise SetupError(f"{path} is not an IDX file of bytes; {source}")
     return values.reshape(shape)
 
 
@@ -168,7 +172,12 @@ def _cifar10_python(path: Path) -> Samples:
 
 _LOADERS: dict[str, Callable[[Path], Dataset]] = {
     "fashion-mnist": lambda data_dir: _idx_dataset(
-        data_dir / "fashion-mnist", FASHION_MNIST_SHA256, "get it with scripts/get_data.sh, or name its parent with -dd"
+        data_dir / "fashion-mnist",
+        FASHION_MNIST_SHA256,
+        remedy(
+            "get it with scripts/get_data.sh, or name its parent with -dd",
+            'get it on the host with scripts/get_data.sh, and mount it: docker run -v "$PWD/data:/esync/data:ro"',
+        ),
     ),
     "mnist": lambda data_dir: _idx_dataset(
         data_dir / "mnist", MNIST_FILES, "put MNIST's four *-ubyte.gz files there, or name its parent with -dd"

@@ -16,7 +16,7 @@ from config import Config
 from trainer import version
 from trainer.engine import mx
 from trainer.saved_model import saved_files
-from utils import RUN_FILE, SetupError, round_files, write_json
+from utils import RUN_AS_OWNER, RUN_FILE, SetupError, remedy, round_files, write_json
 
 LOCK_FILE = ".lock"
 
@@ -37,7 +37,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / LOCK_FILE).open("w")
         except OSError as error:
-            raise SetupError(f"log folder {self.path}: {error.strerror}; choose another with -ld") from None
+            what_to_do = remedy("choose another with -ld", RUN_AS_OWNER)
+            raise SetupError(f"log folder {self.path}: {error.strerror}; {what_to_do}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

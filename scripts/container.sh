@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# usage: scripts/container.sh state-server | scheduler | server
+#        scripts/container.sh worker [FLAG OF main.py]...
+#        scripts/container.sh FLAG OF main.py...           such as: -m local -c 1 -n lenet -e 1000
+#        scripts/container.sh COMMAND [ARGUMENT]...        such as: python main.py --help
+#
+# The entry point of the Docker image: one image for every process of a job, as scripts/state_server.sh, scheduler.sh,
+# server.sh and worker.sh start it on a host, and with the same environment variables. Flags alone go to main.py, which
+# trains alone (-m local), or is the role that DMLC_ROLE names.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if is_help "$@"; then
+    usage && role_variables && exit
+fi
+case "${1:-}" in
+state-server) exec "$root/scripts/state_server.sh" "${@:2}" ;;
+scheduler | server | worker) exec "$root/scripts/$1.sh" "${@:2}" ;;
+-* | "") cd "$root" && exec "$(project_python)" main.py "$@" ;;
+*) exec "$@" ;;
+esac
