@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from cluster_processes import cluster, wait_for
+from cluster_processes import cluster, free_ports, wait_for
 
 import config
 from config import Cluster
@@ -108,6 +108,27 @@ def running_job(num_workers=2):
 def card(role, device="", host="a", address="127.0.0.1", port=1, **setup):
     setup = {"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "2", **setup}
     return Card(role, host, device, address, port, setup=setup)
+
+
+def test_nobody_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypatch):
+    # What a worker's MXNet sent to the meeting's own listener at that port would be lost, and the start would hang.
+    (port,) = free_ports(1)
+    close = addresses.Doorbell.close
+
+    def close_the_schedulers_late(doorbell):
+        if doorbell.port == port:
+            time.sleep(0.3)
+        close(doorbell)
+
+    monkeypatch.setattr(addresses.Doorbell, "close", close_the_schedulers_late)
+    meeting = Meeting(num_workers=1)
+    members = [Member(meeting, "scheduler", port=port), Member(meeting, "server"), Member(meeting, "worker")]
+    members[2].join()
+    assert members[2].environment["DMLC_PS_ROOT_PORT"] == str(port)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    for member in members:
+        member.join()
 
 
 # ------------------------------------------------------------------------------------------------- unequal set-ups
