@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +40,6 @@ QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
-ROLES = ("scheduler", "server", "worker")
 
 
 def _flag(
@@ -472,44 +469,3 @@ def check_job(config: Config, num_servers: int, num_workers: int) -> None:
     batches = sum(config.train_steps) * num_workers
     if config.mode == "sync-switch" and batches > MAX_BATCHES:
         raise SetupError(f"--train-steps makes {batches} batches of all workers; {MAX_BATCHES} can be counted")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The job's processes, from the environment variables of MXNet's parameter server."""
-
-    role: str  # one of ROLES
-    root_uri: str
-    root_port: int
-    num_servers: int
-    num_workers: int
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-        """None where DMLC_ROLE is not set: a process on its own.
-
-        Raises:
-            SetupError: a variable is missing or has a value that no cluster can have.
-        """
-        role = environment.get("DMLC_ROLE")
-        if not role:
-            return None
-        if role not in ROLES:
-            raise SetupError(f"DMLC_ROLE={role!r} is unknown; choose from {', '.join(ROLES)}")
-        missing = [name for name in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT") if not environment.get(name)]
-        if missing:
-            raise SetupError(f"DMLC_ROLE={role} also needs {' and '.join(missing)}: the scheduler's address")
-        return cls(
-            role=role,
-            root_uri=environment["DMLC_PS_ROOT_URI"],
-            root_port=_count(environment, "DMLC_PS_ROOT_PORT", 65535),
-            num_servers=_count(environment, "DMLC_NUM_SERVER"),
-            num_workers=_count(environment, "DMLC_NUM_WORKER"),
-        )
-
-
-def _count(environment: Mapping[str, str], name: str, maximum: int = sys.maxsize) -> int:
-    text = environment.get(name, "")
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= maximum:
-        raise SetupError(f"{name}={text!r} is not a whole number from 1 on: set it to the same value in every process")
-    return int(text)

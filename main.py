@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from config import Cluster, Config, parse
+from config import Config, parse
+from trainer.cluster import Cluster
 from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
 
 

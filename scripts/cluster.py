@@ -88,7 +88,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         "--base-port",
         type=lambda text: int(port(text)),
         default=0,
-        help="the servers and workers of a host listen on this port and those above it; 0: on free ones",
+        help="MXNet listens on this port of a host and those above it, one a process; 0: on free ones",
     )
     parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
@@ -131,6 +131,7 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
     )
     processes = Counter([*servers, *(worker.host for worker in plan.hosts.workers)])
     sites = {name: _site(job, name, fact, processes[name]) for name, fact in facts.items()}
+    scheduler_port = next(left[scheduler])
     server_ports = tuple(next(left[name]) for name in servers)
     seats = []
     for worker in plan.hosts.workers:
@@ -148,7 +149,7 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
             )
         )
     where = tuple(sites[name] for name in servers)
-    return job, Layout(sites[scheduler], sites[state_server], where, tuple(seats), server_ports)
+    return job, Layout(sites[scheduler], sites[state_server], where, tuple(seats), scheduler_port, server_ports)
 
 
 def _places(plan: Plan) -> tuple[str, str, list[str]]:
@@ -160,9 +161,9 @@ def _places(plan: Plan) -> tuple[str, str, list[str]]:
 
 
 def num_ports(plan: Plan) -> Counter[str]:
-    """How many ports each host must find."""
+    """How many ports each host must find; two for the scheduler: where all meet, and where its MXNet listens."""
     scheduler, state_server, servers = _places(plan)
-    return Counter([scheduler, state_server, *servers, *(worker.host for worker in plan.hosts.workers)])
+    return Counter([scheduler, state_server, scheduler, *servers, *(worker.host for worker in plan.hosts.workers)])
 
 
 def _site(job: Job, name: str, facts: Facts, num_processes: int) -> Site:

@@ -126,7 +126,8 @@ class Layout:
     state_server: Site
     servers: tuple[Site, ...]
     seats: tuple[Seat, ...]
-    server_ports: tuple[int, ...] = ()  # that they listen on; by default MXNet takes any
+    scheduler_port: int = 0  # at which its MXNet listens; 0: any. The processes meet at the job's `root_port`
+    server_ports: tuple[int, ...] = ()  # at which they listen; by default any
 
     @property
     def sites(self) -> dict[str, Site]:
@@ -201,7 +202,8 @@ def _state_server(job: Job, site: Site) -> Role:
 
 def _scheduler(job: Job, layout: Layout) -> Role:
     """The process that the others meet at."""
-    return _main(job, layout, layout.scheduler, "scheduler", "scheduler", Kind.SERVER)
+    port = {"PORT": str(layout.scheduler_port)} if layout.scheduler_port else {}
+    return _main(job, layout, layout.scheduler, "scheduler", "scheduler", Kind.SERVER, port)
 
 
 def _servers(job: Job, layout: Layout) -> Iterator[Role]:

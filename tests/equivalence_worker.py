@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import models
-from config import Cluster
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Job, Trainer
 from trainer.checkpoint import CheckpointFile
+from trainer.cluster import Cluster
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer

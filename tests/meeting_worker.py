@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from config import Cluster
 from trainer import roles
+from trainer.cluster import Cluster
 from trainer.engine import mx
 from trainer.watch import prepare_environment
 from utils import setup_logging

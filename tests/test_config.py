@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from config import MODES, Cluster, Config, parse
+from config import MODES, Config, parse
+from trainer.cluster import Cluster
 from utils import EXIT_SETUP, SetupError
 
 PUBLISHED = [

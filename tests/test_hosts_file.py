@@ -117,7 +117,7 @@ def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
     assert told["h2 gpu1"].log_dir == "/h2/esync/logs/lenet/dcasgd/h2"
     assert workers["h2 gpu1"].command[:2] == ["/py", "/h2/esync/main.py"]
     ports = [role.environment.get("PORT") for role in given.values() if role.host == "h1"]
-    assert ports == [None, "1003", "1004", "1005"]  # before them come the scheduler's and a state server's
+    assert ports == ["1003", "1004", "1005", "1006"]  # before them come the meeting's and a state server's
     assert given["h1 scheduler"].environment["DMLC_PS_ROOT_PORT"] == "1001"
 
 

@@ -10,8 +10,8 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 import config
-from config import Cluster
 from trainer import addresses
+from trainer.cluster import Cluster
 from trainer.meeting import HELLO, Arrival, Lines
 from trainer.meeting_host import Host
 from trainer.setups import DATA as CONTENT

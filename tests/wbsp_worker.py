@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import models
-from config import Cluster
 from trainer import data, roles
 from trainer.base import DeviceFeed, Job
+from trainer.cluster import Cluster
 from trainer.engine import mx
 from trainer.state_client import StateClient
 from trainer.stop import Limits

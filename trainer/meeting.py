@@ -30,9 +30,9 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from config import Cluster
 from trainer import addresses
 from trainer.addresses import Doorbell, Target
+from trainer.cluster import Cluster
 from trainer.setups import Card
 from utils import EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, SetupError, die_on_error, fail
 

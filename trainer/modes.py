@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from config import Cluster, Config
+from config import Config
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import Job, Trainer
 from trainer.checkpoint import CheckpointFile
+from trainer.cluster import Cluster
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
 from trainer.local_sgd import LocalSGDTrainer

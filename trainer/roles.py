@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from config import Cluster
 from trainer import addresses, version
+from trainer.cluster import Cluster
 from trainer.meeting import Arrival, Membership
 from trainer.meeting_host import Host
 from trainer.setups import PROGRAM

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from config import Cluster
+from trainer.cluster import Cluster
 from utils import EXIT_PEER_LOST, SetupError, die_on_error, fail
 
 # ps-lite sends heartbeats and tells the dead only with an interval set. A process counts as dead after the time-out.

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 import models
-from config import AUTO, COORDINATED, YES, Cluster, Config, check_job, job_setup
+from config import AUTO, COORDINATED, YES, Config, check_job, job_setup
 from trainer import data, roles, straggler_trace, version
 from trainer.base import DeviceFeed, Evaluator, Job
+from trainer.cluster import Cluster
 from trainer.data import sha256
 from trainer.engine import check_kvstore, device_context, has_kvstore, mx
 from trainer.evaluating import Candidate, evaluating_rank
