@@ -69,7 +69,7 @@ def sync_switch(job, store, state, tmp_path):
 
 
 def esync(job, store, state, tmp_path):
-    return ESyncTrainer(job, store, 0.001, 1.0, 1.0, state=state, queries=BlockingQueries(state))
+    return ESyncTrainer(job, store, 0.001, 1.0, state=state, queries=BlockingQueries(state))
 
 
 TRAINERS = {
@@ -77,7 +77,7 @@ TRAINERS = {
     "async": lambda job, store, state, tmp_path: AsyncTrainer(job, store, 1, 0.001, None),
     "dcasgd": lambda job, store, state, tmp_path: AsyncTrainer(job, store, 1, 0.001, 0.04),
     "ssp": lambda job, store, state, tmp_path: SSPTrainer(job, store, 1, 0.001, 3),
-    "local-sgd": lambda job, store, state, tmp_path: LocalSGDTrainer(job, store, 0.001, 1.0, 1.0, sync_every=2),
+    "local-sgd": lambda job, store, state, tmp_path: LocalSGDTrainer(job, store, 0.001, 1.0, sync_every=2),
     "esync": esync,
     "wbsp": lambda job, store, state, tmp_path: WBSPTrainer(job, store, 0.001, state, overlap=False),
     "sync-switch": sync_switch,
