@@ -24,11 +24,13 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/check_image.XXXXXX")
 project="esync-check-$$"
 image="$project"
 engine=""
+made_base=""
 
 # Ends what this script started and nothing else.
 clean_up() {
     docker ps -aq --filter "label=$project" | xargs -r docker rm -f >/dev/null 2>&1 || true
     docker image rm "$image" >/dev/null 2>&1 || true
+    [[ -z "$made_base" ]] || docker image rm "$made_base" >/dev/null 2>&1 || true
     if [[ -n "$engine" ]]; then
         kill "$engine"
         wait "$engine" || true
@@ -75,7 +77,10 @@ make_base() {
 }
 
 base=$(sed -n 's/^FROM //p' "$root/Dockerfile")
-docker image inspect "$base" >/dev/null 2>&1 || docker pull -q "$base" >/dev/null 2>&1 || make_base "$base"
+if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull -q "$base" >/dev/null 2>&1; then
+    made_base=$base # removed at the end: a later build must not take it for the real one
+    make_base "$base"
+fi
 
 # ------------------------------------------------------------------------------------------------------- the checks
 

@@ -17,7 +17,7 @@ from scripts import saved_model
 from trainer.saved_model import saved_files
 from utils import LINES_FILE, RUN_FILE, iter_files, read_json, read_rounds
 
-WORKERS = "0,0,0.05"
+WORKERS = "0,0.04,0.05"  # the first is the fastest, so it evaluates
 MANY_STEPS = ("esync", "local-sgd")  # modes whose rounds have more than one local step
 
 
@@ -103,17 +103,16 @@ def test_all_workers_stop_where_nobody_waits_for_a_round_of_all(tmp_path, mode):
         assert {event["kind"] for event in happened} == {"release"}
 
 
-def test_esync_gives_the_fast_workers_more_local_steps(tmp_path):
-    run_cluster(
-        tmp_path, "-m", "esync", "--workers", "0.05,0.1,0.5", worker_flags=["--max-rounds", "6", "-e", "100"]
-    )
-    steps = [
-        [len(record["time"]) - 1 for record in read_rounds(folder, no_warnings)][1:]  # the first round has no times yet
-        for folder in device_folders(tmp_path / "lenet" / "esync")
-    ]
-    assert set(steps[2]) == {1}  # the straggler never takes a second one
+def test_esync_gives_the_fast_workers_more_local_steps_and_the_fastest_evaluates(tmp_path):
+    flags = ["--max-rounds", "6", "-e", "100"]
+    output = run_cluster(tmp_path, "-m", "esync", "--workers", "0.5,0.05,0.1", worker_flags=flags)
+    logs = [list(read_rounds(folder, no_warnings)) for folder in device_folders(tmp_path / "lenet" / "esync")]
+    steps = [[len(record["time"]) - 1 for record in rounds][1:] for rounds in logs]  # round 1 has no times yet
+    assert set(steps[0]) == {1}  # the straggler never takes a second one
     middle = [sorted(worker)[len(worker) // 2] for worker in steps]
-    assert middle[0] > middle[1] > middle[2]
+    assert middle[1] > middle[2] > middle[0]
+    assert [["accuracy" in record for record in rounds].count(True) for rounds in logs] == [0, 1, 0]
+    assert re.search(r"worker 1 \| round 6, .*, accuracy 0\.", output)  # also on the console
 
 
 def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_is_complete(tmp_path):

@@ -122,6 +122,18 @@ def test_while_the_state_server_is_away_a_worker_does_not_train_on_for_ever():
             queries.close()
 
 
+def test_nobody_waits_for_the_answer_to_a_question_that_is_over(server):
+    (alone,) = clients(server, 1)
+    queries = NonBlockingQueries(alone)
+    queries._submit(lambda: time.sleep(0.3))  # the last one under way, counted as answered before it is seen as over
+    queries._silent_since -= 10
+    waits = threading.Thread(target=queries._wait_while_away, daemon=True)
+    waits.start()
+    waits.join(10)
+    assert not waits.is_alive()
+    queries.close()
+
+
 def test_a_job_that_another_one_has_replaced_ends(server):
     old, _ = clients(server, 2)
     clients(server, 2)

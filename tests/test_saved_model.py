@@ -146,7 +146,7 @@ def test_a_new_run_removes_what_an_earlier_one_saved_and_nothing_else(tmp_path):
 def test_wherever_saving_breaks_off_the_model_before_stays_whole(tmp_path, file):
     outputs = train(tmp_path, [0.5])
     (tmp_path / f"{file}.tmp").symlink_to("/dev/full")
-    with pytest.raises(SetupError, match=f"{file}.tmp cannot be written: No space left on device|{file}"):
+    with pytest.raises(SetupError, match=f"{file} cannot be written: No space left on device"):
         train(tmp_path, [0.4, 0.6])
     assert read_json(tmp_path / "best.json")["accuracy"] == 0.5
     np.testing.assert_array_equal(loaded(tmp_path / "best.json"), outputs[0])

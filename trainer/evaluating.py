@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from config import NO, YES
 
-AS_FAST = 1.1  # a step at most so many times as long counts as no longer: of equal workers it is the lowest rank
+AS_FAST = 1.25  # a step at most so many times as long counts as no longer: of equal workers it is the lowest rank
 
 
 class Candidate(NamedTuple):

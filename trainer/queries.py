@@ -178,7 +178,7 @@ class NonBlockingQueries:
             if not self._under_way or time.monotonic() - self._silent_since < limit_s:
                 return
             before = self._answers
-            self._changed.wait_for(lambda: self._answers > before or self._failure is not None)
+            self._changed.wait_for(lambda: self._answers > before or not self._under_way or self._failure is not None)
         self._raise_failure()
 
     def is_ready(self, round_: int) -> bool:
@@ -224,6 +224,7 @@ class NonBlockingQueries:
                 question, self._next = self._next, None
                 if question is None:
                     self._under_way -= 1
+                    self._changed.notify_all()
 
     def _guarded(self, task: Callable[[], None]) -> None:
         try:

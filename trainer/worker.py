@@ -181,7 +181,9 @@ def _is_evaluator(config: Config, rank: int, step_s: float, joined: roles.Joined
         SetupError: no worker may, and the job is to end at an accuracy.
     """
     answers = joined.membership.gather("evaluator", Candidate(config.evaluate, step_s)) if joined else None
-    if answers is None:  # nobody to compare with
+    if answers is None:  # alone, or nobody can be asked: a plain MXNet program takes part
+        if joined:
+            logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
         return config.evaluate == YES or (config.evaluate == AUTO and rank == 0)
     chosen = evaluating_rank([Candidate(*answer) for answer in answers])
     if chosen is None and config.target_accuracy:
