@@ -294,8 +294,8 @@ class Trainer:
         wait_for(self.parameters.gradients)
 
     def _warm_up(self) -> None:
-        """Three passes with nothing kept. The first sets up memory and kernels, the shorter of the others tells the time
-        of a step: what else the machine does only makes one longer."""
+        """Three passes with nothing kept. The first sets up memory and kernels; of the others the shorter tells the
+        time of a step, since what else the machine does only makes one longer."""
         statistics = self.parameters.statistics()
         times_s = []
         for _ in range(3):
