@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import http.client
 import itertools
 import json
@@ -586,3 +587,12 @@ def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.Mon
     assert answer.status_code == 500
     assert json.loads(answer.content) == {"error": "the state server failed on this request; its log says why"}
     assert client.get("/").status_code == 200
+
+
+def test_log_lines_have_the_machines_time():
+    with running_state_server(TZ="UTC-9") as server:  # nine hours ahead of UTC
+        requests.post(f"{server.url}/init/", data={"num_workers": "none"}, timeout=10)
+        (line,) = (line for line in server.log.read_text().splitlines() if "state server | /init/" in line)
+    logged = datetime.datetime.fromisoformat(line[:19])
+    there = datetime.datetime.now(datetime.timezone(datetime.timedelta(hours=9))).replace(tzinfo=None)
+    assert abs(logged - there) < datetime.timedelta(minutes=5)

@@ -25,6 +25,7 @@ ROOT_URLCONF = "SimpleStateServer.urls"
 WSGI_APPLICATION = "SimpleStateServer.wsgi.application"
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 USE_TZ = True
+TIME_ZONE = None  # the machine's, in log lines too; Django would give the whole process Chicago's
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024  # bytes of a request's body; more is answered with 413
 
