@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,13 @@ def plan(path: Path, *arguments: str) -> cluster.Plan:
 
 def roles(given: cluster.Plan, cores: int = 8) -> dict[str, Role]:
     """The processes of a job on hosts 10.0.0.1, 10.0.0.2, ... with the ports 1001, 1002, ..."""
-    names = enumerate(given.hosts.hosts, start=1)
-    facts = {name: Facts("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
     ports = {name: range(1001, 1001 + count) for name, count in cluster.num_ports(given).items()}
-    return {role.name: role for role in build(*cluster.make_layout(given, facts, ports))}
+    return {role.name: role for role in build(*cluster.make_layout(given, facts(given, cores), ports))}
+
+
+def facts(given: cluster.Plan, cores: int = 8) -> dict[str, Facts]:
+    names = enumerate(given.hosts.hosts, start=1)
+    return {name: Facts("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
 
 
 def test_a_row_is_a_host_with_its_workers(tmp_path):
@@ -146,6 +150,31 @@ def test_flags_must_not_contradict_the_hosts_file(tmp_path, capsys, flags):
     assert cluster.main(["--hosts", str(in_file), "-m", "esync", "--log-base", str(tmp_path / "logs")]) == EXIT_SETUP
     assert "behind `--` or in the hosts file contradicts the cluster" in capsys.readouterr().err
     assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("root", "state"),
+    [(9091, 0), (0, 9091), (9092, 9093), (9097, 9091)],
+)
+def test_ports_from_a_base_port_on_leave_out_those_that_have_a_flag(tmp_path, root, state):
+    path = hosts(tmp_path, "h1,2,cpu,\nh2,1,cpu,\n")
+    flags = ["--base-port", "9091", "--root-port", str(root), "--state-server-port", str(state)]
+    given = plan(path, "-m", "esync", *flags)
+    addresses = dict.fromkeys(given.hosts.hosts, "127.0.0.1")  # two names of one machine
+    job, layout = cluster.make_layout(given, facts(given), cluster.port_ranges(given, 9091, addresses))
+    listening = [layout.scheduler_port, *layout.server_ports, *(seat.port for seat in layout.seats)]
+    assert sorted([*listening, job.root_port, job.state_server_port]) == list(range(9091, 9098))
+    shown: list[str] = []
+    cluster.show(given, shown.append)
+    ports = re.findall(r"\bPORT=(\d+)", "\n".join(shown))
+    assert len(ports) == 5 and not {str(root), str(state)} & set(ports)
+
+
+def test_ports_end_at_the_last_one(tmp_path):
+    path = hosts(tmp_path, "h1,2,cpu,\n")
+    plan(path, "-m", "esync", "--base-port", "65530")
+    with pytest.raises(SetupError, match="--base-port 65531: h1 needs ports up to 65536, and the last is 65535"):
+        plan(path, "-m", "esync", "--base-port", "65531")
 
 
 def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):
