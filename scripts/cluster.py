@@ -35,12 +35,13 @@ from scripts.roles import ROOT, Job, Layout, Seat, Site, base_environment, build
 from scripts.supervisor import Outcome, Supervisor, Waits, console
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
+SECRET = ("ESYNC_TOKEN",)  # variables whose values are not shown
 # Variables of this shell that the processes on all hosts get.
-PASSED_ON = ("OMP_NUM_THREADS", "ESYNC_TOKEN", "PS_", "MXNET_")
+PASSED_ON = ("OMP_NUM_THREADS", *SECRET, "PS_", "MXNET_")
 # Stand for what the hosts would say.
 EXAMPLE_PORT = 9091
-LAST_PORT = 65535
 EXAMPLE_CARD = "CARD"
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
     given = parser.parse_args(own)
+    launch.check_split(given.mode, given.split_by_class)
     launch.check_ports(given.root_port, given.state_server_port)
     job = Job(
         mode=given.mode,
@@ -235,6 +237,7 @@ def show(plan: Plan, say: Callable[[str], None]) -> None:
         say(f"{name}: {shlex.join(ssh_command(plan.ssh, host, host.folder or str(ROOT)))}")
     for role in build(job, layout):
         variables = {key: value for key, value in role.environment.items() if key != "PYTHONUNBUFFERED"}
+        variables |= {key: "..." for key in SECRET if key in variables}
         words = [*(f"{key}={value}" for key, value in variables.items()), *role.command]
         say(f"{role.host}: cd {shlex.quote(str(role.folder))} && {shlex.join(words)}")
 
