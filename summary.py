@@ -43,8 +43,12 @@ def find_network(base: Path, network: str) -> Path:
 
 
 def folders(parent: Path) -> list[Path]:
-    """The folders in `parent`, in natural order. Files, such as summaries and process logs, are passed over."""
-    return sorted((path for path in parent.iterdir() if path.is_dir()), key=lambda path: natural_order(path.name))
+    """The folders in `parent`, in natural order.
+
+    Files, such as summaries and process logs, are passed over; hidden folders too, such as those of logs that arrive.
+    """
+    found = (path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(found, key=lambda path: natural_order(path.name))
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import os
 import shlex
 import sys
@@ -34,11 +35,13 @@ from scripts.roles import ROOT, Job, Layout, Seat, Site, base_environment, build
 from scripts.supervisor import Outcome, Supervisor, Waits, console
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
+SECRET = ("ESYNC_TOKEN",)  # variables whose values are not shown
 # Variables of this shell that the processes on all hosts get.
-PASSED_ON = ("OMP_NUM_THREADS", "ESYNC_TOKEN", "PS_", "MXNET_")
+PASSED_ON = ("OMP_NUM_THREADS", *SECRET, "PS_", "MXNET_")
 # Stand for what the hosts would say.
 EXAMPLE_PORT = 9091
 EXAMPLE_CARD = "CARD"
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,13 @@ def parse(arguments: Sequence[str]) -> Plan:
         "--base-port",
         type=lambda text: int(port(text)),
         default=0,
-        help="MXNet listens on this port of a host and those above it, one a process; 0: on free ones",
+        help="MXNet listens on this port of a host and those above it, one a process, but for those "
+        "that have a flag; 0: on free ones",
     )
     parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
     given = parser.parse_args(own)
+    launch.check_split(given.mode, given.split_by_class)
     launch.check_ports(given.root_port, given.state_server_port)
     job = Job(
         mode=given.mode,
@@ -161,9 +166,36 @@ def _places(plan: Plan) -> tuple[str, str, list[str]]:
 
 
 def num_ports(plan: Plan) -> Counter[str]:
-    """How many ports each host must find; two for the scheduler: where all meet, and where its MXNet listens."""
+    """How many ports each host must find, beside those that have a flag.
+
+    The scheduler has two: where all meet, and where its MXNet listens.
+    """
     scheduler, state_server, servers = _places(plan)
-    return Counter([scheduler, state_server, scheduler, *servers, *(worker.host for worker in plan.hosts.workers)])
+    found = [*([] if plan.job.root_port else [scheduler]), *([] if plan.job.state_server_port else [state_server])]
+    return Counter([*found, scheduler, *servers, *(worker.host for worker in plan.hosts.workers)])
+
+
+def port_ranges(plan: Plan, base: int, addresses: Mapping[str, str]) -> dict[str, Sequence[int]]:
+    """The ports of each host from a base port on, without those that have a flag of their own.
+
+    Args:
+        addresses: by host; two names may be one machine.
+
+    Raises:
+        SetupError: there are not so many.
+    """
+    given = (plan.job.root_port, plan.job.state_server_port)
+    left: dict[str, Iterator[int]] = {}
+    ports: dict[str, Sequence[int]] = {}
+    for name, count in num_ports(plan).items():
+        numbers = left.setdefault(addresses[name], (port for port in itertools.count(base) if port not in given))
+        ports[name] = list(itertools.islice(numbers, count))
+        if ports[name][-1] > LAST_PORT:
+            raise SetupError(
+                f"--base-port {base}: {name} needs ports up to {ports[name][-1]}, and the last is {LAST_PORT}: "
+                "choose a lower one"
+            )
+    return ports
 
 
 def _site(job: Job, name: str, facts: Facts, num_processes: int) -> Site:
@@ -193,8 +225,8 @@ def example(plan: Plan) -> tuple[Job, Layout]:
         name: Facts(".venv/bin/python", host.folder or str(ROOT), 1, host.address, host.interface or EXAMPLE_CARD)
         for name, host in plan.hosts.hosts.items()
     }
-    base = plan.base_port or EXAMPLE_PORT
-    return make_layout(plan, facts, {name: range(base, base + count) for name, count in num_ports(plan).items()})
+    addresses = {name: fact.address for name, fact in facts.items()}
+    return make_layout(plan, facts, port_ranges(plan, plan.base_port or EXAMPLE_PORT, addresses))
 
 
 def show(plan: Plan, say: Callable[[str], None]) -> None:
@@ -205,6 +237,7 @@ def show(plan: Plan, say: Callable[[str], None]) -> None:
         say(f"{name}: {shlex.join(ssh_command(plan.ssh, host, host.folder or str(ROOT)))}")
     for role in build(job, layout):
         variables = {key: value for key, value in role.environment.items() if key != "PYTHONUNBUFFERED"}
+        variables |= {key: "..." for key in SECRET if key in variables}
         words = [*(f"{key}={value}" for key, value in variables.items()), *role.command]
         say(f"{role.host}: cd {shlex.quote(str(role.folder))} && {shlex.join(words)}")
 
@@ -256,19 +289,11 @@ def meet(plan: Plan, links: Mapping[str, Link]) -> tuple[Job, Layout]:
         raise SetupError(
             f"the first host is at {toward}, which the others cannot reach: give the address that they know"
         )
-    return make_layout(plan, facts, _ports(plan, links, facts))
-
-
-def _ports(plan: Plan, links: Mapping[str, Link], facts: Mapping[str, Facts]) -> dict[str, Sequence[int]]:
-    if not plan.base_port:
-        return {name: links[name].ask(do="ports", count=count)["ports"] for name, count in num_ports(plan).items()}
-    ports: dict[str, Sequence[int]] = {}
-    following: dict[str, int] = {}  # by address: two names may be one machine
-    for name, count in num_ports(plan).items():
-        begin = following.get(facts[name].address, plan.base_port)
-        ports[name] = range(begin, begin + count)
-        following[facts[name].address] = begin + count
-    return ports
+    if plan.base_port:
+        ports = port_ranges(plan, plan.base_port, {name: fact.address for name, fact in facts.items()})
+    else:
+        ports = {name: links[name].ask(do="ports", count=count)["ports"] for name, count in num_ports(plan).items()}
+    return make_layout(plan, facts, ports)
 
 
 def begin(plan: Plan, links: Mapping[str, Link], layout: Layout) -> None:

@@ -2,7 +2,7 @@
 
     address,workers,devices,flags
     10.1.1.34,2,gpu0 gpu1,
-    10.1.1.35,1,cpu,-b 32        # this host's workers get this flag too
+    10.1.1.35,1,cpu,--min-step-time 0.1    # this host's workers get this flag too
 
 Other columns may follow (COLUMNS says what they are); what is empty has a default. Lines with # in front are comments.
 A host may have several rows, for workers with different flags.
@@ -29,7 +29,7 @@ COLUMNS = {
     "address": "of the host, or its name in your ssh config",
     "workers": "their number; as many as devices, and 0 is allowed",
     "devices": "cpu, gpu0, gpu1, ... with spaces between them, one for each worker or one for all",
-    "flags": "of main.py for these workers, after those behind `--`",
+    "flags": "of main.py for these workers, after those behind `--`; only such in which the workers may differ",
     "name": "of its log folder; the address",
     "user": "to log in as",
     "port": "of its sshd",

@@ -18,6 +18,7 @@ from flag_types import at_least
 from scripts.ports import port_or_zero
 from scripts.roles import MODES, ROOT, Job, Layout, main_flags
 from scripts.supervisor import Outcome
+from trainer.setups import Card, differences
 from utils import EXIT_OK, VARIANTS, SetupError
 
 # main.py's flags that say where a worker belongs and what it is filed as.
@@ -83,6 +84,16 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
 seconds = at_least(0, float)
 
 
+def check_split(mode: str, split_by_class: bool) -> None:
+    """Makes sure that there is something to split.
+
+    Raises:
+        SetupError: there is not.
+    """
+    if mode == "local" and split_by_class:
+        raise SetupError("--split-by-class does nothing in mode local, where each device has all classes: leave it out")
+
+
 def check_ports(root_port: int, state_server_port: int) -> None:
     """Makes sure that the two ports that were asked for are two.
 
@@ -118,7 +129,8 @@ def check_flags(
         What each worker's flags say.
 
     Raises:
-        SetupError: a flag of the user's contradicts the cluster. Wrong flags end the process, as in main.py.
+        SetupError: a flag of the user's contradicts the cluster, or workers differ where they must not. Wrong flags
+            end the process, as in main.py.
     """
     pairs = list(worker_configs(job, layout, ours))
     # A trace for all may come behind `--`, but not beside those of single workers: which of the two would be meant?
@@ -134,7 +146,19 @@ def check_flags(
                     f"{flag} {value} {where} contradicts {whose}, where it is {there}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
-    return [parsed for parsed, _ in pairs]
+    told = [parsed for parsed, _ in pairs]
+    if job.is_distributed:  # the processes compare theirs as well, once they meet
+        _check_equal(layout, told)
+    return told
+
+
+def _check_equal(layout: Layout, told: Sequence[config.Config]) -> None:
+    cards = [
+        Card("worker", seat.site.name, seat.device, seat.site.address, seat.port, setup=config.job_setup(parsed))
+        for seat, parsed in zip(layout.seats, told, strict=True)
+    ]
+    if found := differences(cards):
+        raise SetupError(f"the workers' flags differ: {'; '.join(found.values())}; give such a flag once, behind `--`")
 
 
 def worker_configs(

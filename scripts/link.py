@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import json
 import os
 import select
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import tarfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -259,36 +261,51 @@ class Link:
         arriving = home.with_name(f".{home.name}-arriving")
         shutil.rmtree(arriving, ignore_errors=True)
         arriving.mkdir(parents=True)
-        archive = arriving / "logs.tar.gz"
+        try:
+            archive = arriving / "logs.tar.gz"
+            self._receive(archive)
+            if archive.stat().st_size:
+                _unpack(archive, arriving)
+            archive.unlink()
+            for path in arriving.iterdir():
+                home.mkdir(exist_ok=True)
+                place = home / path.name
+                if place.is_dir():
+                    shutil.rmtree(place)
+                path.replace(place)
+        finally:
+            shutil.rmtree(arriving, ignore_errors=True)
+
+    def _receive(self, archive: Path) -> None:
         self.send_message(do="fetch")
         with archive.open("wb") as file:
             for answer in self.answers():
                 if answer["is"] != "part":
                     break
                 file.write(base64.b64decode(answer["data"]))
-        if archive.stat().st_size:
-            _unpack(archive, arriving)
-        archive.unlink()
-        for path in arriving.iterdir():
-            home.mkdir(exist_ok=True)
-            place = home / path.name
-            if place.is_dir():
-                shutil.rmtree(place)
-            path.replace(place)
-        arriving.rmdir()
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpacks plain files into a folder and nowhere else."""
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            name = PurePosixPath(member.name)
-            content = tar.extractfile(member) if member.isfile() else None
-            if content is None or name.is_absolute() or ".." in name.parts:
-                raise SetupError(f"the archive of logs holds {member.name!r}, which is no log")
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / name).open("wb") as file:
-                shutil.copyfileobj(content, file)
+    """Unpacks plain files into a folder and nowhere else.
+
+    Raises:
+        SetupError: the archive is damaged, or holds something else.
+        OSError: a file cannot be written.
+    """
+    try:
+        with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
+            for member in tar:
+                name = PurePosixPath(member.name)
+                content = tar.extractfile(member) if member.isfile() else None
+                if content is None or name.is_absolute() or ".." in name.parts:
+                    raise SetupError(f"the archive of logs holds {member.name!r}, which is no log")
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("wb") as file:
+                    shutil.copyfileobj(content, file)
+            while unpacked.read(1 << 20):  # the checksum is behind the last file
+                pass
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SetupError(f"the archive of logs cannot be read ({error}): copy them by hand") from None
 
 
 class RemoteProcess:

@@ -44,8 +44,7 @@ def parse(arguments: Sequence[str]) -> Options:
     launch.add_mode(parser)
     add_job(parser)
     given = parser.parse_args(own)
-    if given.mode == "local" and given.split_by_class:
-        raise SetupError("--split-by-class does nothing in mode local, where each device has all classes: leave it out")
+    launch.check_split(given.mode, given.split_by_class)
     options = to_options(given, chosen_workers(given), worker_arguments)
     check_worker_flags(options)
     return options

@@ -1,7 +1,8 @@
 """The hand of scripts/cluster.py on a host: starts processes, passes on what they write, and ends them.
 
 It is told what to do in lines of JSON on stdin, and answers in such lines on stdout. Stdin is its life line: when that
-ends, because the launcher or the connection is gone, or brings nothing for a minute, it kills all that it started.
+ends, because the launcher or the connection is gone, or a minute passes without a sign of them, it kills all that it
+started.
 
     {"do": "start", "name": ..., ...}   ->  {"is": "line", ...} for each line, {"is": "ended", "code": ...} at the end
     {"do": "send", "name": ..., "signal": 15}
@@ -17,6 +18,7 @@ What it cannot do it answers with {"is": "error", "text": ...}.
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import os
@@ -37,6 +39,7 @@ from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError
 POLL_S = 0.1
 SILENCE_S = 60  # the launcher pings every few seconds; so a connection that is cut is noticed without TCP's patience
 PART_BYTES = 48 * 1024
+COMPRESSION = 1  # models hardly shrink, and text does at every level
 ENDING = (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 Message = Mapping[str, Any]
@@ -158,15 +161,24 @@ class Logs:
 
     def send(self) -> None:
         """Sends this job's logs, named relative to the folder."""
-        with tarfile.open(fileobj=_Parts(), mode="w|gz", bufsize=PART_BYTES) as archive:
+        with (
+            io.BufferedWriter(_Parts(), PART_BYTES) as parts,
+            gzip.GzipFile(fileobj=parts, mode="wb", compresslevel=COMPRESSION) as packed,
+            tarfile.open(fileobj=packed, mode="w|", bufsize=PART_BYTES) as archive,
+        ):
             for path in self._changed():
                 if not path.name.startswith("."):
                     archive.add(path, arcname=str(path.relative_to(self.folder)), recursive=False)
 
 
 class _Parts(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
     def write(self, data: Any) -> int:
         say(**{"is": "part"}, data=base64.b64encode(data).decode())
+        # Nobody reads the pings meanwhile; but what goes through, however slowly, says as well that somebody is there.
+        signal.alarm(SILENCE_S)
         return len(data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,22 +30,25 @@ def plan(path: Path, *arguments: str) -> cluster.Plan:
 
 def roles(given: cluster.Plan, cores: int = 8) -> dict[str, Role]:
     """The processes of a job on hosts 10.0.0.1, 10.0.0.2, ... with the ports 1001, 1002, ..."""
-    names = enumerate(given.hosts.hosts, start=1)
-    facts = {name: Facts("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
     ports = {name: range(1001, 1001 + count) for name, count in cluster.num_ports(given).items()}
-    return {role.name: role for role in build(*cluster.make_layout(given, facts, ports))}
+    return {role.name: role for role in build(*cluster.make_layout(given, facts(given, cores), ports))}
+
+
+def facts(given: cluster.Plan, cores: int = 8) -> dict[str, Facts]:
+    names = enumerate(given.hosts.hosts, start=1)
+    return {name: Facts("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
 
 
 def test_a_row_is_a_host_with_its_workers(tmp_path):
-    rows = "# the fast one\nh1, 2, gpu0 gpu1, -b 128\n\nh2,2,,  # no flags\nh3,0\nh1,1,cpu,-b 16\n"
+    rows = "# one\nh1, 2, gpu0 gpu1, --min-step-time 1\n\nh2,2,,  # no flags\nh3,0\nh1,1,cpu,--min-step-time 2\n"
     found = hosts_file.read(hosts(tmp_path, rows))
     assert list(found.hosts) == ["h1", "h2", "h3"]
     assert [(worker.host, worker.folder, worker.flags) for worker in found.workers] == [
-        ("h1", "gpu0", ("-b", "128")),
-        ("h1", "gpu1", ("-b", "128")),
+        ("h1", "gpu0", ("--min-step-time", "1")),
+        ("h1", "gpu1", ("--min-step-time", "1")),
         ("h2", "cpu0", ()),
         ("h2", "cpu1", ()),
-        ("h1", "cpu", ("-b", "16")),
+        ("h1", "cpu", ("--min-step-time", "2")),
     ]
     assert set(found.places.values()) == {("h1",)}
 
@@ -105,11 +109,12 @@ def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path
 
 
 def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
-    given = roles(plan(hosts(tmp_path, "h1,2,cpu,-b 32\nh2,1,gpu1,\n"), "-m", "dcasgd", "--", "-b", "16", "-e", "7"))
+    path = hosts(tmp_path, "h1,2,cpu,--min-step-time 0.1\nh2,1,gpu1,\n")
+    given = roles(plan(path, "-m", "dcasgd", "--", "--min-step-time", "0.2", "-e", "7"))
     workers = {name: role for name, role in given.items() if role.kind is Kind.WORKER}
     told = {name: config.parse(role.command[2:]) for name, role in workers.items()}
-    assert [(flags.batch_size, flags.eval_duration, flags.use_dcasgd) for flags in told.values()] == [
-        (32, 7, 1), (32, 7, 1), (16, 7, 1),
+    assert [(flags.min_step_time, flags.eval_duration, flags.use_dcasgd) for flags in told.values()] == [
+        (0.1, 7, 1), (0.1, 7, 1), (0.2, 7, 1),
     ]  # fmt: skip
     assert [(flags.cpu, flags.gpu, flags.device) for flags in told.values()] == [
         (1, 0, "cpu0"), (1, 0, "cpu1"), (0, 1, "gpu1"),
@@ -148,6 +153,59 @@ def test_flags_must_not_contradict_the_hosts_file(tmp_path, capsys, flags):
     assert not (tmp_path / "logs").exists()
 
 
+@pytest.mark.parametrize(
+    ("root", "state"),
+    [(9091, 0), (0, 9091), (9092, 9093), (9097, 9091)],
+)
+def test_ports_from_a_base_port_on_leave_out_those_that_have_a_flag(tmp_path, root, state):
+    path = hosts(tmp_path, "h1,2,cpu,\nh2,1,cpu,\n")
+    flags = ["--base-port", "9091", "--root-port", str(root), "--state-server-port", str(state)]
+    given = plan(path, "-m", "esync", *flags)
+    addresses = dict.fromkeys(given.hosts.hosts, "127.0.0.1")  # two names of one machine
+    job, layout = cluster.make_layout(given, facts(given), cluster.port_ranges(given, 9091, addresses))
+    listening = [layout.scheduler_port, *layout.server_ports, *(seat.port for seat in layout.seats)]
+    assert sorted([*listening, job.root_port, job.state_server_port]) == list(range(9091, 9098))
+    shown: list[str] = []
+    cluster.show(given, shown.append)
+    ports = re.findall(r"\bPORT=(\d+)", "\n".join(shown))
+    assert len(ports) == 5 and not {str(root), str(state)} & set(ports)
+
+
+def test_ports_end_at_the_last_one(tmp_path):
+    path = hosts(tmp_path, "h1,2,cpu,\n")
+    plan(path, "-m", "esync", "--base-port", "65530")
+    with pytest.raises(SetupError, match="--base-port 65531: h1 needs ports up to 65536, and the last is 65535"):
+        plan(path, "-m", "esync", "--base-port", "65531")
+
+
+def test_classes_are_not_split_where_each_worker_is_on_its_own(tmp_path):
+    with pytest.raises(SetupError, match="--split-by-class does nothing in mode local"):
+        plan(hosts(tmp_path, "h1,1,cpu,\n"), "-m", "local", "--split-by-class")
+
+
+@pytest.mark.parametrize(
+    ("behind", "rows", "complaint"),
+    [
+        (["-b", "16"], "h1,3,cpu,\nh2,1,gpu0,-b 32\n", "worker gpu0 on host h2 (h2) has -b 32, the others -b 16"),
+        ([], "h1,1,cpu,-b 16\nh2,1,cpu,\n", "worker cpu on host h2 (h2) has -b 64"),
+    ],
+)
+def test_flags_that_all_workers_must_share_are_compared_before_anything_is_started(
+    tmp_path, capsys, behind, rows, complaint
+):
+    arguments = ["--hosts", str(hosts(tmp_path, rows)), "-m", "sync", "--log-base", str(tmp_path / "logs")]
+    assert cluster.main([*arguments, "--", *behind]) == EXIT_SETUP
+    error = capsys.readouterr().err
+    assert error.startswith("error: the workers' flags differ: ") and complaint in error
+    assert error.endswith("give such a flag once, behind `--`\n") and error.count("\n") == 1
+    assert not (tmp_path / "logs").exists()
+
+
+def test_standalone_workers_may_differ_in_every_flag(tmp_path):
+    given = roles(plan(hosts(tmp_path, "h1,1,cpu,-b 16\nh2,1,cpu,-b 32\n"), "-m", "local"))
+    assert [config.parse(role.command[2:]).batch_size for role in given.values()] == [16, 32]
+
+
 def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):
     (tmp_path / "late.csv").write_text(TRACE)
     path = hosts(tmp_path, "h1,0.5,late.csv\nh2,,\n", "address,step_time_s,straggler_trace\n")
@@ -168,6 +226,14 @@ def test_a_dry_run_shows_every_command_and_starts_nothing(tmp_path, capsys):
         assert f"DMLC_ROLE={role} DMLC_PS_ROOT_URI=h1 DMLC_PS_ROOT_PORT=9999" in output
     assert f"{ROOT}/main.py -m sync" in output
     assert not (tmp_path / "logs").exists()
+
+
+def test_a_dry_run_keeps_the_token_to_itself(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ESYNC_TOKEN", "secret")
+    assert cluster.main(["--hosts", str(hosts(tmp_path, "h1,1,cpu,\n")), "--dry-run", "-m", "esync"]) == EXIT_OK
+    output = capsys.readouterr().out
+    assert "secret" not in output
+    assert output.count(" ESYNC_TOKEN=... ") == 4  # but says that all get one
 
 
 def test_no_ssh_is_needed_to_the_machine_itself(tmp_path, capsys):

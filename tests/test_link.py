@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +21,28 @@ import pytest
 from scripts.hosts_file import Host
 from scripts.link import Link, ssh_command
 from scripts.process import Kind, Role
+from scripts.remote import PART_BYTES
 from scripts.roles import ROOT
 from scripts.supervisor import Outcome, Supervisor, Waits
 from utils import SetupError
 
 DEADLINE_S = 20.0
 IDLE = "\nwhile True: time.sleep(0.05)"
+FETCHED = """echo '{"is": "fetched"}'"""
 SSH = '#!/bin/bash\nexec sh -c "${@: -1}"\n'  # runs the command here
+
+
+def packed(name: str, content: bytes) -> bytes:
+    """A tar archive with one file, as it comes over the connection."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
+
+
+ARCHIVE = packed("state.npz", random.Random(0).randbytes(10_000).hex().encode())
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -146,6 +166,33 @@ def test_a_silent_launcher_is_given_up(tmp_path):
     assert hand.wait(DEADLINE_S) == 0
 
 
+def test_logs_take_longer_over_a_slow_connection_than_a_silent_launcher_is_waited_for(tmp_path):
+    silence_s, parts = 2, 20
+    program = f"import scripts.remote as r; r.SILENCE_S = {silence_s}; r.main()"
+    there = tmp_path / "h1"
+    hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert hand.stdin and hand.stdout
+    with hand, hand.stdin, hand.stdout:
+        asked = ({"do": "begin", "folder": str(there), "devices": [], "files": {}}, {"do": "fetch"})
+        hand.stdin.write(json.dumps(asked[0]).encode() + b"\n")
+        hand.stdin.flush()
+        assert [json.loads(hand.stdout.readline())["is"] for _ in range(2)] == ["hello", "begun"]
+        (there / "model.npz").write_bytes(os.urandom(parts * PART_BYTES))
+        hand.stdin.write(json.dumps(asked[1]).encode() + b"\n")
+        hand.stdin.flush()
+        began = time.monotonic()
+        kinds = []
+        for line in hand.stdout:
+            kinds.append(json.loads(line)["is"])
+            if kinds[-1] != "part":
+                break
+            time.sleep(0.2)  # the slow connection
+        assert time.monotonic() > began + silence_s
+        assert kinds[-1] == "fetched"
+        hand.stdin.close()
+        assert hand.wait(DEADLINE_S) == 0
+
+
 def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     there, home = tmp_path / "there" / "h1", tmp_path / "home" / "h1"
     for device in ("cpu0", "cpu1", "gpu7"):
@@ -172,6 +219,30 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     assert found == {"cpu0/run.json", "cpu0/iter-1.txt", "cpu0/model/big", "state.npz"}
     assert (home / "cpu0" / "model" / "big").read_bytes() == (there / "cpu0" / "model" / "big").read_bytes()
     assert [path.name for path in home.parent.iterdir()] == ["h1"]
+
+
+@pytest.mark.parametrize(
+    ("archive", "end", "complaint"),
+    [
+        (ARCHIVE, "exit 255", "no reason was given"),
+        (ARCHIVE, """echo '{"is": "error", "text": "disk broken"}'""", "disk broken"),
+        (b"no archive", FETCHED, "the archive of logs cannot be read"),
+        (ARCHIVE[:20], FETCHED, "the archive of logs cannot be read"),
+        (ARCHIVE[:-4000], FETCHED, "the archive of logs cannot be read"),
+        (ARCHIVE[:4000] + b"damaged" * 100 + ARCHIVE[4700:], FETCHED, "the archive of logs cannot be read"),
+    ],
+    ids=["cut", "refused", "none", "only its begin", "without its end", "damaged"],
+)
+def test_logs_that_do_not_come_leave_nothing_half_here(connect, tmp_path, archive, end, complaint):
+    home = tmp_path / "logs" / "h1"
+    (home / "cpu").mkdir(parents=True)
+    (home / "cpu" / "iter-1.txt").write_text("of an earlier job")
+    part = json.dumps({"is": "part", "data": base64.b64encode(archive).decode()})
+    link = connect(f"#!/bin/sh\nread fetch; echo '{part}'; {end}; exec cat > /dev/null\n")
+    with pytest.raises(SetupError, match=complaint):
+        link.fetch_logs(home)
+    assert [path.name for path in home.parent.iterdir()] == ["h1"]
+    assert (home / "cpu" / "iter-1.txt").read_text() == "of an earlier job"
 
 
 @pytest.mark.parametrize(

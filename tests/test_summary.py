@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -206,6 +207,14 @@ def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_summarised(tmp_pat
     assert f"{device}: 1 round(s) missing, the first is round 2" in warnings
     assert f"{device}/iter-4.txt cannot be read as JSON" in warnings
     assert "counted without 2 lost round(s)" in warnings
+
+
+def test_hidden_folders_are_no_hosts(tmp_path, capsys):
+    folder = write_esync(tmp_path)
+    shutil.copytree(folder / "alpha", folder / ".alpha-arriving")
+    assert summarise(tmp_path, "-m", "esync") == 0
+    assert list(read(folder / "ESync.json")) == ["alpha", "beta"]
+    assert capsys.readouterr().err == ""
 
 
 def test_empty_host_and_device_folders_are_named_and_the_rest_is_summarised(tmp_path, capsys):
