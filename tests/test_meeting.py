@@ -1,7 +1,9 @@
 """Before MXNet connects a job's processes they meet: what differs or cannot be reached is named on all of them."""
 
+import ast
 import contextlib
 import logging
+import shutil
 import socket
 import threading
 import time
@@ -10,7 +12,7 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 import config
-from trainer import addresses
+from trainer import addresses, version
 from trainer.cluster import Cluster
 from trainer.meeting import HELLO, Arrival, Lines
 from trainer.meeting_host import Host
@@ -183,6 +185,45 @@ def test_another_number_of_workers_is_named_where_the_job_can_never_be_complete(
         assert "the others DMLC_NUM_WORKER 2" in str(member.failure())
         assert "the scheduler on host" in str(member.failure())
         assert "has DMLC_NUM_WORKER 3" in str(member.failure())
+
+
+def test_a_script_of_the_users_in_the_root_is_no_other_program(tmp_path, monkeypatch):
+    for path in version.ROOT.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    for folder in ("trainer", "models"):
+        shutil.copytree(version.ROOT / folder, tmp_path / folder)
+    monkeypatch.setattr(version, "ROOT", tmp_path)
+    before = version.files_hash()
+    (tmp_path / "plot.py").write_text("import draw\n")
+    assert version.files_hash() == before
+    for changed in ("utils.py", "trainer/esync.py", "models/__init__.py"):
+        with (tmp_path / changed).open("a") as file:
+            file.write("# changed\n")
+        assert version.files_hash() != before
+        before = version.files_hash()
+
+
+def imported(path):
+    """Names of the modules that a file imports, in whatever place."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def test_all_that_a_role_runs_is_compared():
+    modules = {path.stem: path for path in version.ROOT.glob("*.py")}
+    folders = {name: list((version.ROOT / name).rglob("*.py")) for name in ("trainer", "models")}
+    todo = [version.ROOT / "main.py", *folders["trainer"], *folders["models"]]
+    runs = set()
+    while todo:
+        path = todo.pop()
+        runs.add(path)
+        todo += {modules[name] for name in imported(path) if name in modules} - runs
+    assert {path for pattern in version._PROGRAM for path in version.ROOT.glob(pattern)} == runs
+    top = {name.split(".")[0] for path in runs for name in imported(path)}
+    assert not top & {path.name for path in version.ROOT.iterdir() if path.is_dir()} - folders.keys()
 
 
 def test_without_a_majority_nobody_is_the_others():
