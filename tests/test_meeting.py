@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import logging
+import runpy
 import shutil
 import socket
 import threading
@@ -405,6 +406,17 @@ def test_who_is_missing_is_counted_by_role():
     assert missing([card("scheduler"), card("worker"), card("server")], 0, 1, 2) == "1 worker(s)"
     assert missing([card("worker")], 1, 1, 2) == "1 of 1 server(s) and 1 worker(s)"
     assert missing([card("worker")], 2, 1, 2) == ""
+
+
+def test_a_connection_is_kept_alive_where_the_system_has_other_names(monkeypatch):
+    on_linux = socket.TCP_KEEPIDLE
+    monkeypatch.delattr(socket, "TCP_KEEPIDLE")
+    monkeypatch.setattr(socket, "TCP_KEEPALIVE", on_linux, raising=False)  # as macOS has it
+    anew = runpy.run_path(str(version.ROOT / "trainer" / "meeting.py"), run_name="meeting_anew")
+    with socket.socket() as connection:
+        anew["keep_alive"](connection)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, on_linux) == 15
 
 
 # ------------------------------------------------------------------------------------------------- during the job

@@ -42,14 +42,16 @@ REMIND_EVERY_S = 15.0
 CONNECT_S = 5.0
 RETRY_S = 0.2
 GONE = "is gone: it was killed or has crashed"
-KEEP_ALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 8}  # s, s, probes
+# By the names of the socket module, of which each system has some: s, s (macOS's name of the first), s, probes.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
 
 def keep_alive(connection: socket.socket) -> None:
     """Keeps an idle connection open across routers that forget; ends it after two minutes without the other side."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEP_ALIVE.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Lines:
