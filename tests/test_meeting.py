@@ -2,7 +2,9 @@
 
 import ast
 import contextlib
+import errno
 import logging
+import os
 import runpy
 import shutil
 import socket
@@ -371,6 +373,33 @@ def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
         Arrival(job, "cpu0", {}, start_timeout_s=0.3, remind_every_s=0.05, environment={}).attend()
     for text in (str(caught.value), caplog.messages[0]):
         assert f"the scheduler at 127.0.0.1:{job.root_port} (Connection refused: it is not started yet" in text
+
+
+def test_a_host_that_is_not_reached_is_told_apart_from_a_scheduler_that_is_not_started():
+    job = Cluster("worker", "255.255.255.255", 1, 1, 1)  # TCP has no way there: the kernel refuses and sends nothing
+    with pytest.raises(PeerLost) as caught:
+        Arrival(job, "cpu0", {}, start_timeout_s=0.1, environment={}).attend()
+    assert "255.255.255.255:1 (Network is unreachable: a wrong DMLC_PS_ROOT_URI, a host that" in str(caught.value)
+    assert "not started yet" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
+def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypatch, caplog, code):
+    meeting = Meeting(num_workers=1)
+    receive, failed = Lines.receive, []
+
+    def fail_once(lines, timeout_s):
+        if not failed:
+            failed.append(code)
+            raise OSError(code, os.strerror(code))
+        return receive(lines, timeout_s)
+
+    monkeypatch.setattr(Lines, "receive", fail_once)
+    worker = Member(meeting, "worker", "cpu0")
+    wait_for(lambda: failed, "the network's failure")
+    for member in [worker, *meeting.start()]:
+        member.join()
+    assert "went away before the job was complete; trying again" in caplog.text
 
 
 def test_what_is_no_scheduler_is_named():

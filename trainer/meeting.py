@@ -225,10 +225,11 @@ class Arrival:
             problem = ""
             try:
                 connection = socket.create_connection((self.cluster.root_uri, self.cluster.root_port), CONNECT_S)
-            except TimeoutError:
-                problem = "no answer: a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
-            except OSError as error:
+            except ConnectionRefusedError as error:
                 problem = f"{error.strerror}: it is not started yet, or DMLC_PS_ROOT_PORT is wrong"
+            except OSError as error:  # its host is not reached
+                what = "no answer" if isinstance(error, TimeoutError) else error.strerror
+                problem = f"{what}: a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
             else:
                 keep_alive(connection)
                 # Where nobody listens, a connection to the own host can by chance lead to itself.
@@ -254,7 +255,7 @@ class Arrival:
                     break
                 except TimeoutError:
                     self._check_time()
-        except ConnectionError:
+        except OSError:
             first = b""
         if first not in (b"", b"{", HELLO[:1]):
             raise SetupError(
@@ -289,7 +290,7 @@ class Arrival:
             try:
                 lines.send(card=vars(card))
                 scheduler_port = self._wait_for_go(lines)
-            except (EOFError, ConnectionError):
+            except (EOFError, OSError):  # also where keep-alive heard nothing, or the way there is gone
                 if is_scheduler:
                     raise
                 logging.warning(
