@@ -1,7 +1,12 @@
 """Before MXNet connects a job's processes they meet: what differs or cannot be reached is named on all of them."""
 
+import ast
 import contextlib
+import errno
 import logging
+import os
+import runpy
+import shutil
 import socket
 import threading
 import time
@@ -10,7 +15,7 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 import config
-from trainer import addresses
+from trainer import addresses, version
 from trainer.cluster import Cluster
 from trainer.meeting import HELLO, Arrival, Lines
 from trainer.meeting_host import Host
@@ -185,6 +190,45 @@ def test_another_number_of_workers_is_named_where_the_job_can_never_be_complete(
         assert "has DMLC_NUM_WORKER 3" in str(member.failure())
 
 
+def test_a_script_of_the_users_in_the_root_is_no_other_program(tmp_path, monkeypatch):
+    for path in version.ROOT.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    for folder in ("trainer", "models"):
+        shutil.copytree(version.ROOT / folder, tmp_path / folder)
+    monkeypatch.setattr(version, "ROOT", tmp_path)
+    before = version.files_hash()
+    (tmp_path / "plot.py").write_text("import draw\n")
+    assert version.files_hash() == before
+    for changed in ("utils.py", "trainer/esync.py", "models/__init__.py"):
+        with (tmp_path / changed).open("a") as file:
+            file.write("# changed\n")
+        assert version.files_hash() != before
+        before = version.files_hash()
+
+
+def imported(path):
+    """Names of the modules that a file imports, in whatever place."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def test_all_that_a_role_runs_is_compared():
+    modules = {path.stem: path for path in version.ROOT.glob("*.py")}
+    folders = {name: list((version.ROOT / name).rglob("*.py")) for name in ("trainer", "models")}
+    todo = [version.ROOT / "main.py", *folders["trainer"], *folders["models"]]
+    runs = set()
+    while todo:
+        path = todo.pop()
+        runs.add(path)
+        todo += {modules[name] for name in imported(path) if name in modules} - runs
+    assert {path for pattern in version._PROGRAM for path in version.ROOT.glob(pattern)} == runs
+    top = {name.split(".")[0] for path in runs for name in imported(path)}
+    assert not top & {path.name for path in version.ROOT.iterdir() if path.is_dir()} - folders.keys()
+
+
 def test_without_a_majority_nobody_is_the_others():
     found = differences([card("worker", "cpu0", **{"-b": "32"}), card("worker", "cpu1", **{"-b": "64"})])
     assert found == {"-b": "worker cpu0 on host a (127.0.0.1) has -b 32, worker cpu1 on host a (127.0.0.1) has -b 64"}
@@ -331,6 +375,33 @@ def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
         assert f"the scheduler at 127.0.0.1:{job.root_port} (Connection refused: it is not started yet" in text
 
 
+def test_a_host_that_is_not_reached_is_told_apart_from_a_scheduler_that_is_not_started():
+    job = Cluster("worker", "255.255.255.255", 1, 1, 1)  # TCP has no way there: the kernel refuses and sends nothing
+    with pytest.raises(PeerLost) as caught:
+        Arrival(job, "cpu0", {}, start_timeout_s=0.1, environment={}).attend()
+    assert "255.255.255.255:1 (Network is unreachable: a wrong DMLC_PS_ROOT_URI, a host that" in str(caught.value)
+    assert "not started yet" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
+def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypatch, caplog, code):
+    meeting = Meeting(num_workers=1)
+    receive, failed = Lines.receive, []
+
+    def fail_once(lines, timeout_s):
+        if not failed:
+            failed.append(code)
+            raise OSError(code, os.strerror(code))
+        return receive(lines, timeout_s)
+
+    monkeypatch.setattr(Lines, "receive", fail_once)
+    worker = Member(meeting, "worker", "cpu0")
+    wait_for(lambda: failed, "the network's failure")
+    for member in [worker, *meeting.start()]:
+        member.join()
+    assert "went away before the job was complete; trying again" in caplog.text
+
+
 def test_what_is_no_scheduler_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400"), daemon=True).start()
@@ -364,6 +435,17 @@ def test_who_is_missing_is_counted_by_role():
     assert missing([card("scheduler"), card("worker"), card("server")], 0, 1, 2) == "1 worker(s)"
     assert missing([card("worker")], 1, 1, 2) == "1 of 1 server(s) and 1 worker(s)"
     assert missing([card("worker")], 2, 1, 2) == ""
+
+
+def test_a_connection_is_kept_alive_where_the_system_has_other_names(monkeypatch):
+    on_linux = socket.TCP_KEEPIDLE
+    monkeypatch.delattr(socket, "TCP_KEEPIDLE")
+    monkeypatch.setattr(socket, "TCP_KEEPALIVE", on_linux, raising=False)  # as macOS has it
+    anew = runpy.run_path(str(version.ROOT / "trainer" / "meeting.py"), run_name="meeting_anew")
+    with socket.socket() as connection:
+        anew["keep_alive"](connection)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, on_linux) == 15
 
 
 # ------------------------------------------------------------------------------------------------- during the job

@@ -42,14 +42,16 @@ REMIND_EVERY_S = 15.0
 CONNECT_S = 5.0
 RETRY_S = 0.2
 GONE = "is gone: it was killed or has crashed"
-KEEP_ALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 8}  # s, s, probes
+# By the names of the socket module, of which each system has some: s, s (macOS's name of the first), s, probes.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
 
 def keep_alive(connection: socket.socket) -> None:
     """Keeps an idle connection open across routers that forget; ends it after two minutes without the other side."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEP_ALIVE.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Lines:
@@ -223,10 +225,11 @@ class Arrival:
             problem = ""
             try:
                 connection = socket.create_connection((self.cluster.root_uri, self.cluster.root_port), CONNECT_S)
-            except TimeoutError:
-                problem = "no answer: a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
-            except OSError as error:
+            except ConnectionRefusedError as error:
                 problem = f"{error.strerror}: it is not started yet, or DMLC_PS_ROOT_PORT is wrong"
+            except OSError as error:  # its host is not reached
+                what = "no answer" if isinstance(error, TimeoutError) else error.strerror
+                problem = f"{what}: a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
             else:
                 keep_alive(connection)
                 # Where nobody listens, a connection to the own host can by chance lead to itself.
@@ -252,7 +255,7 @@ class Arrival:
                     break
                 except TimeoutError:
                     self._check_time()
-        except ConnectionError:
+        except OSError:
             first = b""
         if first not in (b"", b"{", HELLO[:1]):
             raise SetupError(
@@ -287,7 +290,7 @@ class Arrival:
             try:
                 lines.send(card=vars(card))
                 scheduler_port = self._wait_for_go(lines)
-            except (EOFError, ConnectionError):
+            except (EOFError, OSError):  # also where keep-alive heard nothing, or the way there is gone
                 if is_scheduler:
                     raise
                 logging.warning(

@@ -23,7 +23,7 @@ _ADVICE_ON_FLAGS = "start all processes with the same flags and DMLC_ variables"
 class Card:
     """One process of a job, as the others know it."""
 
-    role: str  # one of config.ROLES
+    role: str  # one of trainer.cluster.ROLES
     host: str
     device: str  # of a worker; else empty
     address: str  # at which MXNet will listen and the others connect

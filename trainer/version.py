@@ -8,7 +8,11 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_PROGRAM = ("*.py", "trainer/**/*.py", "models/**/*.py")  # what a role of a job runs
+# What a role of a job runs: not what else lies in the root, such as a script of the user's on one host.
+_PROGRAM = (
+    *("main.py", "config.py", "flag_types.py", "flag_use.py", "utils.py"),
+    *("trainer/**/*.py", "models/**/*.py"),
+)
 _GIT_S = 5.0
 
 
