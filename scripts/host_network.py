@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import os
 import socket
-import struct
 
+from trainer.addresses import first_address
 from utils import SetupError
 
-_SIOCGIFADDR = 0x8915
 _ASK = "name the card in the column interface of the hosts file"
 
 
 def cards() -> dict[str, str]:
     """The addresses of this host and the cards that have them; of a card the first, which is the one MXNet takes."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:
-                continue  # it has none
-            found[socket.inet_ntoa(answer[20:24])] = name
-    return found
+    return {address: name for _, name in socket.if_nameindex() if (address := first_address(name))}
 
 
 def is_here(address: str) -> bool:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import random
+import contextlib
 import socket
+
+from trainer.addresses import listen_anywhere
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, ascending. Below those that the kernel gives to outgoing connections."""
-    found: list[int] = []
-    for port in random.sample(range(10000, 32768), 1000):
-        if len(found) < count and is_free(port):
-            found.append(port)
-    return sorted(found)
+    """Ports that nobody listens on at any address, ascending."""
+    with contextlib.ExitStack() as held:  # so that they differ
+        return sorted(held.enter_context(listen_anywhere("")).getsockname()[1] for _ in range(count))
 
 
 def is_free(port: int) -> bool:
     """Whether a server could listen on it, on any address."""
-    with socket.socket() as probe:
-        # As servers do: connections of an earlier one that linger are no obstacle.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
     return True
 
 

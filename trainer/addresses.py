@@ -64,11 +64,19 @@ def card_address(card: str) -> str:
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
         raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
+    address = first_address(card)
+    if not address:
+        raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv4 address; choose another card")
+    return address
+
+
+def first_address(card: str) -> str:
+    """The IPv4 address of a network card that MXNet takes; empty if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", card.encode()[:15]))
         except OSError:
-            raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv4 address; choose another card") from None
+            return ""
     return socket.inet_ntoa(answer[20:24])
 
 
@@ -85,7 +93,7 @@ class Doorbell:
         """
         self.token = secrets.token_hex(8)
         remedy = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
-        self._socket = listen(address, port, remedy) if port else _listen_anywhere(address)
+        self._socket = listen(address, port, remedy) if port else listen_anywhere(address)
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._answer, name="doorbell", daemon=True).start()
 
@@ -135,7 +143,15 @@ def listen(address: str, port: int, remedy: str) -> socket.socket:
         raise SetupError(f"{problem}: {remedy}") from None
 
 
-def _listen_anywhere(address: str) -> socket.socket:
+def listen_anywhere(address: str) -> socket.socket:
+    """A listening socket at a free port.
+
+    Args:
+        address: of this host; empty for all.
+
+    Raises:
+        SetupError: there can be none.
+    """
     for port in random.sample(FREE_PORTS, 100):
         with contextlib.suppress(OSError):
             return socket.create_server((address, port), backlog=256)
