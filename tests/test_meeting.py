@@ -15,7 +15,7 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 import config
-from trainer import addresses, version
+from trainer import addresses, splice, version
 from trainer.cluster import Cluster
 from trainer.meeting import HELLO, Arrival, Lines
 from trainer.meeting_host import Host
@@ -24,6 +24,7 @@ from trainer.setups import Card, differences, missing
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 DEADLINE_S = 30.0
+GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
 
 
 class Member:
@@ -532,14 +533,13 @@ def test_a_plain_scheduler_is_taken_as_it_is(caplog):
 
 def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
     meeting = Meeting(num_workers=2)
-    greeting = b"\xff" + bytes(7) + b"\x01\x7f"
     with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
-        plain.sendall(greeting)
+        plain.sendall(GREETING)
         scheduler, server, worker = (member.join() for member in meeting.start("cpu0"))
         port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
         with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
             connection.sendall(b"\xffanswer")
-            assert connection.recv(10) == greeting
+            assert connection.recv(10) == GREETING
             assert plain.recv(7) == b"\xffanswer"
             plain.sendall(b"more")
             assert connection.recv(4) == b"more"
@@ -547,6 +547,18 @@ def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
     worker.membership.tell_rank(0)
     assert worker.membership.gather("speed", 1) is None  # the plain one gives none
     assert not server.end
+
+
+def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypatch, caplog):
+    monkeypatch.setattr(splice, "LISTEN_S", 0.1)
+    meeting = Meeting(num_workers=2)
+    with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
+        plain.sendall(GREETING)
+        scheduler, *_ = (member.join() for member in meeting.start("cpu0"))
+        assert plain.recv(1) == b""
+    own = f"127.0.0.1:{scheduler.environment['DMLC_PS_ROOT_PORT']}"
+    line = f"the connection to a plain MXNet program at 127.0.0.1 broke (MXNet's scheduler does not listen at {own})"
+    wait_for(lambda: line in caplog.messages, "the line", DEADLINE_S)
 
 
 @pytest.mark.parametrize("plain", [("scheduler",), ("server0", "worker0")])

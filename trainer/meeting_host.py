@@ -233,10 +233,11 @@ class Host:
 
     def _broken(self, guest: Guest, error: OSError) -> None:
         """The network lost a connection."""
-        if self._state is not State.RUNNING:
+        if self._state is not State.RUNNING or guest not in self._guests:
             self._gone(guest)
             return
-        logging.warning("the connection to %s broke (%s)", guest.name, error.strerror)  # heartbeats tell if it is dead
+        why = error.strerror or error
+        logging.warning("the connection to %s broke (%s)", guest.name, why)  # heartbeats tell if it is dead
         self._cannot_gather = True
         self._answer_gathers()
 
