@@ -3,11 +3,13 @@
 import ast
 import contextlib
 import errno
+import gc
 import logging
 import os
 import runpy
 import shutil
 import socket
+import struct
 import threading
 import time
 
@@ -25,6 +27,16 @@ from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 DEADLINE_S = 30.0
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
+
+
+@pytest.fixture(autouse=True)
+def nothing_ends_the_process(monkeypatch):
+    """An error that nobody foresaw, in whatever thread, would end a real process: here it fails the test."""
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    yield
+    gc.collect()  # asyncio tells of a task's error once the task is collected
+    assert codes == []
 
 
 class Member:
@@ -547,6 +559,41 @@ def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
     worker.membership.tell_rank(0)
     assert worker.membership.gather("speed", 1) is None  # the plain one gives none
     assert not server.end
+
+
+def reset(connection):
+    """Ends a connection as a program that crashed with words unread."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def test_a_plain_program_that_resets_its_connection_before_the_job_is_no_matter(caplog):
+    meeting = Meeting(num_workers=1)
+    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    plain.sendall(GREETING)
+    wait_for(lambda: meeting.host._guests, "its arrival", DEADLINE_S)
+    reset(plain)
+    wait_for(lambda: not meeting.host._guests, "its departure", DEADLINE_S)
+    for member in meeting.start("cpu0"):
+        member.join()
+    assert "a plain MXNet program at 127.0.0.1 went away before the job was complete" in caplog.text
+
+
+def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_matter():
+    meeting = Meeting(num_workers=2)
+    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    plain.sendall(GREETING)
+    scheduler, _, worker = (member.join() for member in meeting.start("cpu0"))
+    port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
+    with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.sendall(b"\xffanswer")
+        assert plain.recv(7) == b"\xffanswer"
+        reset(plain)
+        assert connection.recv(len(GREETING)) == GREETING
+        assert connection.recv(1) == b""  # it is told
+    worker.membership.tell_rank(0)
+    assert worker.membership.gather("speed", 1) is None  # the meeting goes on
 
 
 def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypatch, caplog):

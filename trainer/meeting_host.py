@@ -139,10 +139,9 @@ class Host:
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection to its end."""
-        address = writer.get_extra_info("peername")[0]
-        guest = Guest(writer, address)
-        keep_alive(writer.get_extra_info("socket"))
+        guest = Guest(writer, writer.get_extra_info("peername")[0])
         try:
+            keep_alive(writer.get_extra_info("socket"))
             first = await reader.readexactly(len(HELLO))
             if first == HELLO:
                 await self._converse(guest, reader)
@@ -392,7 +391,7 @@ class Host:
         self._guests.append(guest)
         self._look()
         running = self._loop.create_task(self._running.wait())
-        more = self._loop.create_task(reader.read(LONGEST_LINE))  # none comes before it is answered, unless it ends
+        more = self._loop.create_task(splice.words(reader))  # none come before it is answered, unless it ends
         await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)
         if not self._running.is_set():
             running.cancel()
