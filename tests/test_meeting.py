@@ -4,6 +4,7 @@ import ast
 import contextlib
 import errno
 import gc
+import json
 import logging
 import os
 import runpy
@@ -441,6 +442,99 @@ def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew
     second.host = Host(listeners[-1], 1, 1)
     for member in [worker, *second.start()]:
         member.join()
+
+
+def end_of(lines):
+    """What a guest is told when it is sent away."""
+    while "end" not in (message := lines.receive(DEADLINE_S)):
+        pass
+    assert message["code"] == EXIT_SETUP
+    with pytest.raises(EOFError):
+        lines.receive(DEADLINE_S)
+    return message["end"]
+
+
+WORKER = vars(card("worker", "gpu0", host="b"))
+WRONG = [
+    b"no JSON",
+    b"[" * 100_000,
+    b"5",
+    b"{}",
+    b'{"card": 5}',
+    *(
+        json.dumps({"card": {**WORKER, **odd}}).encode()
+        for odd in (
+            {"role": "guest"},
+            {"role": []},
+            {"host": 5},
+            {"port": "1"},
+            {"port": 65536},
+            {"setup": 5},
+            {"setup": {"-b": ["64"]}},
+            {"colour": "red"},
+        )
+    ),
+    b'{"tried": 1, "problems": []}',
+    b'{"freed": true}',
+    b'{"rank": 0}',
+    b'{"gather": "speed", "value": 1}',
+    b'{"last_words": "x"}',
+    b'{"goodbye": true}',
+]
+
+
+def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
+    meeting = Meeting(num_workers=1)
+    early = meeting.start()
+    for line in WRONG:
+        stranger = meeting.raw()
+        stranger._socket.sendall(line + b"\n")
+        assert end_of(stranger).startswith("this process s"), line
+    assert "a connection from 127.0.0.1 was ended: this process s" in caplog.text
+    for member in [*early, Member(meeting, "worker", "cpu0")]:
+        member.join()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"card": WORKER},  # a second one
+        {"tried": 1},
+        {"tried": 1, "problems": 5},
+        {"tried": 1, "problems": [["x"]]},
+        {"freed": True},  # is the scheduler's to say
+        {"rank": 5},
+        {"rank": "0"},
+        {"gather": "speed", "value": 1},  # before its rank
+        {"gather": [], "value": 1},
+        {"last_words": 5},
+    ],
+)
+def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(message):
+    meeting = Meeting(num_workers=1)
+    odd = meeting.raw(Card(**WORKER))
+    odd.send(**message)
+    assert "may not send" in end_of(odd)
+    wait_for(lambda: not meeting.host._guests, "its departure", DEADLINE_S)
+    for member in meeting.start("cpu0"):
+        member.join()
+
+
+@pytest.mark.parametrize("message", [{"rank": 0}, {"rank": 2}, {"freed": True}, {"gather": {}, "value": 1}, {"x": 1}])
+def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(message):
+    _, (scheduler, server, survivor, odd) = running_job()
+    odd.membership._send(**message)
+    for member in (scheduler, server, survivor):
+        assert member.ended.wait(DEADLINE_S)
+        assert "worker 1 (cpu1 on host" in member.end[0]
+        assert "ended: this process sent a line that it may not send" in member.end[0]
+    assert odd.ended.wait(DEADLINE_S)
+    assert odd.end[1] == EXIT_SETUP
+
+
+def test_an_address_that_is_no_name_of_a_host_is_not_reached():
+    (problem,) = addresses.unreachable([addresses.Target("worker", "x" * 99, 1, "token")])
+    assert problem.startswith("worker at xxx")
 
 
 def test_who_is_missing_is_counted_by_role():
