@@ -3,11 +3,14 @@
 import ast
 import contextlib
 import errno
+import gc
+import json
 import logging
 import os
 import runpy
 import shutil
 import socket
+import struct
 import threading
 import time
 
@@ -15,7 +18,7 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 import config
-from trainer import addresses, version
+from trainer import addresses, splice, version
 from trainer.cluster import Cluster
 from trainer.meeting import HELLO, Arrival, Lines
 from trainer.meeting_host import Host
@@ -24,6 +27,17 @@ from trainer.setups import Card, differences, missing
 from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 DEADLINE_S = 30.0
+GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
+
+
+@pytest.fixture(autouse=True)
+def nothing_ends_the_process(monkeypatch):
+    """An error that nobody foresaw, in whatever thread, would end a real process: here it fails the test."""
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    yield
+    gc.collect()  # asyncio tells of a task's error once the task is collected
+    assert codes == []
 
 
 class Member:
@@ -430,6 +444,99 @@ def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew
         member.join()
 
 
+def end_of(lines):
+    """What a guest is told when it is sent away."""
+    while "end" not in (message := lines.receive(DEADLINE_S)):
+        pass
+    assert message["code"] == EXIT_SETUP
+    with pytest.raises(EOFError):
+        lines.receive(DEADLINE_S)
+    return message["end"]
+
+
+WORKER = vars(card("worker", "gpu0", host="b"))
+WRONG = [
+    b"no JSON",
+    b"[" * 100_000,
+    b"5",
+    b"{}",
+    b'{"card": 5}',
+    *(
+        json.dumps({"card": {**WORKER, **odd}}).encode()
+        for odd in (
+            {"role": "guest"},
+            {"role": []},
+            {"host": 5},
+            {"port": "1"},
+            {"port": 65536},
+            {"setup": 5},
+            {"setup": {"-b": ["64"]}},
+            {"colour": "red"},
+        )
+    ),
+    b'{"tried": 1, "problems": []}',
+    b'{"freed": true}',
+    b'{"rank": 0}',
+    b'{"gather": "speed", "value": 1}',
+    b'{"last_words": "x"}',
+    b'{"goodbye": true}',
+]
+
+
+def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
+    meeting = Meeting(num_workers=1)
+    early = meeting.start()
+    for line in WRONG:
+        stranger = meeting.raw()
+        stranger._socket.sendall(line + b"\n")
+        assert end_of(stranger).startswith("this process s"), line
+    assert "a connection from 127.0.0.1 was ended: this process s" in caplog.text
+    for member in [*early, Member(meeting, "worker", "cpu0")]:
+        member.join()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"card": WORKER},  # a second one
+        {"tried": 1},
+        {"tried": 1, "problems": 5},
+        {"tried": 1, "problems": [["x"]]},
+        {"freed": True},  # is the scheduler's to say
+        {"rank": 5},
+        {"rank": "0"},
+        {"gather": "speed", "value": 1},  # before its rank
+        {"gather": [], "value": 1},
+        {"last_words": 5},
+    ],
+)
+def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(message):
+    meeting = Meeting(num_workers=1)
+    odd = meeting.raw(Card(**WORKER))
+    odd.send(**message)
+    assert "may not send" in end_of(odd)
+    wait_for(lambda: not meeting.host._guests, "its departure", DEADLINE_S)
+    for member in meeting.start("cpu0"):
+        member.join()
+
+
+@pytest.mark.parametrize("message", [{"rank": 0}, {"rank": 2}, {"freed": True}, {"gather": {}, "value": 1}, {"x": 1}])
+def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(message):
+    _, (scheduler, server, survivor, odd) = running_job()
+    odd.membership._send(**message)
+    for member in (scheduler, server, survivor):
+        assert member.ended.wait(DEADLINE_S)
+        assert "worker 1 (cpu1 on host" in member.end[0]
+        assert "ended: this process sent a line that it may not send" in member.end[0]
+    assert odd.ended.wait(DEADLINE_S)
+    assert odd.end[1] == EXIT_SETUP
+
+
+def test_an_address_that_is_no_name_of_a_host_is_not_reached():
+    (problem,) = addresses.unreachable([addresses.Target("worker", "x" * 99, 1, "token")])
+    assert problem.startswith("worker at xxx")
+
+
 def test_who_is_missing_is_counted_by_role():
     assert missing([card("scheduler")], 0, 1, 2) == "1 server(s) and 2 worker(s)"
     assert missing([card("scheduler"), card("worker"), card("server")], 0, 1, 2) == "1 worker(s)"
@@ -532,14 +639,13 @@ def test_a_plain_scheduler_is_taken_as_it_is(caplog):
 
 def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
     meeting = Meeting(num_workers=2)
-    greeting = b"\xff" + bytes(7) + b"\x01\x7f"
     with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
-        plain.sendall(greeting)
+        plain.sendall(GREETING)
         scheduler, server, worker = (member.join() for member in meeting.start("cpu0"))
         port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
         with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
             connection.sendall(b"\xffanswer")
-            assert connection.recv(10) == greeting
+            assert connection.recv(10) == GREETING
             assert plain.recv(7) == b"\xffanswer"
             plain.sendall(b"more")
             assert connection.recv(4) == b"more"
@@ -547,6 +653,53 @@ def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
     worker.membership.tell_rank(0)
     assert worker.membership.gather("speed", 1) is None  # the plain one gives none
     assert not server.end
+
+
+def reset(connection):
+    """Ends a connection as a program that crashed with words unread."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def test_a_plain_program_that_resets_its_connection_before_the_job_is_no_matter(caplog):
+    meeting = Meeting(num_workers=1)
+    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    plain.sendall(GREETING)
+    wait_for(lambda: meeting.host._guests, "its arrival", DEADLINE_S)
+    reset(plain)
+    wait_for(lambda: not meeting.host._guests, "its departure", DEADLINE_S)
+    for member in meeting.start("cpu0"):
+        member.join()
+    assert "a plain MXNet program at 127.0.0.1 went away before the job was complete" in caplog.text
+
+
+def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_matter():
+    meeting = Meeting(num_workers=2)
+    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    plain.sendall(GREETING)
+    scheduler, _, worker = (member.join() for member in meeting.start("cpu0"))
+    port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
+    with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.sendall(b"\xffanswer")
+        assert plain.recv(7) == b"\xffanswer"
+        reset(plain)
+        assert connection.recv(len(GREETING)) == GREETING
+        assert connection.recv(1) == b""  # it is told
+    worker.membership.tell_rank(0)
+    assert worker.membership.gather("speed", 1) is None  # the meeting goes on
+
+
+def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypatch, caplog):
+    monkeypatch.setattr(splice, "LISTEN_S", 0.1)
+    meeting = Meeting(num_workers=2)
+    with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
+        plain.sendall(GREETING)
+        scheduler, *_ = (member.join() for member in meeting.start("cpu0"))
+        assert plain.recv(1) == b""
+    own = f"127.0.0.1:{scheduler.environment['DMLC_PS_ROOT_PORT']}"
+    line = f"the connection to a plain MXNet program at 127.0.0.1 broke (MXNet's scheduler does not listen at {own})"
+    wait_for(lambda: line in caplog.messages, "the line", DEADLINE_S)
 
 
 @pytest.mark.parametrize("plain", [("scheduler",), ("server0", "worker0")])

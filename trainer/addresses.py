@@ -166,8 +166,8 @@ def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:
         try:
             with socket.create_connection((target.address, target.port), try_s) as connection:
                 answer = connection.makefile("rb").readline().decode(errors="replace").strip()
-        except OSError as error:
-            why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        except (OSError, ValueError) as error:  # the latter: it is no name of a host
+            why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or str(error)
         else:
             why = "" if answer == target.token else "another program answers there"
         return f"{target.name} at {target.address}:{target.port} ({why})" if why else ""

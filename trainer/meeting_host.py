@@ -13,18 +13,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import json
 import logging
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from trainer import splice
 from trainer.addresses import TRY_S, Target, by_target
+from trainer.guest import Guest, messages
 from trainer.meeting import GONE, HELLO, REMIND_EVERY_S, keep_alive
-from trainer.setups import Card, differences, join_names, missing, size_differs, verdict
+from trainer.setups import ADVICE, PROGRAM, Card, are_texts, differences, join_names, missing, size_differs, verdict
 from utils import EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
 
 LONGEST_LINE = 1 << 24  # bytes
@@ -43,30 +42,6 @@ class State(enum.Enum):
     TRYING = enum.auto()
     RUNNING = enum.auto()
     ENDED = enum.auto()
-
-
-@dataclass(eq=False)
-class Guest:
-    """A process that is connected."""
-
-    writer: asyncio.StreamWriter
-    address: str  # from which it speaks
-    card: Card | None = None  # None: a plain MXNet program
-    rank: int | None = None
-    tried: bool = False
-    problems: list[str] = field(default_factory=list)  # whom it cannot reach
-    last_words: str = ""  # why it is about to end
-    said_goodbye: bool = False
-
-    @property
-    def name(self) -> str:
-        """What a person calls it."""
-        return self.card.name(self.rank) if self.card else f"a plain MXNet program at {self.address}"
-
-    def send(self, **message: Any) -> None:
-        """Sends without waiting; a guest that is gone is noticed elsewhere."""
-        with contextlib.suppress(OSError):
-            self.writer.write(json.dumps(message).encode() + b"\n")
 
 
 class Host:
@@ -139,10 +114,9 @@ class Host:
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection to its end."""
-        address = writer.get_extra_info("peername")[0]
-        guest = Guest(writer, address)
-        keep_alive(writer.get_extra_info("socket"))
+        guest = Guest(writer, writer.get_extra_info("peername")[0])
         try:
+            keep_alive(writer.get_extra_info("socket"))
             first = await reader.readexactly(len(HELLO))
             if first == HELLO:
                 await self._converse(guest, reader)
@@ -155,7 +129,10 @@ class Host:
         except OSError as error:
             self._broken(guest, error)
         except SetupError as error:
+            logging.warning("a connection from %s was ended: %s", guest.address, error)
             guest.send(end=str(error), code=EXIT_SETUP)
+            guest.last_words = str(error)
+            self._gone(guest)
         else:
             self._gone(guest)
         finally:
@@ -167,36 +144,48 @@ class Host:
         guest.send(welcome=True)
         reminder = self._loop.create_task(self._remind(guest))
         try:
-            while line := await reader.readline():
-                self._heed(guest, json.loads(line))
-        except ValueError as error:
-            raise SetupError(f"this process sent a line that cannot be read ({error})") from None
+            async for message in messages(reader):
+                self._heed(guest, message)
         finally:
             reminder.cancel()
 
-    def _heed(self, guest: Guest, message: dict[str, Any]) -> None:
-        if "card" in message:
-            self._welcome(guest, Card.from_message(message["card"]))
-        elif "tried" in message:
-            if message["tried"] == self._round and self._state is State.TRYING:
-                guest.tried, guest.problems = True, message["problems"]
-                if all(other.tried for other in self._known()):
-                    self._judge_tries()
-        elif "freed" in message:
-            self._running.set()
-            for other in self._known():
-                if other is not guest:
-                    other.send(go=self._scheduler_port)
-        elif "rank" in message:
-            guest.rank = message["rank"]
-        elif "gather" in message:
-            assert guest.rank is not None
-            self._gathered.setdefault(message["gather"], {})[guest.rank] = message["value"]
-            self._answer_gathers()
-        elif "last_words" in message:
-            guest.last_words = message["last_words"]
-        elif "goodbye" in message:
-            guest.said_goodbye = True
+    def _heed(self, guest: Guest, message: Any) -> None:
+        """Does what a message asks.
+
+        Raises:
+            SetupError: it is none that this guest may send now. Nothing was done.
+        """
+        match message:
+            case {"card": fields} if not guest.card:
+                self._welcome(guest, Card.from_message(fields))
+            case {"tried": int(number), "problems": list(problems)} if guest.card and are_texts(problems):
+                if number == self._round and self._state is State.TRYING:
+                    guest.tried, guest.problems = True, problems
+                    if all(other.tried for other in self._known()):
+                        self._judge_tries()
+            case {"freed": True} if guest.role == "scheduler" and self._scheduler_port:
+                self._running.set()
+                for other in self._known():
+                    if other is not guest:
+                        other.send(go=self._scheduler_port)
+            case {"rank": int(rank)} if guest.card and self._may_have(guest, rank):
+                guest.rank = rank
+            case {"gather": str(label), "value": value} if guest.role == "worker" and guest.rank is not None:
+                self._gathered.setdefault(label, {})[guest.rank] = value
+                self._answer_gathers()
+            case {"last_words": str(text)} if guest.card:
+                guest.last_words = text
+            case {"goodbye": True} if guest.card:
+                guest.said_goodbye = True
+            case _:
+                raise SetupError(
+                    f"this process sent a line that it may not send, or not now: {message!r:.200}; {ADVICE[PROGRAM]}"
+                )
+
+    def _may_have(self, guest: Guest, rank: int) -> bool:
+        """Whether a rank can be this guest's: gathered values go by those of the workers."""
+        taken = [other.rank for other in self._known() if other is not guest and other.role == guest.role]
+        return guest.role != "worker" or (0 <= rank < self._num_workers and rank not in taken)
 
     def _welcome(self, guest: Guest, card: Card) -> None:
         """Takes a process in, or says why not."""
@@ -205,7 +194,7 @@ class Host:
             return
         same_size = not size_differs([*self._cards(), card])
         wanted = {"server": self._num_servers, "worker": self._num_workers}.get(card.role, 1)
-        there = [other for other in self._known() if other.card and other.card.role == card.role]
+        there = [other for other in self._known() if other.role == card.role]
         if self._state is State.RUNNING or (len(there) >= wanted and same_size):
             names = join_names([other.name for other in there])
             found = "; ".join(differences([*self._cards(), card]).values())
@@ -233,10 +222,11 @@ class Host:
 
     def _broken(self, guest: Guest, error: OSError) -> None:
         """The network lost a connection."""
-        if self._state is not State.RUNNING:
+        if self._state is not State.RUNNING or guest not in self._guests:
             self._gone(guest)
             return
-        logging.warning("the connection to %s broke (%s)", guest.name, error.strerror)  # heartbeats tell if it is dead
+        why = error.strerror or error
+        logging.warning("the connection to %s broke (%s)", guest.name, why)  # heartbeats tell if it is dead
         self._cannot_gather = True
         self._answer_gathers()
 
@@ -337,7 +327,7 @@ class Host:
         for guest in plain:
             self._tell_all(warning=f"{guest.name} takes part: its set-up cannot be compared")
         self._cannot_gather = bool(plain)
-        (scheduler,) = (guest for guest in self._known() if guest.card and guest.card.role == "scheduler")
+        (scheduler,) = (guest for guest in self._known() if guest.role == "scheduler")
         assert scheduler.card
         self._scheduler_port = scheduler.card.port
         # It frees its port first. What MXNet sent to whoever listens there now would be lost, and not sent again.
@@ -351,7 +341,7 @@ class Host:
                 del self._gathered[label]
                 answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
                 for guest in self._known():
-                    if guest.rank in values and guest.card and guest.card.role == "worker":
+                    if guest.rank in values and guest.role == "worker":
                         guest.send(gathered=label, values=answer)
 
     def _tell_all(self, **message: Any) -> None:
@@ -363,7 +353,7 @@ class Host:
         if self._state is State.ENDED:
             return
         self._state, self._end = State.ENDED, {"end": text, "code": code}
-        own = [guest for guest in self._known() if guest.card and guest.card.role == "scheduler"]
+        own = [guest for guest in self._known() if guest.role == "scheduler"]
         for guest in self._known():
             if guest not in own:
                 guest.send(**self._end)
@@ -391,7 +381,7 @@ class Host:
         self._guests.append(guest)
         self._look()
         running = self._loop.create_task(self._running.wait())
-        more = self._loop.create_task(reader.read(LONGEST_LINE))  # none comes before it is answered, unless it ends
+        more = self._loop.create_task(splice.words(reader))  # none come before it is answered, unless it ends
         await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)
         if not self._running.is_set():
             running.cancel()

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.cluster import ROLES
 from utils import SetupError
 
 DATA, PROGRAM = "the data", "the program's files"  # keys of a set-up beside the flags; their values are hashes
 MOST_NAMES = 5  # in one sentence
-_ADVICE = {
+ADVICE = {
     DATA: "get the same files on every host (scripts/get_data.sh)",
     PROGRAM: "bring the same version of this program to every host",
 }
@@ -43,6 +44,15 @@ class Card:
             card = cls(**fields)
         except TypeError as error:
             raise SetupError(f"this process says of itself what cannot be read ({error}): {fields!r:.200}") from None
+        texts = [card.host, card.device, card.address, card.token, card.interface]
+        if not (
+            card.role in ROLES
+            and type(card.port) is int
+            and 0 < card.port < 65536
+            and isinstance(card.setup, dict)
+            and are_texts([*texts, *card.setup, *card.setup.values()])
+        ):
+            raise SetupError(f"this process says of itself what no process is: {fields!r:.200}; {ADVICE[PROGRAM]}")
         return card
 
     def name(self, rank: int | None = None) -> str:
@@ -53,6 +63,11 @@ class Card:
         if rank is None:
             return f"{self.role} {'on ' if not self.device else ''}{place} ({self.address})"
         return f"{self.role} {rank} ({place}, {self.address})"
+
+
+def are_texts(values: Iterable[Any]) -> bool:
+    """Whether values that came as JSON are all strings."""
+    return all(isinstance(value, str) for value in values)
 
 
 def differences(cards: Sequence[Card]) -> dict[str, str]:
@@ -97,7 +112,7 @@ def verdict(cards: Sequence[Card]) -> str:
     found = differences(cards)
     if not found:
         return ""
-    advice = sorted({_ADVICE.get(key, _ADVICE_ON_FLAGS) for key in found})
+    advice = sorted({ADVICE.get(key, _ADVICE_ON_FLAGS) for key in found})
     return f"the set-ups of this job's processes differ: {'; '.join(found.values())}; {', and '.join(advice)}"
 
 

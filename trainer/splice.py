@@ -15,7 +15,7 @@ class Caller(NamedTuple):
     """The plain program's connection."""
 
     first: bytes  # what it said at once
-    more: asyncio.Task[bytes]  # what it says next
+    more: asyncio.Task[bytes]  # what it says next, by `words`
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -35,10 +35,22 @@ async def lead(caller: Caller, address: str, port: int) -> None:
         await _copy(caller.reader, writer)
 
     tasks = [asyncio.create_task(forth()), asyncio.create_task(_copy(reader, caller.writer))]
-    _, still_open = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in still_open:
-        task.cancel()
-    writer.close()
+    try:
+        done, still_open = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in still_open:
+            task.cancel()
+        await asyncio.gather(*still_open, return_exceptions=True)
+        for task in done:
+            task.result()  # no network's error: those end a direction, and no more
+    finally:
+        writer.close()
+
+
+async def words(reader: asyncio.StreamReader) -> bytes:
+    """What comes next; nothing where the connection is closed or broken."""
+    with contextlib.suppress(OSError):
+        return await reader.read(CHUNK)
+    return b""
 
 
 async def _scheduler(address: str, port: int) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
@@ -59,6 +71,6 @@ async def _scheduler(address: str, port: int) -> tuple[bytes, asyncio.StreamRead
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
-        while chunk := await source.read(CHUNK):
+        while chunk := await words(source):
             sink.write(chunk)
             await sink.drain()
