@@ -18,7 +18,7 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 import config
-from trainer import addresses, splice, version
+from trainer import addresses, meeting_host, splice, version
 from trainer.cluster import Cluster
 from trainer.meeting import HELLO, Arrival, Lines
 from trainer.meeting_host import Host
@@ -521,7 +521,8 @@ def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(me
 
 
 @pytest.mark.parametrize("message", [{"rank": 0}, {"rank": 2}, {"freed": True}, {"gather": {}, "value": 1}, {"x": 1}])
-def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(message):
+def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(monkeypatch, message):
+    monkeypatch.setattr(meeting_host, "FAREWELL_S", 0.1)  # no member here ends when told to
     _, (scheduler, server, survivor, odd) = running_job()
     odd.membership._send(**message)
     for member in (scheduler, server, survivor):
