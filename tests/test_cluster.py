@@ -27,11 +27,11 @@ def no_warnings(text):
 
 @pytest.mark.parametrize("mode", ["esync", "sync", "dcasgd", "ssp", "local-sgd"])
 def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
-    rounds = 8 if mode in MANY_STEPS else 60 if mode == "ssp" else 30
+    rounds = {"esync": 12, "local-sgd": 8, "ssp": 60}.get(mode, 30)
     servers = "2" if mode == "dcasgd" else "1"
     every = max(3, rounds // 3)  # an evaluation takes as long as many rounds
     step_size = "0.0006" if mode == "ssp" else "0.001"
-    flags = ["--max-rounds", str(rounds), "-e", str(every), "-l", step_size, "-ll", "0.0005"]
+    flags = ["--max-rounds", str(rounds), "-e", str(every), "-l", step_size, "-ll", "0.001"]
     output = run_cluster(
         tmp_path, "-m", mode, "-n", "lenet", "--workers", WORKERS, "--servers", servers, worker_flags=flags
     )
