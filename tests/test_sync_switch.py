@@ -73,8 +73,8 @@ def test_elastic_goes_on_without_the_straggler_and_takes_it_back_under_asp(tmp_p
     (straggler,) = (text for kind, text in events(workers[2]) if kind == "elastic" and "worker 2 is" in text)
     why = r"on without worker\(s\) .*2 \(cpu2 on host \S+\): worker 2 is a straggler: (\S+) samples/s, .*"
     found = re.fullmatch(why, straggler)
-    # A step of 0.05 s, and 0.25 s for each of push and pull: 64 samples in at least 0.55 s.
-    assert 0 < float(found[1]) < 64 / 0.55
+    # A step of 0.05 s, and 0.25 s for each of push and pull; the median may be an exchange of which only one was slow.
+    assert 0 < float(found[1]) < 64 / (0.05 + 0.25)
     # Nobody does the missing batches: whoever was there all the time did just the steps of the phase.
     assert max(map(rounds_under_bsp, workers)) == 40
     assert rounds_under_bsp(workers[2]) < 40 < len(workers[0])
