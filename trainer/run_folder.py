@@ -31,7 +31,7 @@ class RunFolder:
             SetupError: it cannot be made, or another worker that still runs writes there.
         """
         self._config = config
-        self._commit = version.commit()
+        self.commit = version.commit()
         self.path = Path(config.log_dir) / config.device
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class RunFolder:
             "host": platform.node(),
             "device": self._config.device,
             "config": dataclasses.asdict(self._config),
-            "commit": self._commit,
+            "commit": self.commit,
             "versions": {
                 "python": platform.python_version(),
                 "mxnet": mx.__version__,

@@ -12,7 +12,7 @@ import numpy as np
 
 import models
 from config import AUTO, COORDINATED, YES, Config, check_job, job_setup
-from trainer import data, roles, straggler_trace, version
+from trainer import data, roles, straggler_trace
 from trainer.base import DeviceFeed, Evaluator, Job
 from trainer.cluster import Cluster
 from trainer.data import sha256
@@ -167,7 +167,7 @@ def _job(
         min_step_time_s=config.min_step_time,
         trace=place.trace,
         is_evaluator=lambda step_s: _is_evaluator(config, rank, step_s, joined),
-        saver=ModelSaver(place.folder.path, network, _about(config, image_shape)),
+        saver=ModelSaver(place.folder.path, network, _about(config, image_shape, place.folder.commit)),
         logs_lines=config.logs_lines,
         tell_every_s=TELL_EVERY_S if config.mode == "local" else 0.0,
         places=tuple(f"{member['device']} on host {member['host']}" for member in members),
@@ -195,7 +195,7 @@ def _is_evaluator(config: Config, rank: int, step_s: float, joined: roles.Joined
     return chosen == rank
 
 
-def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:
+def _about(config: Config, image_shape: tuple[int, ...], commit: str | None) -> dict[str, Any]:
     """What a user of the saved network must know; what DeviceFeed does to an image is not in the network."""
     return {
         "network": config.network,
@@ -203,5 +203,5 @@ def _about(config: Config, image_shape: tuple[int, ...]) -> dict[str, Any]:
         "mode": config.mode,
         "input": {"name": INPUT_NAME, "shape": image_shape, "divide_by": data.WHITE, "resize": "bilinear"},
         "classes": models.NUM_CLASSES,
-        "commit": version.commit(),
+        "commit": commit,
     }
