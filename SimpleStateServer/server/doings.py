@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from server.messages import Action, Doing
 from server.policies import Sync
 from server.snapshot import Snapshot
-from server.state import SILENCE_S, Row
+from server.state import SILENCE_S, PastRound, Row
 
 TRAINING = "training"  # computes local steps
 EVALUATING = "evaluating"  # by its word
@@ -207,7 +207,7 @@ def _releasing(snapshot: Snapshot) -> Doings:
 # -------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
 
 
-def is_on_its_own(row: Row) -> bool:
+def is_on_its_own(row: Row | PastRound) -> bool:
     """Whether the worker is under ASP, by its word."""
     return row.way == ASP
 
