@@ -389,7 +389,7 @@ def test_a_worker_that_falls_silent_does_not_keep_the_others_from_being_told_to_
     way = Way(data.draw(st.sampled_from([Algorithm.BLOCKING, Algorithm.NON_BLOCKING])))
     handlers = Handlers()
     outcome = simulate(workers, 1000, way=way, handlers=handlers, until=silent_from_s + 100.0)
-    rows = handlers.snapshot(outcome.ended).rows
+    rows = handlers.snapshot(None, outcome.ended).rows
     silent = rows[silent_rank]
     step_s = max(worker.step_s + worker.round_trip_s for worker in workers)
     for row in rows:
@@ -405,7 +405,7 @@ def test_a_straggler_that_falls_silent_in_its_step_is_not_waited_for_longer_than
     workers = [WorkerModel(1.0, 1.0), WorkerModel(4.0, 1.0, falls_silent_s=13.5)]
     outcome = simulate(workers, 10, handlers=handlers)
     assert [len(history) for history in outcome.history] == [2, 2]
-    assert handlers.snapshot(outcome.ended).rows[0].synced == 16.0
+    assert handlers.snapshot(None, outcome.ended).rows[0].synced == 16.0
 
 
 # ------------------------------------------------------------------------------------------------------- large jobs

@@ -84,7 +84,8 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None:
             self._throw_away(len(data))
             return
-        was_in_head = self._in_head
+        if self._in_head:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -92,10 +93,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as problem:
             # An exception of a callback of ours comes as one of the parser's.
             self._refuse(self._refusal or error(f"this is no HTTP request: {problem}", 400))
-        if self._refusal is None and was_in_head and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._service.limits.head_bytes:
-                self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
+        if self._in_head and self._head_bytes > self._service.limits.head_bytes:
+            self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
         if self._waiting:
             self._next()
 
@@ -121,8 +120,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._request = Request(self.address)
-        self._body, self._body_bytes, self._head_bytes, self._headers = [], 0, 0, 0
-        self._in_head = True
+        self._body, self._body_bytes, self._headers = [], 0, 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
@@ -140,7 +138,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is here: what is refused for it is refused now."""
-        self._in_head = False
+        self._in_head, self._head_bytes = False, 0
         self._request.method = self._parser.get_method().decode("latin-1")
         headers = self._request.headers
         length = headers.get("content-length", "0")
@@ -161,7 +159,7 @@ class Connection(asyncio.Protocol):
         self._request.body = b"".join(self._body)
         self._request.keeps_alive = self._parser.should_keep_alive()
         self._waiting.append(self._request)
-        self._in_head, self._head_bytes = True, 0
+        self._in_head = True
         self._due_since = None
 
     # ------------------------------------------------------------------------------------------- answers
