@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.messages import Action
 from server.policies import POLICIES, Policy
-from server.state import SILENCE_S, Row, Slowest, Table
+from server.state import SILENCE_S, Row, Table
+from server.tournament import Tournament
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 FAST, SLOW = 0, 1
@@ -196,6 +197,24 @@ def test_a_worker_that_never_came_is_waited_for_half_a_minute_at_most() -> None:
     assert decide("journal", table, FAST, 30.1) is SYNC
 
 
+def test_who_is_not_the_slowest_is_looked_at_in_turn() -> None:
+    """A silent worker that is fast has its part in a mean, too."""
+    silent = worker(0, 1, 1.0, heard=0.0)
+    table = table_of("journal", silent, *(worker(rank, 1, 1.0 + rank, heard=130.0) for rank in (1, 2, 3)))
+    looks = [[row.rank for row in table.stop_counting_on_the_silent(130.0)] for _ in table.rows]
+    assert looks == [[], [], [], [0]]
+    assert [row.counted for row in table.rows] == [False, True, True, True]
+
+
+def test_who_waits_for_the_slowest_is_not_silent_before_it_would_be() -> None:
+    table = table_of("journal", worker(0, 1, 1.0, heard=0.0), worker(1, 1, 20.0, heard=150.0))
+    assert (table.rows[0].silence_limit, table.rows[1].silence_limit) == (30.0, 200.0)
+    for _ in range(2):
+        assert table.stop_counting_on_the_silent(200.0) == []
+    looks = [[row.rank for row in table.stop_counting_on_the_silent(200.1)] for _ in range(2)]
+    assert sorted(looks) == [[], [0]]
+
+
 # ------------------------------------------------------------------------------------- what holds everywhere
 
 delays = st.one_of(st.integers(0, 5).map(float), st.just(math.inf), st.just(-1.0))
@@ -204,12 +223,14 @@ delays = st.one_of(st.integers(0, 5).map(float), st.just(math.inf), st.just(-1.0
 @given(st.lists(delays, min_size=1, max_size=40), st.lists(st.tuples(st.integers(0, 39), delays), max_size=60))
 def test_the_index_finds_what_a_look_at_all_workers_finds(start: list[float], changes: list[tuple[int, float]]) -> None:
     current = list(start)
-    index = Slowest(start)
+    index = Tournament(start)
     for rank, delay in [(0, current[0]), *changes]:
         rank %= len(current)
         current[rank] = delay
         index.change(rank, delay)
-        assert index.rank == max(range(len(current)), key=lambda k: (current[k], -k))
+        assert index.slowest == max(range(len(current)), key=lambda k: (current[k], -k))
+        assert index.delay(rank) == delay
+    assert index.delays == current
 
 
 # Multiples of 1/64 s in a small range: sums and differences are exact, so that no rounding blurs a comparison.
