@@ -105,9 +105,7 @@ class Config:
         instead=("learning_rate", "local_lr"),
         help="factor on the averaged model update of ESync and local SGD",
     )
-    batch_size: int = _flag(
-        "-b", "--batch-size", default=64, type=at_least(1), help="samples per step on each device"
-    )
+    batch_size: int = _flag("-b", "--batch-size", default=64, type=at_least(1), help="samples per step on each device")
     data_dir: str = _flag(
         "-dd", "--data-dir", default="data", help="folder that holds the dataset's folder", of_host=True
     )
@@ -192,9 +190,7 @@ class Config:
         of_host=True,
         help="whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
     )
-    max_rounds: int = _flag(
-        "--max-rounds", default=0, type=at_least(0), help="stop after so many rounds (0: no limit)"
-    )
+    max_rounds: int = _flag("--max-rounds", default=0, type=at_least(0), help="stop after so many rounds (0: no limit)")
     max_seconds: float = _flag(
         "--max-seconds", default=0.0, type=at_least(0, float), help="stop after so many seconds (0: no limit)"
     )

@@ -84,9 +84,7 @@ class Processes:
         """Waits for every process."""
         give_up = time.monotonic() + DEADLINE_S
         try:
-            return {
-                name: process.wait(max(0.1, give_up - time.monotonic())) for name, process in self.running.items()
-            }
+            return {name: process.wait(max(0.1, give_up - time.monotonic())) for name, process in self.running.items()}
         except subprocess.TimeoutExpired as error:
             logs = "\n".join(f"--- {name}\n{self.log(name)[-1500:]}" for name in self.running)
             raise AssertionError(f"{error}\n{logs}") from None
@@ -112,9 +110,7 @@ def cluster(folder: Path, num_workers: int, num_servers: int = 1, start: bool = 
         processes.kill()
 
 
-def run_cluster(
-    log_base: Path, *options: str, worker_flags: Sequence[str] = (), deadline_s: float = DEADLINE_S
-) -> str:
+def run_cluster(log_base: Path, *options: str, worker_flags: Sequence[str] = (), deadline_s: float = DEADLINE_S) -> str:
     """Runs a local cluster to its end; returns what it printed."""
     command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(log_base), *options]
     finished = subprocess.run(

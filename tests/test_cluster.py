@@ -156,9 +156,7 @@ def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path
     for folder in device_folders(tmp_path / "resnet18-v1" / "esync"):
         run = read_json(folder / RUN_FILE)
         assert run["parameter_bytes"] == 4 * 11_184_970  # weights and running statistics: all of it travels
-        assert all(
-            record["bytes_pushed"] == run["parameter_bytes"] + 4 for record in read_rounds(folder, no_warnings)
-        )
+        assert all(record["bytes_pushed"] == run["parameter_bytes"] + 4 for record in read_rounds(folder, no_warnings))
 
 
 def test_split_by_class_is_filed_apart_and_summarised(tmp_path):
@@ -248,9 +246,7 @@ def test_two_workers_of_one_host_do_not_share_a_log_folder(tmp_path):
     with cluster(tmp_path, num_workers=2) as processes:
         for rank in range(2):
             processes.start_worker(rank, "main.py", "-m", "sync", "-c", "1", "-n", "lenet", "-ld", str(tmp_path))
-        wait_for(
-            lambda: any(processes.running[f"worker{rank}"].poll() == 2 for rank in range(2)), "a worker's refusal"
-        )
+        wait_for(lambda: any(processes.running[f"worker{rank}"].poll() == 2 for rank in range(2)), "a worker's refusal")
     refused = next(log for log in map(processes.log, ("worker0", "worker1")) if "error" in log)
     assert "--device-name" in refused
 

@@ -235,8 +235,14 @@ def drawn(draw_function, *arguments):
             figures.draw_bars, dict.fromkeys(MARKED, 1.0), "lenet", "traffic (MB/s)", MARKED, published_note(TRAFFIC)
         ),
     ],
-    ids=["fourteen devices", "four curves and a line", "fourteen devices, nine modes", "nine curves, a line and marks",
-         "a note below fourteen devices", "a note below a bar"],
+    ids=[
+        "fourteen devices",
+        "four curves and a line",
+        "fourteen devices, nine modes",
+        "nine curves, a line and marks",
+        "a note below fourteen devices",
+        "a note below a bar",
+    ],
 )
 def test_legends_and_labels_cover_nothing_and_are_not_cut_off(figure):
     figure = figure()

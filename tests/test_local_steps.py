@@ -67,9 +67,7 @@ def model(trainer):
     return [array.asnumpy() for array in trainer.parameters.model()]
 
 
-@pytest.mark.parametrize(
-    ("answers", "whole"), [([True], False), ([False, True], False), ([False, False], True)]
-)
+@pytest.mark.parametrize(("answers", "whole"), [([True], False), ([False, True], False), ([False, False], True)])
 def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tmp_path, batch, answers, whole):
     trainer = Asked(job(batch), answers)
     trainer.measure = Measure(tmp_path)

@@ -158,7 +158,7 @@ def cluster(*seconds: float) -> list[Row]:
 
 
 def found(*rows: Row) -> list[int]:
-    return sorted(stragglers(table_of("sync-switch-none", *rows)))
+    return sorted(stragglers(rows))
 
 
 def test_one_clear_straggler_among_four_equal_workers() -> None:
@@ -174,7 +174,7 @@ def test_a_worker_with_a_slow_link_is_a_straggler_however_fast_it_computes() -> 
     rows = [computing(rank, 0.05, m=0.07 if rank == 2 else 0.01) for rank in range(4)]
     assert answers("sync-switch-greedy", *rows) == [TRAIN, TRAIN, TRAIN, TRAIN]
     assert answers("sync-switch-elastic", *rows) == [SYNC, SYNC, TRAIN, SYNC]
-    assert "worker 2 is a straggler: 533.3 samples/s" in stragglers(table_of("sync-switch-none", *rows))[2]
+    assert "worker 2 is a straggler: 533.3 samples/s" in stragglers(rows)[2]
 
 
 @pytest.mark.parametrize("policy", SYNC_SWITCH)

@@ -103,6 +103,7 @@ def test_while_the_state_server_is_away_a_worker_does_not_train_on_for_ever():
 
         thread = threading.Thread(target=train)
         thread.start()
+
         def stands_still():
             before = done
             time.sleep(3 * SILENCE_S)

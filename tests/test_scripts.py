@@ -607,9 +607,7 @@ def test_without_a_supported_python_one_line_says_which_and_how_to_get_one(copy)
     done = set_up(copy, PYTHON=str(python))
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
-    assert line.startswith(
-        f"error: no supported Python here: {python} is 3.15; this project runs on 3.10 to 3.14"
-    )
+    assert line.startswith(f"error: no supported Python here: {python} is 3.15; this project runs on 3.10 to 3.14")
     assert "apt-get install" in line
     assert not (copy / ".venv").exists()
 

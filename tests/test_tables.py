@@ -86,12 +86,9 @@ def test_the_table_is_aligned_and_marks_what_is_unknown():
     assert table(runs, "published")[3:] == ["* as published: computing ratio = 1 - aggregation / elapsed time"]
 
 
-MEASURED = (
-    "MB/s = bytes pushed and pulled; computing ratio = time of batches, passes and local updates / elapsed time"
-)
+MEASURED = "MB/s = bytes pushed and pulled; computing ratio = time of batches, passes and local updates / elapsed time"
 AS_PUBLISHED = (
-    "* as published: MB/s = the model's size once a worker and round; "
-    "computing ratio = 1 - aggregation / elapsed time"
+    "* as published: MB/s = the model's size once a worker and round; computing ratio = 1 - aggregation / elapsed time"
 )
 
 

@@ -188,8 +188,16 @@ def test_a_log_that_cannot_be_appended_to_is_a_set_up_error(tmp_path, clock):
         measure.write_round(64, accuracy=None)
 
 
-@pytest.mark.parametrize("content", ["[]", "3", '{"num_iters": 1}', '{"num_samples": 1, "total_time": 1, "time": []}',
-     '{"num_samples": Infinity, "total_time": 1, "time": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "3",
+        '{"num_iters": 1}',
+        '{"num_samples": 1, "total_time": 1, "time": []}',
+        '{"num_samples": Infinity, "total_time": 1, "time": {}}',
+    ],
+)
 def test_a_file_of_another_shape_is_named_and_left_out(tmp_path, warnings, content):
     (tmp_path / iter_file(1)).write_text(content)
     assert list(read_rounds(tmp_path, warnings.append)) == []

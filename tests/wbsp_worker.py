@@ -1,6 +1,6 @@
 """A worker that trains with the real WBSPTrainer and saves all that it uploaded and all that it pulled.
 
-    python tests/wbsp_worker.py STATE_SERVER_PORT OVERLAP STEP_TIME OUTPUT.npz
+python tests/wbsp_worker.py STATE_SERVER_PORT OVERLAP STEP_TIME OUTPUT.npz
 """
 
 from __future__ import annotations

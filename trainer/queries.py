@@ -195,9 +195,7 @@ class NonBlockingQueries:
         # Preprint, section 4.2: here c_k is the time of a batch plus a round trip: when the next answer can be here.
         return step_s + self._client.round_trip_s if step_s else 0.0
 
-    def _query(
-        self, round_: int, steps: int, step_s: float, transmission_s: float, answered: threading.Event
-    ) -> None:
+    def _query(self, round_: int, steps: int, step_s: float, transmission_s: float, answered: threading.Event) -> None:
         ready = self._client.query(round_, steps, step_s, transmission_s)
         with self._changed:
             if ready:

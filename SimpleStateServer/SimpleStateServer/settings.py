@@ -3,14 +3,14 @@
 ESYNC_SECRET_KEY  Django's secret key (default: random at every start; nothing that is signed outlives the process)
 ESYNC_TOKEN       when set, every POST needs the header `Authorization: Bearer <token>`
 ESYNC_POLICY      policy of a job that is started by the published `POST /init/` (default: preprint, as published)
+ESYNC_MAX_JOBS    jobs that are kept at a time (default: 64); the oldest that has ended makes room for the next
 ESYNC_LOG_LEVEL   how much the server's own log says (default: INFO; DEBUG names every decision)
 """
 
 import os
 import secrets
 
-from django.core.exceptions import ImproperlyConfigured
-from server.policies import POLICIES
+from SimpleStateServer import environment
 
 DEBUG = False
 SECRET_KEY = os.environ.get("ESYNC_SECRET_KEY") or secrets.token_urlsafe(50)
@@ -29,13 +29,10 @@ TIME_ZONE = None  # the machine's, in log lines too; Django would give the whole
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024  # bytes of a request's body; more is answered with 413
 
-STATE_SERVER_TOKEN = os.environ.get("ESYNC_TOKEN", "")
-STATE_SERVER_INIT_POLICY = os.environ.get("ESYNC_POLICY") or "preprint"
-if STATE_SERVER_INIT_POLICY not in POLICIES:
-    raise ImproperlyConfigured(
-        f"ESYNC_POLICY={STATE_SERVER_INIT_POLICY!r} is unknown; choose from {', '.join(POLICIES)}"
-    )
-STATE_SERVER_LOG_LEVEL = os.environ.get("ESYNC_LOG_LEVEL") or "INFO"
+STATE_SERVER_TOKEN = environment.token()
+STATE_SERVER_INIT_POLICY = environment.init_policy()
+STATE_SERVER_LOG_LEVEL = environment.log_level()
+STATE_SERVER_MAX_JOBS = environment.max_jobs()
 
 LOGGING = {
     "version": 1,

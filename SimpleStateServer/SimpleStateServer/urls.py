@@ -4,13 +4,15 @@ from django.urls import path
 from server import views
 
 urlpatterns = [
-    path("message/", views.message),
+    path("message/", views.call),
     # Published endpoints.
-    path("init/", views.init),
-    path("apply/", views.apply),
-    path("reset/", views.reset),
+    path("init/", views.call),
+    path("apply/", views.call),
+    path("reset/", views.call),
     path("", views.index),
     path("status.json", views.status_json),
+    path("jobs/<str:job>/", views.job_page),
+    path("jobs/<str:job>/status.json", views.status_json),
     path("metrics", views.metrics_text),
     path("healthz", views.healthz),
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from server.handlers import Snapshot
 from server.messages import Action, MessageType
+from server.router import Router
+from server.snapshot import Snapshot
 from server.status import WAITING, silence, worker_states
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -13,9 +14,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[Mapping[str, object], float]
 
 
-def metrics(snapshot: Snapshot) -> str:
+def metrics(router: Router) -> str:
     """All metrics of one moment."""
-    counts = dict(snapshot.counts)
+    snapshot, counts = router.snapshot(), router.overview().counts
     incoming = (MessageType.RESET, MessageType.REPORT, MessageType.QUERY)
     parts = [
         _metric(
@@ -31,25 +32,24 @@ def metrics(snapshot: Snapshot) -> str:
             [({"action": action.value}, counts.get(action.value, 0)) for action in Action],
         ),
     ]
-    if snapshot.settings is not None:
+    if snapshot is not None:
         parts += _job(snapshot)
     return "".join(parts)
 
 
 def _job(snapshot: Snapshot) -> Iterable[str]:
     settings, rows = snapshot.settings, snapshot.rows
-    assert settings is not None
     states = worker_states(snapshot)
     yield _metric(
         "esync_job_info", "gauge", "The running job.", [({"job": settings.job, "policy": settings.policy}, 1)]
     )
     yield _metric("esync_workers", "gauge", "Workers of the job.", [({}, settings.num_workers)])
     yield _metric("esync_round", "gauge", "The latest round that any worker has entered.", [({}, snapshot.round)])
-    yield _metric("esync_job_seconds", "gauge", "Time since the job began.", [({}, snapshot.now - snapshot.started)])
-    yield _metric("esync_straggler_rank", "gauge", "Rank of the slowest worker.", [({}, snapshot.straggler)])
-    if snapshot.accuracies:
+    yield _metric("esync_job_seconds", "gauge", "Time since the job began.", [({}, snapshot.now - snapshot.began)])
+    yield _metric("esync_straggler_rank", "gauge", "Rank of the slowest worker.", [({}, snapshot.slowest)])
+    if snapshot.curve:
         yield _metric(
-            "esync_test_accuracy", "gauge", "The latest that was reported.", [({}, snapshot.accuracies[-1][2])]
+            "esync_test_accuracy", "gauge", "The latest that was reported.", [({}, snapshot.curve[-1].accuracy)]
         )
 
     labels = [{"rank": row.rank, "host": row.device.host, "device": row.device.device} for row in rows]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from server.messages import MAX_COUNT, BadMessage, Fields, Query, Report, Reset, check_query, reset_settings, status
+from server.fields import BadMessage, Fields
+from server.messages import MAX_COUNT, Query, Report, Reset
+from server.wire import check_query, reset_settings, status
 
 _INIT_FIELDS = ("num_workers", "epsilon", "policy")
 _WIRE_NAMES = {
@@ -36,7 +38,7 @@ def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: s
             "send one of them, or an empty body for the defaults"
         )
     settings = reset_settings(_fields(form), policies, num_workers=6, policy=policy, epsilon=0.5)
-    return Reset("published", job, **settings)
+    return Reset("published", job, **settings, published=True)
 
 
 def apply(form: Mapping[str, str]) -> Query:

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.messages import Action, Device
+from server.messages import Action, Device, Doing, Total
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from
 HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
@@ -36,6 +36,8 @@ class PastRound:
         synced: when it was told to aggregate; None where that was not seen.
         local_iterations: local steps in this round.
         samples: samples that it has trained on since the job began, at the end of this round.
+        computing: seconds that it has computed since then.
+        evaluating: when it began to evaluate in this round; None where it did not.
     """
 
     round: int
@@ -43,6 +45,8 @@ class PastRound:
     synced: float | None
     local_iterations: int
     samples: int
+    computing: float = 0.0
+    evaluating: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,10 @@ class Row:
         samples: samples that it has trained on since the job began.
         steps: local steps that it has done since the job began.
         past: its last rounds, the newest last.
+        doing: what it says that it does.
+        evaluating: when it said that it evaluates, in this round.
+        way: how the job goes on, by its word, where that changes.
+        computing: seconds that it has computed since the job began.
     """
 
     rank: int
@@ -87,6 +95,10 @@ class Row:
     samples: int = 0
     steps: int = 0
     past: tuple[PastRound, ...] = ()
+    doing: Doing = Doing.TRAINING
+    evaluating: float | None = None
+    way: str = ""
+    computing: float = 0.0
 
     @property
     def computation_time(self) -> float | None:
@@ -112,14 +124,31 @@ class Row:
         """Seconds of silence after which no decision counts on this worker."""
         return SILENCE_S if self.step_time is None else max(SILENCE_S, SILENCE_STEPS * self.reach_server_time)
 
-    def entering(self, round: int, now: float) -> Row:
-        """This worker at the start of `round`."""
+    def entering(self, round: int, now: float, computed: float = 0.0) -> Row:
+        """This worker at the start of `round`, in which it has computed for so long already."""
         past = self.past
         if self.entered is not None:
-            over = PastRound(self.round, self.entered, self.synced, self.local_iteration, self.samples)
+            over = PastRound(
+                self.round,
+                self.entered,
+                self.synced,
+                self.local_iteration,
+                self.samples,
+                self.computing,
+                self.evaluating,
+            )
             past = (*past, over)[-HISTORY_ROUNDS:]
+            computed = min(computed, now - (self.synced or self.entered))
         return dataclasses.replace(
-            self, round=round, local_iteration=0, since=now, entered=now, synced=None, action=None, past=past
+            self,
+            round=round,
+            local_iteration=0,
+            since=now,
+            entered=now - computed,
+            synced=None,
+            evaluating=None,
+            action=None,
+            past=past,
         )
 
     def stepping(self, local_iteration: int, computation_time: float | None, batch: int, now: float) -> Row:
@@ -135,6 +164,20 @@ class Row:
             since=now,
             steps=self.steps + steps,
             samples=self.samples + steps * batch,
+            computing=self.computing + steps * (computation_time or 0.0),
+        )
+
+    def timed(self, computation_time: float) -> Row:
+        """This worker with the time of one more local step, whatever round that was in."""
+        return dataclasses.replace(self, step_times=(*self.step_times, computation_time)[-STEP_TIME_WINDOW:])
+
+    def in_total(self, total: Total) -> Row:
+        """This worker with what it has done by its own count. A message that was overtaken takes nothing back."""
+        return dataclasses.replace(
+            self,
+            steps=max(self.steps, total.steps),
+            samples=max(self.samples, total.samples),
+            computing=max(self.computing, total.computing),
         )
 
     def answered(self, action: Action, reason: str, now: float) -> Row:
@@ -201,12 +244,14 @@ class Table:
         self.epsilon = epsilon
         self.started = started
         self.round = 1  # the latest that any worker has entered
+        self.num_ended = 0  # workers that have left in order
         self.rows = [Row(rank, counted=counted) for rank in range(num_workers)]
         self._delay = delay
         self._slowest = Slowest([self._counted_delay(row) for row in self.rows])
 
     def put(self, row: Row) -> None:
         """Replaces the row of its worker."""
+        self.num_ended += (row.doing is Doing.ENDED) - (self.rows[row.rank].doing is Doing.ENDED)
         self.rows[row.rank] = row
         self.round = max(self.round, row.round)
         self._slowest.change(row.rank, self._counted_delay(row))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.handlers import Snapshot
 from server.messages import Action
+from server.snapshot import Overview, Snapshot
 from server.state import HISTORY_ROUNDS, Row
 
 SHOWN_WORKERS = 64
@@ -21,9 +21,9 @@ SILENT = "silent"  # should have been heard long ago
 ABSENT = "not seen yet"
 
 
-def status(snapshot: Snapshot) -> dict[str, Any]:
+def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     """The state of the job for the page, as JSON; durations in seconds, ages in seconds before the snapshot."""
-    if snapshot.settings is None:
+    if snapshot is None:
         return {"job": None}
     states = worker_states(snapshot)
     shown = _shown(snapshot, states)
@@ -34,7 +34,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "epsilon_s": settings.epsilon,
         "num_workers": settings.num_workers,
         "round": snapshot.round,
-        "elapsed_s": _rounded(snapshot.now - snapshot.started),
+        "elapsed_s": _rounded(snapshot.now - snapshot.began),
         "quiet": all(overdue(snapshot, row) for row in snapshot.rows),
         "quiet_s": _rounded(min(silence(snapshot, row) for row in snapshot.rows)),
         "samples": sum(row.samples for row in snapshot.rows),
@@ -42,7 +42,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
             sum(samples_per_s(row, snapshot.now) for row in snapshot.rows if states[row.rank] != SILENT)
         ),
         "states": {state: states.count(state) for state in (TRAINING, WAITING, AGGREGATING, SILENT, ABSENT)},
-        "accuracies": [[_rounded(elapsed), accuracy] for _, elapsed, accuracy in snapshot.accuracies],
+        "accuracies": [[_rounded(point.time - snapshot.began), point.accuracy] for point in snapshot.curve],
         "workers": [_worker(snapshot, row, states[row.rank]) for row in shown],
         "timeline": _timeline(snapshot, shown, states),
     }
@@ -50,7 +50,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
 
 def silence(snapshot: Snapshot, row: Row) -> float:
     """Seconds since the worker was last heard, or since the job began where it never was."""
-    return snapshot.now - (snapshot.started if row.heard is None else row.heard)
+    return snapshot.now - (snapshot.known_since if row.heard is None else row.heard)
 
 
 def overdue(snapshot: Snapshot, row: Row) -> bool:
@@ -97,7 +97,7 @@ def _shown(snapshot: Snapshot, states: list[str]) -> list[Row]:
         return list(rows)
 
     def urgency(row: Row) -> tuple[bool, bool, float, int]:
-        return row.rank != snapshot.straggler, states[row.rank] != SILENT, -(row.step_time or 0.0), row.rank
+        return row.rank != snapshot.slowest, states[row.rank] != SILENT, -(row.step_time or 0.0), row.rank
 
     return sorted(sorted(rows, key=urgency)[:SHOWN_WORKERS], key=lambda row: row.rank)
 
@@ -117,7 +117,7 @@ def _worker(snapshot: Snapshot, row: Row, state: str) -> dict[str, Any]:
         "action": row.last_action and row.last_action.value,
         "reason": row.reason,
         "samples_per_s": _rounded(samples_per_s(row, snapshot.now)),
-        "straggler": row.rank == snapshot.straggler and bool(row.step_times),
+        "straggler": row.rank == snapshot.slowest and bool(row.step_times),
     }
 
 

@@ -14,7 +14,7 @@ times: the others train until it has done its first step. And a straggler that i
 from __future__ import annotations
 
 from server.messages import Action
-from server.policies.policy import Decision, Policy, sync, train
+from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
 
 
@@ -54,4 +54,5 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     return train(f"straggler {straggler.rank} is due in {left:.3g} s, another step takes {delay(asker):.3g} s")
 
 
-POLICY = Policy("journal", delay, decide)
+WATCH = Watch("ESync", "balances the reach-server time", Sync.AGGREGATES, mark_slowest("straggler"))
+POLICY = Policy("journal", delay, decide, WATCH)

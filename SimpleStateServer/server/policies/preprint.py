@@ -10,7 +10,7 @@ was told to aggregate, or when c_k + epsilon > rest; not before s has entered th
 from __future__ import annotations
 
 from server.messages import Action
-from server.policies.policy import Decision, Policy, sync, train
+from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
 
 
@@ -43,4 +43,5 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     return train(f"time for another step before the slowest device {slowest.rank} is done: {comparison}")
 
 
-POLICY = Policy("preprint", delay, decide)
+WATCH = Watch("ESync", "balances the computing time", Sync.AGGREGATES, mark_slowest("straggler"))
+POLICY = Policy("preprint", delay, decide, WATCH)

@@ -20,11 +20,11 @@ always more than one standard deviation below their mean, however small that is.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from server.messages import Action
 from server.policies.journal import delay
-from server.policies.policy import Decision, Policy, sync, train
+from server.policies.policy import Decision, Marks, Policy, Sync, Watch, mark_nobody, sync, train
 from server.state import STEP_TIME_WINDOW, Row, Table
 
 MARGIN = 0.1  # of the mean
@@ -37,19 +37,22 @@ def throughput(row: Row) -> float | None:
     return row.samples / row.steps / delay(row)
 
 
-def stragglers(table: Table, left_out: Collection[int] = ()) -> dict[int, str]:
+def stragglers(rows: Sequence[Row], left_out: Collection[int] = ()) -> dict[int, str]:
     """The stragglers by rank, with the reason in words; none while one of the throughputs is not known. O(N).
 
     Args:
+        rows: all, by rank.
         left_out: ranks that do not count.
     """
     known: dict[int, float] = {}
-    for row in table.rows:
+    for row in rows:
         if row.counted and row.rank not in left_out:
             value = throughput(row)
             if value is None:
                 return {}
             known[row.rank] = value
+    if not known:
+        return {}
     mean, deviation = statistics.fmean(known.values()), statistics.pstdev(known.values())
     # With half of the workers slow, all are one deviation from the mean and none is a straggler; not even by rounding.
     limit = min(mean - (1 + 1e-9) * deviation, (1 - MARGIN) * mean)
@@ -73,7 +76,7 @@ def greedy(table: Table, rank: int, now: float) -> Decision:
         rank: of the asker.
         now: not used: the window is of steps, not of seconds.
     """
-    for reason in stragglers(table).values():
+    for reason in stragglers(table.rows).values():
         return train(reason)
     return sync("no straggler")
 
@@ -84,12 +87,30 @@ def elastic(table: Table, rank: int, now: float) -> Decision:
     One that was left out does not step any more; it would hide others behind its last throughput.
     """
     left_out = {row.rank for row in table.rows if row.action is Action.TRAIN and row.rank != rank}
-    reason = stragglers(table, left_out).get(rank)
+    reason = stragglers(table.rows, left_out).get(rank)
     return train(reason) if reason else sync("is no straggler")
 
 
-def _policy(name: str, decide: Callable[[Table, int, float], Decision]) -> Policy:
-    return Policy(f"sync-switch-{name}", delay, decide)
+def mark_stragglers(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
+    """Marks the stragglers."""
+    return dict.fromkeys(stragglers(rows), "straggler")
 
 
-SYNC_SWITCH_POLICIES = (_policy("none", none), _policy("greedy", greedy), _policy("elastic", elastic))
+def mark_left_out(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
+    """Marks those that are left out, and those of the others that would be."""
+    left_out = {row.rank for row in rows if row.counted and row.action is Action.TRAIN}
+    return dict.fromkeys([*left_out, *stragglers(rows, left_out)], "straggler")
+
+
+def _policy(
+    name: str, decide: Callable[[Table, int, float], Decision], caption: str, marks: Marks, leaves_out: bool = False
+) -> Policy:
+    watch = Watch("Sync-Switch", caption, Sync.STAYS_IN_STEP, marks, leaves_out)
+    return Policy(f"sync-switch-{name}", delay, decide, watch)
+
+
+SYNC_SWITCH_POLICIES = (
+    _policy("none", none, "waits for a straggler under BSP", mark_nobody),
+    _policy("greedy", greedy, "goes over to ASP while there is a straggler", mark_stragglers),
+    _policy("elastic", elastic, "leaves a straggler out under BSP", mark_left_out, leaves_out=True),
+)

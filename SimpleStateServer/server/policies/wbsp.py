@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from server.messages import Action
 from server.policies.journal import delay
-from server.policies.policy import Decision, Policy, sync, train
+from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Table
 
 
@@ -28,4 +28,5 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     return train(f"the slowest worker {slowest.rank} releases, after {delay(slowest):.3g} s a step")
 
 
-POLICY = Policy("wbsp", delay, decide)
+WATCH = Watch("WBSP", "the slowest worker releases the global model", Sync.RELEASES, mark_slowest("slowest"))
+POLICY = Policy("wbsp", delay, decide, WATCH)

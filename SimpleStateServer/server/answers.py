@@ -1,0 +1,31 @@
+"""What this server answers, whoever carries it: JSON with a length, and JSON errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, body and headers of an HTTP response; its length is the body's."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = TEXT
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """An answer with a JSON value."""
+    return Answer(status, json.dumps(value).encode(), JSON, headers or {})
+
+
+def error(text: str, status: int, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
+    """A JSON error: what is wrong and what to do, for people, and more keys for programs."""
+    return json_answer({"error": text, **more}, status, headers)

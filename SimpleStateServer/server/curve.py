@@ -1,0 +1,79 @@
+"""The test accuracy of a job over time: as many points as a page needs, the last one, and the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.messages import MAX_ACCURACIES
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """One evaluation.
+
+    Attributes:
+        round: after which it was made.
+        time: when it was reported, on the server's clock (s).
+        accuracy: correct / total.
+    """
+
+    round: int
+    time: float
+    accuracy: float
+
+
+class Curve:
+    """Keeps every evaluation of a short job and evenly spaced ones of a long one, at most `limit`.
+
+    When there are more, every second one goes, and from then on only every second one of those that come is kept: the
+    stride doubles. The last and the best are kept beside, whatever the stride.
+    """
+
+    def __init__(self, limit: int = MAX_ACCURACIES) -> None:
+        self._limit = limit
+        self._kept: dict[int, Point] = {}  # by round, in ascending order
+        self._stride = 1
+        self._to_skip = 0  # evaluations until the next one that is kept
+        self.last: Point | None = None
+        self.best: Point | None = None  # the first of equals
+
+    def add(self, point: Point) -> None:
+        """Takes an evaluation. One of a round that is not later than the last one's is a repetition."""
+        if self.last is not None and point.round <= self.last.round:
+            return
+        self.last = point
+        self._is_best(point)
+        if self._to_skip:
+            self._to_skip -= 1
+            return
+        self._kept[point.round] = point
+        self._to_skip = self._stride - 1
+        self._thin()
+
+    def merge(self, points: list[Point]) -> None:
+        """Takes what another one has kept of the same job, before a restart."""
+        known = {point.round: point for point in points} | self._kept
+        if self.last is not None:
+            known.setdefault(self.last.round, self.last)
+        self._kept = {point.round: point for point in sorted(known.values())}
+        for point in points:
+            self._is_best(point)
+        if self._kept:
+            self.last = list(self._kept.values())[-1]
+        self._thin()
+
+    def _is_best(self, point: Point) -> None:
+        if self.best is None or (-point.accuracy, point.round) < (-self.best.accuracy, self.best.round):
+            self.best = point
+
+    def _thin(self) -> None:
+        while len(self._kept) > self._limit:
+            self._kept = dict(list(self._kept.items())[::2])
+            self._stride *= 2
+            self._to_skip = self._stride - 1
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """By round: evenly spaced ones, the best and the last."""
+        extra = {point.round: point for point in (self.best, self.last) if point is not None}
+        return tuple(sorted((self._kept | extra).values()))

@@ -1,0 +1,143 @@
+"""The jobs of this server, side by side. Nothing that somebody else sends ends a job that is at work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from server.conflict import Conflict
+from server.curve import Curve
+from server.messages import MAX_WORKERS, Doing, Reset
+from server.policies import POLICIES, Policy
+from server.state import Table
+
+MAX_JOBS = 64
+MAX_ROWS = 2 * MAX_WORKERS  # of all jobs: what bounds the memory
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Job:
+    """One job.
+
+    Attributes:
+        settings: the RESET that started it.
+        policy: its rule.
+        table: its workers.
+        number: how many jobs this server had begun with it.
+        began: when the job began; of one that this server took over by the words of its workers.
+        curve: test accuracies, as reported by the worker that evaluates.
+        history_lost: the job is older than this server, and nobody has told the accuracies before.
+        ended: when its last worker left, or another job took its place; None while it is at work.
+    """
+
+    settings: Reset
+    policy: Policy
+    table: Table
+    number: int
+    began: float
+    curve: Curve = field(default_factory=Curve)
+    history_lost: bool = False
+    ended: float | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's name, as its workers say it."""
+        return self.settings.job
+
+    def is_at_work(self, now: float) -> bool:
+        """Whether a worker was heard that is not overdue and has not left."""
+        return self.ended is None and any(
+            row.heard is not None and now - row.heard <= row.silence_limit and row.doing is not Doing.ENDED
+            for row in self.table.rows
+        )
+
+    def end(self, now: float, why: str) -> None:
+        """Notes that the job is over."""
+        if self.ended is None:
+            self.ended = now
+            log.info("job %s has ended: %s | round %d | %.1f s", self.id, why, self.table.round, now - self.began)
+
+    def note_the_end(self, now: float) -> None:
+        """Ends the job if all its workers have left in order."""
+        if self.table.num_ended == len(self.table.rows):
+            self.end(now, f"all {self.table.num_ended} worker(s) have left")
+
+
+class Jobs:
+    """The jobs by id, in the order in which they began; a bounded number.
+
+    Args:
+        max_jobs: when a job beyond that begins, the oldest that has ended is forgotten, or one that nobody works on.
+        max_rows: workers of all jobs; likewise.
+    """
+
+    def __init__(self, max_jobs: int = MAX_JOBS, max_rows: int = MAX_ROWS) -> None:
+        self._max_jobs = max_jobs
+        self._max_rows = max_rows
+        self._by_id: dict[str, Job] = {}
+        self._number = 0
+        self.published: Job | None = None  # the one that the latest `/init/` began
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._by_id.values())
+
+    def get(self, id: str) -> Job | None:
+        """The job of this name."""
+        return self._by_id.get(id)
+
+    @property
+    def latest(self) -> Job | None:
+        """The one that began last."""
+        return next(reversed(self._by_id.values()), None)
+
+    def begin(self, settings: Reset, now: float) -> Job:
+        """Adds a job: round 1 and an empty record for each rank.
+
+        Raises:
+            Conflict: there is no room for it beside the jobs that are at work.
+        """
+        if settings.published and self.published is not None:
+            self.published.end(now, f"{settings.job} takes its place by POST /init/")
+        self._make_room(settings.num_workers, now)
+        policy = POLICIES[settings.policy]
+        table = Table(settings.num_workers, policy.delay, settings.epsilon, started=now, counted=not settings.resumed)
+        self._number += 1
+        job = Job(settings, policy, table, self._number, began=now, history_lost=settings.resumed)
+        self._by_id[job.id] = job
+        if settings.published:
+            self.published = job
+        log.info(
+            "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s",
+            job.id,
+            "is taken over" if settings.resumed else "begins",
+            settings.title or policy.watch.title,
+            settings.sender,
+            settings.num_workers,
+            settings.policy,
+            settings.epsilon,
+        )
+        return job
+
+    def _make_room(self, num_workers: int, now: float) -> None:
+        rows = sum(len(job.table.rows) for job in self)
+        while self._by_id and (len(self._by_id) >= self._max_jobs or rows + num_workers > self._max_rows):
+            job = self._forgettable(now)
+            if job is None:
+                raise Conflict(
+                    "too-many-jobs",
+                    f"{len(self._by_id)} jobs with {rows} workers are at work; this server takes {self._max_jobs} jobs "
+                    f"(--max-jobs) and {self._max_rows} workers: wait until one ends, or start another server",
+                )
+            log.info("job %s is forgotten, to make room", job.id)
+            rows -= len(job.table.rows)
+            del self._by_id[job.id]
+            if job is self.published:
+                self.published = None
+
+    def _forgettable(self, now: float) -> Job | None:
+        """The oldest that has ended; else the oldest that nobody works on: its workers can begin it again."""
+        ended = min((job for job in self if job.ended is not None), key=lambda job: job.ended or 0.0, default=None)
+        return ended or next((job for job in self if not job.is_at_work(now)), None)

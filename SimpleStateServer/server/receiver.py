@@ -1,0 +1,158 @@
+"""Receiver and sender: a POST's head and body become a message, the router answers it, the answer goes back.
+
+It knows no HTTP server: `serving/` hands it what its loop has received, the Django views what `runserver` has.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import uuid
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from urllib.parse import parse_qsl
+
+from server import published, wire
+from server.answers import Answer, error, json_answer
+from server.conflict import Conflict
+from server.fields import BadMessage
+from server.messages import Action, Query, Report, Response
+from server.policies import POLICIES
+from server.refusals import Refusals
+from server.router import Router
+from server.traffic import Traffic
+
+FORM_TYPE = "application/x-www-form-urlencoded"
+JSON_TYPE = "application/json"
+MAX_FORM_FIELDS = 100
+
+log = logging.getLogger(__name__)
+
+
+class Receiver:
+    """Answers the four calls that change something.
+
+    Args:
+        router: takes the messages.
+        traffic: counts what was answered, and how fast.
+        token: when set, every call needs it.
+        init_policy: policy of a job that `POST /init/` begins and that names none.
+        refusals: logs what was refused.
+    """
+
+    def __init__(self, router: Router, traffic: Traffic, token: str, init_policy: str, refusals: Refusals) -> None:
+        self._router = router
+        self._traffic = traffic
+        self._authorization = f"Bearer {token}".encode() if token else b""
+        self._init_policy = init_policy
+        self._refusals = refusals
+        # A worker that sees it change knows that this server has lost what it knew.
+        self._server = secrets.token_hex(4)
+        self._calls: dict[str, Callable[[Mapping[str, str], bytes], Answer]] = {
+            "/message/": self._message,
+            "/init/": self._init,
+            "/apply/": self._apply,
+            "/reset/": self._reset,
+        }
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What can be called."""
+        return tuple(self._calls)
+
+    def post(self, path: str, headers: Mapping[str, str], body: bytes, address: str) -> Answer:
+        """Answers a call. Whatever is wrong with it becomes an answer too.
+
+        Args:
+            path: one of `paths`.
+            headers: by lower-case name.
+            address: of the sender, for the log.
+        """
+        begin = perf_counter()
+        answer = self._refusal(headers)
+        if answer is None:
+            try:
+                answer = self._calls[path](headers, body)
+            except BadMessage as problem:
+                answer = error(str(problem), 400, field=problem.field)
+            except Conflict as problem:
+                answer = error(str(problem), 409, code=problem.code)
+            except Exception:  # the sender is told; the next message must not suffer from this one
+                log.exception("POST %s failed", path)
+                answer = error("the state server failed on this request; its log says why", 500)
+        self._traffic.answered(path, answer.status, perf_counter() - begin)
+        if answer.status != 200:
+            self._refusals.note(address, f"POST {path}", answer)
+        return answer
+
+    def _refusal(self, headers: Mapping[str, str]) -> Answer | None:
+        """What is answered without a look at the body."""
+        # Workers are no browsers and send neither; a browser sends them with every POST of a page, from wherever the
+        # page is. This server's own page sends no POST.
+        if "origin" in headers or "sec-fetch-site" in headers:
+            origin = headers.get("origin", headers.get("sec-fetch-site", ""))[:80]
+            return error(f"a page in a browser (Origin {origin!r}) may not send this; workers and programs may", 403)
+        if self._authorization and not hmac.compare_digest(
+            headers.get("authorization", "").encode(), self._authorization
+        ):
+            return error(
+                "this server needs a token; send 'Authorization: Bearer <token>' with the value of ESYNC_TOKEN",
+                401,
+                {"WWW-Authenticate": "Bearer"},
+            )
+        return None
+
+    def _message(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        """`POST /message/`: RESET, REPORT or QUERY as JSON; answers with a RESPONSE."""
+        _need_type(headers, JSON_TYPE, "the message as JSON")
+        return json_answer(self._router.ask(wire.parse(body, POLICIES)).to_wire(self._server))
+
+    def _init(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        """`POST /init/` as published: begins a new job for the workers that name none."""
+        job = f"init-{uuid.uuid4().hex}"
+        self._router.ask(published.init(_form(headers, body), job, POLICIES, self._init_policy))
+        return Answer()
+
+    def _apply(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        """`POST /apply/` as published: {"ready": 0} go on training, {"ready": 1} aggregate now."""
+        response = self._ask_published(published.apply(_form(headers, body)))
+        return json_answer({"ready": int(response.action is Action.SYNC)})
+
+    def _reset(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        """`POST /reset/` as published: a worker has pulled and enters round t."""
+        self._ask_published(published.reset(_form(headers, body)))
+        return Answer()
+
+    def _ask_published(self, message: Query | Report) -> Response:
+        try:
+            return self._router.ask(message)
+        except BadMessage as problem:
+            raise BadMessage(str(problem), published.wire_name(problem.field)) from None
+
+
+def _need_type(headers: Mapping[str, str], wanted: str, send: str) -> None:
+    """A page can make a browser send text and forms anywhere, but not JSON; and half a guess is no message.
+
+    Raises:
+        BadMessage: the body is of another type.
+    """
+    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != wanted:
+        raise BadMessage(f"the body is {(given or 'of no type')[:80]!r}; send {send}, as {wanted}")
+
+
+def _form(headers: Mapping[str, str], body: bytes) -> dict[str, str]:
+    """The form's fields; none where there is no body.
+
+    Raises:
+        BadMessage: the body is something else. Taken for a form it would have no fields, which `/init/` understands as
+            its defaults.
+    """
+    if not body:
+        return {}
+    _need_type(headers, FORM_TYPE, "the fields")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict"))
+    except ValueError as problem:  # no UTF-8, or too many fields
+        raise BadMessage(f"the body is no form: {problem}") from None

@@ -1,0 +1,129 @@
+"""The state at one moment, for those who read it. It copies references only, so it costs microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from server.curve import Point
+from server.jobs import Job, Jobs
+from server.messages import Limits, Reset
+from server.policies import Policy
+from server.state import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One job at one moment.
+
+    Attributes:
+        settings: the RESET that started it.
+        policy: its rule.
+        now: when the snapshot was taken, on the clock of all times here (s).
+        began: when the job began; as its workers say, where this server took it over.
+        known_since: when this server learned of it.
+        ended: when it ended; None while it is at work.
+        round: the latest that any worker has entered.
+        slowest: rank of the worker that the policy calls the slowest.
+        rows: one a worker.
+        curve: test accuracies by round.
+        best: the best of all, also of those that are not in the curve any more.
+        history_lost: this server took the job over, and the accuracies before are not known.
+    """
+
+    settings: Reset
+    policy: Policy
+    now: float
+    began: float
+    known_since: float
+    ended: float | None = None
+    round: int = 0
+    slowest: int = 0
+    rows: tuple[Row, ...] = ()
+    curve: tuple[Point, ...] = ()
+    best: Point | None = None
+    history_lost: bool = False
+
+    @property
+    def id(self) -> str:
+        """The job's name."""
+        return self.settings.job
+
+    @property
+    def title(self) -> str:
+        """The algorithm's name, for people."""
+        return self.settings.title or self.policy.watch.title
+
+    @property
+    def limits(self) -> Limits:
+        """When the job will end, as far as that is known."""
+        return self.settings.limits
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job in a list of jobs; times as in Snapshot."""
+
+    id: str
+    title: str
+    policy: str
+    num_workers: int
+    round: int
+    began: float
+    ended: float | None
+    at_work: bool
+    published: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All jobs in short.
+
+    Attributes:
+        now: as in Snapshot.
+        jobs: in the order in which they began.
+        counts: how many messages of each type were handled, and how many answers of each action given, since this
+            server started.
+    """
+
+    now: float
+    jobs: tuple[JobLine, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def snapshot(job: Job, now: float) -> Snapshot:
+    """One job at this moment."""
+    table = job.table
+    return Snapshot(
+        settings=job.settings,
+        policy=job.policy,
+        now=now,
+        began=job.began,
+        known_since=table.started,
+        ended=job.ended,
+        round=table.round,
+        slowest=table.slowest.rank,
+        rows=tuple(table.rows),
+        curve=job.curve.points,
+        best=job.curve.best,
+        history_lost=job.history_lost,
+    )
+
+
+def overview(jobs: Jobs, now: float, counts: Mapping[str, int]) -> Overview:
+    """All jobs at this moment."""
+    lines = tuple(
+        JobLine(
+            id=job.id,
+            title=job.settings.title or job.policy.watch.title,
+            policy=job.policy.name,
+            num_workers=len(job.table.rows),
+            round=job.table.round,
+            began=job.began,
+            ended=job.ended,
+            at_work=job.is_at_work(now),
+            published=job is jobs.published,
+        )
+        for job in jobs
+    )
+    return Overview(now, lines, dict(counts))

@@ -1,0 +1,75 @@
+"""What each rule means to someone who watches: its name, what SYNC is, and which workers are marked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pytest
+import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
+from server.messages import Action
+from server.policies import POLICIES, Sync
+from server.state import STEP_TIME_WINDOW, Row, Table
+
+TRAIN, SYNC = Action.TRAIN, Action.SYNC
+
+
+def worker(rank: int, seconds: float, **more: object) -> Row:
+    """Its window is full of steps of 64 samples that took so long."""
+    row = Row(rank, step_times=(seconds,) * STEP_TIME_WINDOW, steps=10, samples=640)
+    return dataclasses.replace(row, **more)
+
+
+def marked(policy: str, *rows: Row) -> Mapping[int, str]:
+    table = Table(len(rows), POLICIES[policy].delay)
+    for row in rows:
+        table.put(row)
+    return POLICIES[policy].watch.marks(table.rows, table.slowest.rank)
+
+
+ONE_OF_FOUR = [worker(rank, 0.1 if rank == 2 else 0.05) for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "title", "sync", "leaves_out", "marks"),
+    [
+        ("journal", "ESync", Sync.AGGREGATES, False, {2: "straggler"}),
+        ("preprint", "ESync", Sync.AGGREGATES, False, {2: "straggler"}),
+        ("wbsp", "WBSP", Sync.RELEASES, False, {2: "slowest"}),
+        ("sync-switch-none", "Sync-Switch", Sync.STAYS_IN_STEP, False, {}),
+        ("sync-switch-greedy", "Sync-Switch", Sync.STAYS_IN_STEP, False, {2: "straggler"}),
+        ("sync-switch-elastic", "Sync-Switch", Sync.STAYS_IN_STEP, True, {2: "straggler"}),
+    ],
+)
+def test_what_a_watcher_is_told(policy: str, title: str, sync: Sync, leaves_out: bool, marks: dict[int, str]) -> None:
+    watch = POLICIES[policy].watch
+    assert (watch.title, watch.sync, watch.leaves_out) == (title, sync, leaves_out)
+    assert marked(policy, *ONE_OF_FOUR) == marks
+
+
+def test_captions_tell_the_rules_of_an_algorithm_apart() -> None:
+    shown = [(policy.watch.title, policy.watch.caption) for policy in POLICIES.values()]
+    assert len(set(shown)) == len(POLICIES)
+    assert "computing" in POLICIES["preprint"].watch.caption
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nobody_is_marked_while_no_step_time_is_known(policy: str) -> None:
+    assert marked(policy, Row(0), Row(1)) == {}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nobody_is_marked_where_all_are_silent(policy: str) -> None:
+    assert marked(policy, *(dataclasses.replace(row, counted=False) for row in ONE_OF_FOUR)) == {}
+
+
+@pytest.mark.parametrize("policy", ["sync-switch-greedy", "sync-switch-elastic"])
+def test_of_equal_workers_none_is_a_straggler(policy: str) -> None:
+    assert marked(policy, *(worker(rank, 0.05) for rank in range(4))) == {}
+
+
+def test_elastic_marks_who_is_left_out_and_who_would_be() -> None:
+    """Worker 4 hides worker 3 only while it counts."""
+    rows = [worker(rank, 0.05) for rank in range(3)] + [worker(3, 0.1), worker(4, 0.5, action=TRAIN)]
+    assert marked("sync-switch-elastic", *rows) == {3: "straggler", 4: "straggler"}
+    assert marked("sync-switch-greedy", *rows) == {4: "straggler"}
