@@ -22,7 +22,6 @@ INSTALLED_APPS = ["server"]
 # None on purpose. Every worker asks after every local step, so each layer is paid on every query.
 MIDDLEWARE: list[str] = []
 ROOT_URLCONF = "SimpleStateServer.urls"
-WSGI_APPLICATION = "SimpleStateServer.wsgi.application"
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 USE_TZ = True
 TIME_ZONE = None  # the machine's, in log lines too; Django would give the whole process Chicago's

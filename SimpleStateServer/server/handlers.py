@@ -97,7 +97,7 @@ class Handlers:
         if told.local_iteration > row.local_iteration:
             row = row.stepping(told.local_iteration, told.computation_time, message.samples or 0, now)
             answered = row.action is Action.SYNC  # it stands for the rest of the round
-        elif not told.local_iteration and told.computation_time not in (None, 0.0, row.computation_time):
+        elif not told.local_iteration and told.computation_time and told.computation_time != row.computation_time:
             # A published worker asks before its first step as well, and tells how long its last one took.
             row = row.timed(told.computation_time)
         if row.doing is not Doing.TRAINING:
@@ -114,12 +114,12 @@ class Handlers:
     def snapshot(self, id: str | None, now: float) -> Snapshot | None:
         """One job at this moment, the latest where no id is given; None where there is none."""
         job = self.jobs.latest if id is None else self.jobs.get(id)
-        return job and snapshot(job, now)
+        return None if job is None else snapshot(job, now)
 
     def published_snapshot(self, now: float) -> Snapshot | None:
         """The job that published workers share; the latest where there is none."""
         job = self.jobs.published or self.jobs.latest
-        return job and snapshot(job, now)
+        return None if job is None else snapshot(job, now)
 
     def overview(self, now: float) -> Overview:
         """All jobs in short, and what was counted."""
