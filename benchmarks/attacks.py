@@ -255,37 +255,16 @@ def _throw(target: Target, request: bytes) -> str:
         return _short(problem)
 
 
-METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "get", "P\0ST")
-PATHS = (
-    "/",
-    "/message/",
-    "/init/",
-    "/apply/",
-    "/reset/",
-    "/status.json",
-    "/metrics",
-    "/healthz",
-    "/jobs/x/",
-    "*",
-    "//",
-    "/%00",
-    "/..",
-)
+# fmt: off
+VERSIONS = ("1.1", "1.1", "1.1", "1.1", "1.1", "1.1", "1.1", "1.1", "1.0", "2.0", "9")
+METHODS = ("GET", "GET", "POST", "POST", "POST", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE",
+           "CONNECT", "get", "P\0ST")
+PATHS = ("/", "/message/", "/init/", "/apply/", "/reset/", "/status.json", "/metrics", "/healthz", "/jobs/x/", "*",
+         "//", "/%00", "/..")
 NAMES = ("msg_type", "sender", "receiver", "job", "status", "num_workers", "policy", "r", "t", "k", "c", "te", "total")
-WORDS = (
-    "RESET",
-    "REPORT",
-    "QUERY",
-    "RESPONSE",
-    "journal",
-    "worker-0",
-    "state-server",
-    "",
-    "NaN",
-    "1e999",
-    "-1",
-    "\u0000",
-)
+WORDS = ("RESET", "REPORT", "QUERY", "RESPONSE", "journal", "worker-0", "state-server", "NaN", "1e999", "-1", "", "\0")
+STRANGE_HEADERS = ("Transfer-Encoding: chunked", "Expect: 100-continue", "Upgrade: h2c", "Connection: close")
+# fmt: on
 
 
 def random_request(source: random.Random) -> bytes:
@@ -295,15 +274,13 @@ def random_request(source: random.Random) -> bytes:
     body = _random_body(source)
     length: object = len(body) if source.random() < 0.8 else source.choice((0, 1, -1, 10**6, 10**30, "x", "1, 2", "+3"))
     lines = [
-        f"{source.choice(METHODS)} {_random_path(source)} HTTP/{source.choice(('1.1', '1.1', '1.0', '2.0', '9'))}",
+        f"{source.choice(METHODS)} {_random_path(source)} HTTP/{source.choice(VERSIONS)}",
         f"Host: {source.choice(('x', '', '127.0.0.1', 'a' * 300))}",
         f"Content-Type: {source.choice(('application/json', FORM_HEAD['Content-Type'], 'text/plain', ''))}",
         f"Content-Length: {length}",
     ]
     if source.random() < 0.1:
-        lines.append(
-            source.choice(("Transfer-Encoding: chunked", "Expect: 100-continue", "Upgrade: h2c", "Connection: close"))
-        )
+        lines.append(source.choice(STRANGE_HEADERS))
     if source.random() < 0.1:
         lines.append(f"X-{source.randrange(10**6)}: " + "y" * source.randrange(100_000))
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + body

@@ -1,6 +1,6 @@
 """A job that trains beside a state server that is attacked: whether it loses a round, and how the server bears it.
 
-    python benchmarks/traps.py [--only "NAME;NAME"] [--hold 8]
+    python benchmarks/traps.py [--only "NAME;NAME"] [--hold 12]
 
 A real ESync job (lenet, Fashion-MNIST, two workers, a server and a scheduler) asks a real `manage.py serve`; one attack
 after the other (attacks.py) comes from another address of this machine. For each:
@@ -174,7 +174,7 @@ def main() -> int:
     names = [trap.name for trap in traps(StateServer(Path()))]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help=f"with semicolons, out of: {'; '.join(names)}")
-    parser.add_argument("--hold", type=float, default=8.0, help="seconds that connections are held (%(default)s)")
+    parser.add_argument("--hold", type=float, default=12.0, help="seconds that connections are held (%(default)s)")
     given = parser.parse_args()
     chosen = [name.strip() for name in given.only.split(";") if name.strip()]
     if unknown := [name for name in chosen if name not in names]:
