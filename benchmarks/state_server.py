@@ -52,6 +52,7 @@ FORM_TYPE = "application/x-www-form-urlencoded"
 STEP_S = 0.03  # what the workers say that a local step takes
 SLOWEST_STEP_S = 86_400.0  # and worker 0, which none of them has to wait for during a benchmark
 WARM_UP_S = 0.3
+CONNECTING_S = 0.0007  # more of it for each client: a server that answers others meanwhile lets them in bit by bit
 ERRORS = ("refused", "lost", "bad_status", "short_cuts", "unanswered")
 MEMORY_CLIENTS = 32
 MEMORY_PARTS = 10
@@ -211,7 +212,8 @@ def speeds(program: str, constant: str, given: argparse.Namespace) -> None:
             results: dict[Way, list[Result]] = {way: [] for way in ways}
             for _ in range(given.rounds):
                 for way in ways:
-                    result, said = load(program, servers[way.server], way, clients, given.seconds)
+                    warm_up_s = WARM_UP_S + CONNECTING_S * clients
+                    result, said = load(program, servers[way.server], way, clients, given.seconds, 0, warm_up_s)
                     results[way].append(result)
                     if way.server == "ceiling":
                         own = said["own_cpu_us"]

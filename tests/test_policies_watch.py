@@ -34,6 +34,7 @@ ONE_OF_FOUR = [worker(rank, 0.1 if rank == 2 else 0.05) for rank in range(4)]
     ("policy", "title", "sync", "leaves_out", "marks"),
     [
         ("journal", "ESync", Sync.AGGREGATES, False, {2: "straggler"}),
+        ("upload-aware", "ESync", Sync.AGGREGATES, False, {2: "straggler"}),
         ("preprint", "ESync", Sync.AGGREGATES, False, {2: "straggler"}),
         ("wbsp", "WBSP", Sync.RELEASES, False, {2: "slowest"}),
         ("sync-switch-none", "Sync-Switch", Sync.STAYS_IN_STEP, False, {}),

@@ -116,11 +116,6 @@ class Handlers:
         job = self.jobs.latest if id is None else self.jobs.get(id)
         return None if job is None else snapshot(job, now)
 
-    def published_snapshot(self, now: float) -> Snapshot | None:
-        """The job that published workers share; the latest where there is none."""
-        job = self.jobs.published or self.jobs.latest
-        return None if job is None else snapshot(job, now)
-
     def overview(self, now: float) -> Overview:
         """All jobs in short, and what was counted."""
         return overview(self.jobs, now, self._counts)

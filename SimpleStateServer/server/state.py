@@ -1,4 +1,4 @@
-"""The state table: one immutable row a worker, and an index that finds the straggler without looking at every row.
+"""The state table: one immutable row a worker, and indexes that spare a decision the look at every row.
 
 Only the router changes a table, one message at a time. Rows are immutable: a reader is handed a tuple of them
 and may take as long as it likes. All times are seconds on the server's monotonic clock, given by the caller.
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from server.messages import Action, Device, Doing, Total
+from server.throughputs import Throughputs
+from server.tournament import OUT, Tournament
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from
 HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
@@ -186,47 +188,12 @@ class Row:
         return dataclasses.replace(self, action=action, last_action=action, reason=reason, synced=synced)
 
 
-class Slowest:
-    """A tournament over the workers' delays: its top is the slowest one, the lowest rank among equals.
-
-    A change costs one comparison for each level of the tree, so O(log N); the top costs nothing.
-    """
-
-    def __init__(self, delays: list[float]) -> None:
-        self._size = len(delays)
-        leaves = [(delay, -rank) for rank, delay in enumerate(delays)]
-        # Node i plays its children 2i and 2i+1 against each other; the leaves are the last `size` nodes.
-        self._nodes = [*leaves, *leaves]
-        for node in range(self._size - 1, 0, -1):
-            self._play(node)
-
-    def _play(self, node: int) -> None:
-        self._nodes[node] = max(self._nodes[2 * node], self._nodes[2 * node + 1])
-
-    def change(self, rank: int, delay: float) -> None:
-        """From now on the worker with this rank has this delay."""
-        node = self._size + rank
-        if self._nodes[node][0] == delay:
-            return
-        self._nodes[node] = (delay, -rank)
-        while (node := node // 2) > 0:
-            self._play(node)
-
-    @property
-    def rank(self) -> int:
-        """The slowest worker's."""
-        return -self._nodes[1][1]
-
-
-_NOT_COUNTED = -1.0  # below every delay, so that such a worker is never the slowest while another one is counted
-
-
 class Table:
     """The rows of one job.
 
     Args:
         num_workers: N; the ranks are 0 .. N-1.
-        delay: seconds by which the job's policy calls a worker slow.
+        delay: seconds by which the job's policy calls a worker slow; OUT where no decision counts on it.
         epsilon: the preprint's tolerance in seconds.
         started: when the job began.
         counted: whether decisions count on workers that were not heard yet. In a new job they do: everybody is in the
@@ -247,34 +214,59 @@ class Table:
         self.num_ended = 0  # workers that have left in order
         self.rows = [Row(rank, counted=counted) for rank in range(num_workers)]
         self._delay = delay
-        self._slowest = Slowest([self._counted_delay(row) for row in self.rows])
+        self._delays = Tournament([self._counted_delay(row) for row in self.rows])
+        self._throughputs: Throughputs | None = None
+        self._looked_at = 0  # rank of the worker whose silence was looked at last
 
     def put(self, row: Row) -> None:
         """Replaces the row of its worker."""
         self.num_ended += (row.doing is Doing.ENDED) - (self.rows[row.rank].doing is Doing.ENDED)
         self.rows[row.rank] = row
         self.round = max(self.round, row.round)
-        self._slowest.change(row.rank, self._counted_delay(row))
+        delay = self._counted_delay(row)
+        if self._throughputs is not None:
+            self._throughputs.change(self._delays.delay(row.rank), delay)
+        self._delays.change(row.rank, delay)
 
     def _counted_delay(self, row: Row) -> float:
-        return self._delay(row) if row.counted else _NOT_COUNTED
+        return self._delay(row) if row.counted else OUT
 
     @property
     def slowest(self) -> Row:
         """The straggler: the counted worker with the largest delay, the lowest rank among equals."""
-        return self.rows[self._slowest.rank]
+        return self.rows[self._delays.slowest]
+
+    @property
+    def throughputs(self) -> Throughputs:
+        """Of all workers that count, where the policy's delay is in seconds a sample.
+
+        O(N) when it is asked for first; from then on it is kept up to date, which costs O(1) a row.
+        """
+        if self._throughputs is None:
+            self._throughputs = Throughputs(self._delays.delays)
+        return self._throughputs
 
     def silence(self, row: Row, now: float) -> float:
         """Seconds since the worker was last heard, or since the job began where it never was."""
         return now - (self.started if row.heard is None else row.heard)
 
     def stop_counting_on_the_silent(self, now: float) -> list[Row]:
-        """Takes stragglers that fell silent out of the decisions until they are heard again; returns their rows.
+        """Takes workers that fell silent out of the decisions until they are heard again; returns their rows.
 
-        Only the slowest worker is ever waited for, so only it is looked at: each silent worker costs O(log N) once.
+        The slowest is looked at each time, since others wait for it, and of all the others one, in turn: each has its
+        part in a mean. So a look costs O(1), and each silent worker O(log N) once. Who waits for the slowest has
+        nothing to say meanwhile: nobody is silent before the slowest would be.
         """
         silent = []
         while (row := self.slowest).counted and self.silence(row, now) > row.silence_limit:
-            silent.append(row)
-            self.put(dataclasses.replace(row, counted=False))
+            silent.append(self._stop_counting_on(row))
+        self._looked_at = (self._looked_at + 1) % len(self.rows)
+        row = self.rows[self._looked_at]
+        counts, silence = self._delays.delay(row.rank) != OUT, self.silence(row, now)
+        if counts and silence > row.silence_limit and silence > self.slowest.silence_limit:
+            silent.append(self._stop_counting_on(row))
         return silent
+
+    def _stop_counting_on(self, row: Row) -> Row:
+        self.put(dataclasses.replace(row, counted=False))
+        return row

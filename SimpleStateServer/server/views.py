@@ -40,19 +40,15 @@ def router() -> Router:
 
 
 @reading
-def index(request: HttpRequest) -> Answer:
-    """`GET /` as published, the state as JSON; a browser gets the status page of the latest job."""
-    if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
-        return _page(None)
-    return json_answer(_published_state(router().published_snapshot()), headers={"Vary": "Accept"})
-
-
-@reading
-def job_page(request: HttpRequest, job: str) -> Answer:
-    """`GET /jobs/ID/`: the status page of one job."""
-    if router().snapshot(job) is None:
+def index(request: HttpRequest, job: str | None = None) -> Answer:
+    """`GET /` as published, the state as JSON; a browser gets the status page. Of the latest job, or of `/jobs/ID/`."""
+    snapshot = router().snapshot(job)
+    if job is not None and snapshot is None:
         return error(f"there is no job {job!r} here, or not any more; / shows those that there are", 404)
-    return _page(job)
+    if request.get_preferred_type(["application/json", "text/html"]) != "text/html":
+        return json_answer(_published_state(snapshot), headers={"Vary": "Accept"})
+    page = render_to_string("server/status.html", {"status": _current_status(job)})
+    return Answer(200, page.encode(), "text/html; charset=utf-8", PAGE_HEADERS)
 
 
 @reading
@@ -75,11 +71,6 @@ def healthz(request: HttpRequest) -> Answer:
     """`GET /healthz`: 200 while the router answers."""
     router().overview()
     return json_answer({"status": "ok"})
-
-
-def _page(job: str | None) -> Answer:
-    page = render_to_string("server/status.html", {"status": _current_status(job)})
-    return Answer(200, page.encode(), "text/html; charset=utf-8", PAGE_HEADERS)
 
 
 def _current_status(job: str | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 import uvloop
 from django.apps import apps
@@ -26,12 +27,16 @@ SWEEP_S = 0.5
 log = logging.getLogger(__name__)
 
 
-def serve(listener: socket.socket, limits: Limits) -> None:
-    """Answers requests until SIGTERM or SIGINT comes. Nothing is kept; a worker sends an unanswered message again."""
-    uvloop.run(_serve(listener, limits))
+def serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+    """Answers requests until SIGTERM or SIGINT comes. Nothing is kept; a worker sends an unanswered message again.
+
+    Args:
+        ready: called when connections are taken.
+    """
+    uvloop.run(_serve(listener, limits, ready))
 
 
-async def _serve(listener: socket.socket, limits: Limits) -> None:
+async def _serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -40,6 +45,7 @@ async def _serve(listener: socket.socket, limits: Limits) -> None:
     listener.setblocking(False)
     listener.listen(BACKLOG)
     loop.add_reader(listener, _accept, listener, service, loop)
+    ready()
     sweeping = loop.create_task(_sweep(service, loop))
     await over.wait()
     sweeping.cancel()

@@ -54,8 +54,8 @@ class Connection(asyncio.Protocol):
         self._request = Request("")
         self._waiting: deque[Request] = deque()  # whole requests of a sender that does not wait for answers
         self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = self._unread_bytes = self._headers = 0
-        self._in_head = False
+        self._body_bytes = self._head_bytes = self._headers = 0
+        self._in_head = True
         self._refusal: Answer | None = None
         self._lingering = 0
         self._can_write = True
@@ -84,7 +84,8 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None:
             self._throw_away(len(data))
             return
-        was_in_head = self._in_head
+        if self._in_head:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -92,12 +93,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as problem:
             # An exception of a callback of ours comes as one of the parser's.
             self._refuse(self._refusal or error(f"this is no HTTP request: {problem}", 400))
-        if was_in_head and self._in_head:
-            # The parser holds what is no whole header yet. The piece in which a head began may have begun with the
-            # rest of a body, and is not counted: it is bounded by what the loop reads at a time.
-            self._unread_bytes += len(data)
-            if self._unread_bytes > self._service.limits.head_bytes:
-                self._too_long()
+        if self._in_head and self._head_bytes > self._service.limits.head_bytes:
+            self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
         if self._waiting:
             self._next()
 
@@ -123,19 +120,16 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._request = Request(self.address)
-        self._body, self._body_bytes, self._head_bytes, self._unread_bytes, self._headers = [], 0, 0, 0, 0
-        self._in_head = True
+        self._body, self._body_bytes, self._headers = [], 0, 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
         """The target, or a piece of it."""
         self._request.target += url
-        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self._headers += 1
-        self._count_head(len(name) + len(value) + len(": \r\n"))
         if self._headers > self._service.limits.headers:
             self._refuse(error(f"there are more than {self._service.limits.headers} headers", 431))
             raise ValueError("too many headers")
@@ -144,7 +138,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is here: what is refused for it is refused now."""
-        self._in_head = False
+        self._in_head, self._head_bytes = False, 0
         self._request.method = self._parser.get_method().decode("latin-1")
         headers = self._request.headers
         length = headers.get("content-length", "0")
@@ -165,6 +159,7 @@ class Connection(asyncio.Protocol):
         self._request.body = b"".join(self._body)
         self._request.keeps_alive = self._parser.should_keep_alive()
         self._waiting.append(self._request)
+        self._in_head = True
         self._due_since = None
 
     # ------------------------------------------------------------------------------------------- answers
@@ -187,15 +182,6 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._next)
         else:
             self._transport.resume_reading()
-
-    def _count_head(self, num_bytes: int) -> None:
-        self._head_bytes += num_bytes
-        if self._head_bytes > self._service.limits.head_bytes:
-            self._too_long()
-            raise ValueError("too long a head")
-
-    def _too_long(self) -> None:
-        self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
 
     def _too_large(self) -> None:
         limit = self._service.limits.body_bytes

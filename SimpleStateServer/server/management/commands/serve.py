@@ -69,8 +69,8 @@ class Command(BaseCommand):
             )
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-        print(f"state server at {url} | up to {limits.connections} connections | Ctrl-C ends it", flush=True)
-        serve(listener, limits)
+        line = f"state server at {url} | up to {limits.connections} connections | Ctrl-C ends it"
+        serve(listener, limits, ready=lambda: print(line, flush=True))
 
 
 def split_address(text: str) -> tuple[str, int]:
