@@ -35,7 +35,7 @@ NETWORKS = (
     "lenet",
 )
 DATASETS = ("fashion-mnist", "mnist", "cifar10")
-POLICIES = ("journal", "preprint")
+POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
@@ -225,7 +225,8 @@ class Config:
         default="journal",
         choices=POLICIES,
         modes=("esync",),
-        help="ESync's rule: reach-server time (journal), or computing time and --epsilon (preprint)",
+        help="ESync's rule: reach-server time (journal), the same but training on while the straggler uploads, for "
+        "slow links (upload-aware), or computing time and --epsilon (preprint)",
     )
     epsilon: float = _flag(
         "--epsilon",

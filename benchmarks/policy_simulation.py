@@ -1,13 +1,14 @@
 """Simulates ESync's policies on the papers' clusters, and times a decision.
 
 Workers, network and parameter server are simulated on a virtual clock (SimpleStateServer/simulation); the messages go
-through the state server's own handlers and policies. Prints three tables and ends:
+through the state server's own handlers and policies. Prints four tables and ends:
 
   preprint   the 6 workers of the preprint, 4 fast and 2 slow, against what their transmission leaves possible
   journal    the 12 workers of the journal at heterogeneity 10, 150 and 300
-  cost       wall-clock time of the answer to one query as the number of workers grows
+  link       4 workers that compute equally fast, one of them behind a slow link
+  cost       time of the answer to one query as the number of workers grows, for each policy
 
-Tables 1 and 2 depend on nothing but the options; table 3 is measured on this machine.
+The first three depend on nothing but the options; the last is measured on this machine.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "SimpleStateServer"
 from server.handlers import Handlers
 from server.messages import Query, Response
 from server.policies import POLICIES
+from server.state import STEP_TIME_WINDOW
 from simulation import clusters
 from simulation.cluster import Algorithm, Outcome, Way, WorkerModel
 from simulation.measures import ClusterMeasures, measure
@@ -43,6 +45,7 @@ BLOCKING = Way(Algorithm.BLOCKING)
 NON_BLOCKING = Way(Algorithm.NON_BLOCKING)
 TRAINER = Way(Algorithm.BETWEEN_PASSES, patience=worthwhile_wait)
 TEST_STEP = Way(Algorithm.NON_BLOCKING, test_step=True)
+IN_STEP, RELEASING = Way(Algorithm.IN_STEP), Way(Algorithm.RELEASING)
 
 NAMES = {
     SSGD: "does not ask",
@@ -66,12 +69,12 @@ class Options:
     queries: int
 
 
-# --------------------------------------------------------------------------------------------- tables 1 and 2
+# ---------------------------------------------------------------------------------------------- tables 1 to 3
 
 HEADER = (
-    f"{'policy':<9} {'asks':<24} {'RTT':>5} | {'local steps':>12} | {'computing ratio':>15} | {'of possible':>11} |"
+    f"{'policy':<12} {'asks':<24} {'RTT':>5} | {'local steps':>12} | {'computing ratio':>15} | {'of possible':>11} |"
     f" {'longest wait':>12} | {'given up':>8} | {'samples':>8} {'round':>7} |\n"
-    f"{'':<9} {'':<24} {'ms':>5} | {'fast':>7} {'slow':>4} | {'fast':>7} {'slow':>7} | {'all':>5} {'from2':>5} |"
+    f"{'':<12} {'':<24} {'ms':>5} | {'fast':>7} {'slow':>4} | {'fast':>7} {'slow':>7} | {'all':>5} {'from2':>5} |"
     f" {'fast':>6} {'slow':>5} | {'%':>8} | {'1/s':>8} {'s':>7} | >= {TARGET:g}"
 )
 
@@ -83,7 +86,7 @@ def row(policy: str, way: Way, workers: Sequence[WorkerModel], outcome: Outcome,
     least, least_later = _least_of_possible(whole), _least_of_possible(later)
     abandoned = max(worker.abandoned_ratio for worker in later.workers)
     return (
-        f"{policy:<9} {NAMES[way]:<24} {1e3 * round_trip_s:>5g} |"
+        f"{policy:<12} {NAMES[way]:<24} {1e3 * round_trip_s:>5g} |"
         f" {fast.steps_per_round:>7.2f} {slow.steps_per_round:>4.2f} |"
         f" {fast.computing_ratio:>7.4f} {slow.computing_ratio:>7.4f} | {least:>5.3f} {least_later:>5.3f} |"
         f" {fast.longest_wait_s:>6.3f} {slow.longest_wait_s:>5.3f} | {100 * abandoned:>8.2f} |"
@@ -152,8 +155,8 @@ def preprint_table(options: Options) -> None:
     for policy, way, round_trip_s in ways(round_trips_s):
         workers = clusters.preprint_cluster(round_trip_s, options.noise)
         print(row(policy, way, workers, run(policy, way, workers, options), clusters.PREPRINT_BATCH))
-    print(f"{'published: ESync':<40} |              |    0.37    0.40 |             |              |          |   1555")
-    print(f"{'published: SSGD':<40} |    1.00 1.00 | .01-.26    0.40 |             |              |          |     45")
+    print(f"{'published: ESync':<43} |              |    0.37    0.40 |             |              |          |   1555")
+    print(f"{'published: SSGD':<43} |    1.00 1.00 | .01-.26    0.40 |             |              |          |     45")
     print("\n" + as_published(options) + "\n")
 
 
@@ -193,7 +196,32 @@ def journal_table(options: Options) -> None:
         print()
 
 
-# ---------------------------------------------------------------------------------------------------- table 3
+def link_table(options: Options) -> None:
+    """Table 3."""
+    far = clusters.slow_link_cluster()[-1]
+    print(
+        "TABLE 3: 4 workers that compute equally fast, LeNet-5; the last one's link has 10 Mbit/s and 25 ms (m = "
+        f"{far.transmission_s:.2f} s each way)\n\n{legend(options)}\n"
+    )
+    for step_s in (0.02, 0.05, 0.1, 0.15, 0.2, 0.5):
+        print(f"steps of {step_s:g} s\n{HEADER}")
+        workers = clusters.slow_link_cluster(step_s, options.round_trips_ms[0] / 1e3, options.noise)
+        for way in (BLOCKING, TRAINER):
+            measured = []
+            for policy in ("journal", "upload-aware"):
+                outcome = run(policy, way, workers, options)
+                measured.append(measure(outcome, clusters.SLOW_LINK_BATCH, first_round=2))
+                print(row(policy, way, workers, outcome, clusters.SLOW_LINK_BATCH))
+            before, after = measured
+            print(
+                f"{'':<12} {NAMES[way]:<24} the three compute {before.workers[0].computing_ratio:.3f} -> "
+                f"{after.workers[0].computing_ratio:.3f} of the time, all do "
+                f"{after.samples_per_s / before.samples_per_s - 1:+.0%} samples/s"
+            )
+        print()
+
+
+# ---------------------------------------------------------------------------------------------------- table 4
 
 
 class TimedHandlers(Handlers):
@@ -223,26 +251,26 @@ def mixed_cluster(num_workers: int, seed: int) -> list[WorkerModel]:
 
 
 def cost_table(options: Options) -> None:
-    """Table 3."""
-    print("TABLE 3: time of one query in the handlers (message to answer, without HTTP), in microseconds")
+    """Table 4."""
+    print("TABLE 4: time of one query in the handlers (message to answer, without HTTP), in microseconds")
     print("CPU time leaves out what other programs took from this one meanwhile.\n")
-    print(f"{'':<9} {'':>8} {'':>8} | {'wall clock':^25} | {'CPU time':^25}")
+    print(f"{'':<19} {'':>7} {'':>7} | {'wall clock':^25} | {'CPU time':^25}")
     columns = f"{'mean':>7} {'p50':>7} {'p99':>9}"
-    print(f"{'policy':<9} {'workers':>8} {'queries':>8} | {columns} | {columns}")
+    print(f"{'policy':<19} {'workers':>7} {'queries':>7} | {columns} | {columns}")
     for policy in sorted(POLICIES):
         means = []
         for num_workers in options.num_workers:
             handlers = timed_job(policy, num_workers, options)
             means.append(statistics.fmean(handlers.cpu_us))
             print(
-                f"{policy:<9} {num_workers:>8} {len(handlers.cpu_us):>8} | {_summary(handlers.wall_us)} | "
+                f"{policy:<19} {num_workers:>7} {len(handlers.cpu_us):>7} | {_summary(handlers.wall_us)} | "
                 f"{_summary(handlers.cpu_us)}"
             )
         first, last = options.num_workers[0], options.num_workers[-1]
         if last > first:
             exponent = math.log(means[-1] / means[0]) / math.log(last / first)
             print(
-                f"{policy:<9} {last / first:g} times the workers take {means[-1] / means[0]:.2f} times the CPU time: "
+                f"{policy:<19} {last / first:g} times the workers take {means[-1] / means[0]:.2f} times the CPU time: "
                 f"it grows as N^{exponent:.2f} (linear: N^1)"
             )
     print()
@@ -255,18 +283,27 @@ def _summary(times: list[float]) -> str:
 
 
 def timed_job(policy: str, num_workers: int, options: Options) -> TimedHandlers:
-    """The state server after a job in which it was asked about `options.queries` times or more."""
+    """The state server after a job in which it was asked about `options.queries` times or more, and how long it took.
+
+    Sync-Switch's rules compare nothing until all workers have done STEP_TIME_WINDOW steps; those are not timed.
+    """
     handlers = TimedHandlers()
-    steps_per_round = 2.5 * num_workers  # or more
-    rounds = max(2, math.ceil(options.queries / steps_per_round))
+    way, first_rounds, steps_per_round = BLOCKING, 0, 2.5 * num_workers  # or more
+    if policy == "wbsp":
+        way = RELEASING
+    elif policy.startswith("sync-switch"):
+        way, first_rounds, steps_per_round = IN_STEP, STEP_TIME_WINDOW, num_workers
+    rounds = first_rounds + max(2, math.ceil(options.queries / steps_per_round))
     workers = mixed_cluster(num_workers, options.seed)
-    simulate(workers, rounds, policy, BLOCKING, epsilon=0.0, handlers=handlers, seed=options.seed)
+    simulate(workers, rounds, policy, way, epsilon=0.0, handlers=handlers, seed=options.seed)
+    for times in (handlers.wall_us, handlers.cpu_us):
+        del times[: first_rounds * num_workers]
     return handlers
 
 
 # ----------------------------------------------------------------------------------------------- command line
 
-TABLES = {"preprint": preprint_table, "journal": journal_table, "cost": cost_table}
+TABLES = {"preprint": preprint_table, "journal": journal_table, "link": link_table, "cost": cost_table}
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
@@ -275,21 +312,21 @@ def parse(arguments: Sequence[str] | None) -> Options:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"which to print: {', '.join(TABLES)}; default: all")
-    parser.add_argument("--rounds", type=_rounds, default=20, help="of each simulation in tables 1 and 2 (20)")
+    parser.add_argument("--rounds", type=_rounds, default=20, help="of each simulation in tables 1 to 3 (20)")
     parser.add_argument(
         "--round-trips", type=_not_below_zero, nargs="+", default=[1.0, 20.0], metavar="MS",
-        help="of a query in tables 1 and 2, in milliseconds (1 20)",
+        help="of a query in tables 1 to 3 (in table 3 only the first), in milliseconds (1 20)",
     )  # fmt: skip
     parser.add_argument(
         "--noise", type=_not_below_zero, default=0.0,
-        help="of step and transfer times in tables 1 and 2; 0.1 is 10 percent (0)",
+        help="of step and transfer times in tables 1 to 3; 0.1 is 10 percent (0)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the noise and of table 3's step times (0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise and of table 4's step times (0)")
     parser.add_argument(
-        "--workers", type=_count, nargs="+", default=[10, 100, 1000, 10000], metavar="N",
-        help="numbers of workers in table 3, ascending (10 100 1000 10000)",
+        "--workers", type=_count, nargs="+", default=[10, 1000, 10000], metavar="N",
+        help="numbers of workers in table 4, ascending (10 1000 10000)",
     )  # fmt: skip
-    parser.add_argument("--queries", type=_count, default=20000, help="to time for each line of table 3, about (20000)")
+    parser.add_argument("--queries", type=_count, default=20000, help="to time for each line of table 4, about (20000)")
     given = parser.parse_args(arguments)
     for table in given.tables:
         if table not in TABLES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -11,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.messages import Action
 from server.policies import POLICIES, Policy
-from server.state import SILENCE_S, Row, Slowest, Table
+from server.state import SILENCE_S, Row, Table
+from server.tournament import Tournament
+
+import config
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 FAST, SLOW = 0, 1
@@ -32,7 +34,7 @@ def decide(policy: str, table: Table, rank: int, now: float) -> Action:
 
 def worker(rank: int, steps: int, step_time: float | None, **more: object) -> Row:
     row = Row(rank, local_iteration=steps, step_times=() if step_time is None else (step_time,), since=100.0)
-    return dataclasses.replace(row, **more)
+    return row._replace(**more)
 
 
 def fast(steps: int = 1, **more: object) -> Row:
@@ -71,9 +73,7 @@ def test_journal_counts_the_transmission_of_both() -> None:
 def test_journal_takes_the_worker_with_the_longest_way_as_straggler_not_the_slowest_computer() -> None:
     far = fast(transmission_time=20.0)  # 21 s against 12 s
     assert decide("journal", table_of("journal", far, slow(1)), FAST, 100.0) is SYNC
-    assert decide(
-        "journal", table_of("journal", dataclasses.replace(far, local_iteration=0), slow(1)), SLOW, 101.0
-    ) is (TRAIN)
+    assert decide("journal", table_of("journal", far._replace(local_iteration=0), slow(1)), SLOW, 101.0) is (TRAIN)
 
 
 def test_journal_synchronises_the_straggler_after_its_step() -> None:
@@ -116,6 +116,55 @@ def test_equal_workers_each_do_one_step() -> None:
     assert decide("journal", table, 0, 102.0) is SYNC
     table = table_of("journal", worker(0, 0, 2.0), worker(1, 1, 2.0), worker(2, 0, 2.0))
     assert decide("journal", table, 1, 101.9) is SYNC
+
+
+# ------------------------------------------------------------------------------------- the rule for slow links
+
+
+def uploading(**more: object) -> Row:
+    """Has done its step at 110 and pushes for 2 s."""
+    return slow(1, **{"since": 110.0, "action": SYNC, **more})
+
+
+def test_upload_aware_trains_while_another_update_is_as_early_as_the_stragglers() -> None:
+    # A step and a push take 1.5 s, and the straggler's update is there at 112.
+    table = table_of("upload-aware", fast(), uploading())
+    assert decide("upload-aware", table, FAST, 110.5) is TRAIN
+    assert decide("upload-aware", table, FAST, 110.6) is SYNC
+    assert decide("journal", table_of("journal", fast(), uploading()), FAST, 110.0) is SYNC
+
+
+def test_upload_aware_counts_the_askers_own_push() -> None:
+    table = table_of("upload-aware", fast(transmission_time=0.75), uploading())
+    assert decide("upload-aware", table, FAST, 110.25) is TRAIN
+    assert decide("upload-aware", table, FAST, 110.3) is SYNC
+
+
+def test_upload_aware_counts_on_an_upload_that_was_told_or_whose_step_is_done() -> None:
+    for straggler in (uploading(), slow(1, since=110.0), slow(0, since=110.0, action=SYNC)):
+        table = table_of("upload-aware", fast(), straggler)
+        assert [decide("upload-aware", table, FAST, now) for now in (110.5, 110.6)] == [TRAIN, SYNC]
+
+
+def test_upload_aware_waits_for_no_upload_that_should_be_there() -> None:
+    assert decide("upload-aware", table_of("upload-aware", fast(), uploading()), FAST, 500.0) is SYNC
+    assert decide("upload-aware", table_of("upload-aware", fast(), uploading(since=None)), FAST, 110.0) is SYNC
+
+
+def test_upload_aware_says_what_it_compares() -> None:
+    table = table_of("upload-aware", fast(), uploading())
+    reasons = [POLICIES["upload-aware"].decide(table, FAST, now).reason for now in (110.25, 111.0)]
+    assert reasons == [
+        "the update of straggler 1 is due in 1.75 s, another step takes 1.5 s",
+        "another step would take 1.5 s, and the update of straggler 1 is due in 1 s",
+    ]
+
+
+def test_the_rules_that_a_worker_may_ask_for_are_there() -> None:
+    assert config.POLICIES == ("journal", "upload-aware", "preprint")
+    assert set(config.POLICIES) <= set(POLICIES)
+    assert config.parse(["-m", "esync", "--policy", "upload-aware"]).rule == "upload-aware"
+    assert config.parse(["-m", "esync"]).rule == "journal"
 
 
 # ----------------------------------------------------------------------------------------- the preprint's rule
@@ -196,6 +245,24 @@ def test_a_worker_that_never_came_is_waited_for_half_a_minute_at_most() -> None:
     assert decide("journal", table, FAST, 30.1) is SYNC
 
 
+def test_who_is_not_the_slowest_is_looked_at_in_turn() -> None:
+    """A silent worker that is fast has its part in a mean, too."""
+    silent = worker(0, 1, 1.0, heard=0.0)
+    table = table_of("journal", silent, *(worker(rank, 1, 1.0 + rank, heard=130.0) for rank in (1, 2, 3)))
+    looks = [[row.rank for row in table.stop_counting_on_the_silent(130.0)] for _ in table.rows]
+    assert looks == [[], [], [], [0]]
+    assert [row.counted for row in table.rows] == [False, True, True, True]
+
+
+def test_who_waits_for_the_slowest_is_not_silent_before_it_would_be() -> None:
+    table = table_of("journal", worker(0, 1, 1.0, heard=0.0), worker(1, 1, 20.0, heard=150.0))
+    assert (table.rows[0].silence_limit, table.rows[1].silence_limit) == (30.0, 200.0)
+    for _ in range(2):
+        assert table.stop_counting_on_the_silent(200.0) == []
+    looks = [[row.rank for row in table.stop_counting_on_the_silent(200.1)] for _ in range(2)]
+    assert sorted(looks) == [[], [0]]
+
+
 # ------------------------------------------------------------------------------------- what holds everywhere
 
 delays = st.one_of(st.integers(0, 5).map(float), st.just(math.inf), st.just(-1.0))
@@ -204,12 +271,14 @@ delays = st.one_of(st.integers(0, 5).map(float), st.just(math.inf), st.just(-1.0
 @given(st.lists(delays, min_size=1, max_size=40), st.lists(st.tuples(st.integers(0, 39), delays), max_size=60))
 def test_the_index_finds_what_a_look_at_all_workers_finds(start: list[float], changes: list[tuple[int, float]]) -> None:
     current = list(start)
-    index = Slowest(start)
+    index = Tournament(start)
     for rank, delay in [(0, current[0]), *changes]:
         rank %= len(current)
         current[rank] = delay
         index.change(rank, delay)
-        assert index.rank == max(range(len(current)), key=lambda k: (current[k], -k))
+        assert index.slowest == max(range(len(current)), key=lambda k: (current[k], -k))
+        assert index.delay(rank) == delay
+    assert index.delays == current
 
 
 # Multiples of 1/64 s in a small range: sums and differences are exact, so that no rounding blurs a comparison.
@@ -246,7 +315,7 @@ def test_shifting_all_clocks_changes_nothing(
 ) -> None:
     rows, now = case
     here = table_of(policy.name, *rows, epsilon=epsilon)
-    shifted = [row if row.since is None else dataclasses.replace(row, since=row.since + shift) for row in rows]
+    shifted = [row if row.since is None else row._replace(since=row.since + shift) for row in rows]
     there = table_of(policy.name, *shifted, epsilon=epsilon)
     for rank in range(len(rows)):
         assert policy.decide(here, rank, now) == policy.decide(there, rank, now + shift)
@@ -260,6 +329,17 @@ def test_deciding_changes_nothing(policy: Policy, case: tuple[list[Row], float])
     for rank in range(len(rows)):
         assert policy.decide(table, rank, now) == policy.decide(table, rank, now)
     assert table.rows == rows
+
+
+@given(case=tables())
+def test_upload_aware_is_the_journals_rule_until_the_straggler_uploads(case: tuple[list[Row], float]) -> None:
+    """And from then on it only ever trains longer."""
+    rows, now = case
+    theirs, ours = table_of("journal", *rows), table_of("upload-aware", *rows)
+    uploads = theirs.slowest.local_iteration > 0 or theirs.slowest.action is SYNC
+    for rank in range(len(rows)):
+        answers = decide("journal", theirs, rank, now), decide("upload-aware", ours, rank, now)
+        assert answers[0] is answers[1] or (uploads and answers == (SYNC, TRAIN))
 
 
 @given(case=tables())

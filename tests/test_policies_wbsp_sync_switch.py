@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from hypothesis import given
 from hypothesis import strategies as st
+from server.fields import BadMessage
 from server.handlers import Handlers
-from server.messages import Action, BadMessage, Query, Report, Reset, parse
+from server.messages import Action, Query, Report, Reset
 from server.policies import POLICIES
-from server.policies.sync_switch import MARGIN, stragglers
+from server.policies.sync_switch import MARGIN
 from server.state import STEP_TIME_WINDOW, Row, Table
+from server.wire import parse
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 SYNC_SWITCH = ("sync-switch-none", "sync-switch-greedy", "sync-switch-elastic")
@@ -32,6 +33,11 @@ def answers(policy: str, *rows: Row) -> list[Action]:
     decisions = [POLICIES[policy].decide(table, rank, 0.0) for rank in range(len(rows))]
     assert all(decision.reason for decision in decisions)
     return [decision.action for decision in decisions]
+
+
+def reason(policy: str, rank: int, *rows: Row) -> str:
+    """Why worker `rank` is told what it is."""
+    return POLICIES[policy].decide(table_of(policy, *rows), rank, 0.0).reason
 
 
 class Job:
@@ -158,7 +164,10 @@ def cluster(*seconds: float) -> list[Row]:
 
 
 def found(*rows: Row) -> list[int]:
-    return sorted(stragglers(rows))
+    """Who is marked; and whenever anybody is, greedy leaves BSP."""
+    marks = POLICIES["sync-switch-greedy"].watch.marks(rows, 0)
+    assert answers("sync-switch-greedy", *rows) == [TRAIN if marks else SYNC] * len(rows)
+    return sorted(marks)
 
 
 def test_one_clear_straggler_among_four_equal_workers() -> None:
@@ -174,7 +183,7 @@ def test_a_worker_with_a_slow_link_is_a_straggler_however_fast_it_computes() -> 
     rows = [computing(rank, 0.05, m=0.07 if rank == 2 else 0.01) for rank in range(4)]
     assert answers("sync-switch-greedy", *rows) == [TRAIN, TRAIN, TRAIN, TRAIN]
     assert answers("sync-switch-elastic", *rows) == [SYNC, SYNC, TRAIN, SYNC]
-    assert "worker 2 is a straggler: 533.3 samples/s" in stragglers(rows)[2]
+    assert "worker 2 is a straggler: 533.3 samples/s" in reason("sync-switch-elastic", 2, *rows)
 
 
 @pytest.mark.parametrize("policy", SYNC_SWITCH)
@@ -183,10 +192,35 @@ def test_equal_workers_stay_in_step(policy: str) -> None:
 
 
 def test_the_reason_names_the_straggler() -> None:
-    table = table_of("sync-switch-greedy", *cluster(0.05, 0.05, 0.1, 0.05))
-    assert POLICIES["sync-switch-greedy"].decide(table, 0, 0.0).reason == (
-        "worker 2 is a straggler: 640 samples/s, the mean is 1120 +- 277"
+    rows = cluster(0.05, 0.05, 0.1, 0.05)
+    straggler = "worker 2 is a straggler: 640 samples/s, the mean is 1120 +- 277"
+    assert reason("sync-switch-greedy", 0, *rows) == straggler
+    assert reason("sync-switch-elastic", 2, *rows) == straggler
+    assert reason("sync-switch-elastic", 0, *rows) == (
+        "worker 0 is no straggler: 1280 samples/s, the mean is 1120 +- 277"
     )
+
+
+def test_where_there_is_no_straggler_the_reason_says_how_slow_the_slowest_is() -> None:
+    rows = cluster(0.05, 0.05, 0.0505, 0.05)
+    assert reason("sync-switch-greedy", 0, *rows) == (
+        "no straggler: worker 2 is the slowest with 1267 samples/s, the mean is 1277 +- 5.49"
+    )
+
+
+@pytest.mark.parametrize("policy", SYNC_SWITCH[1:])
+def test_the_reason_names_a_worker_that_is_not_known_yet(policy: str) -> None:
+    rows = [*cluster(0.05, 0.05, 0.1), Row(3)]
+    assert reason(policy, 0, *rows) == "no straggler is known: the throughput of worker 3 is not known yet"
+
+
+def test_a_worker_that_does_not_say_how_many_samples_it_trains_on_is_not_known() -> None:
+    rows = [*cluster(0.05, 0.05, 0.1), computing(3, 0.05, samples=0)]
+    assert found(*rows) == []
+
+
+def test_a_step_of_nearly_no_time_harms_nothing() -> None:
+    assert found(*cluster(0.05, 0.05, 5e-324, 0.05)) == []
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -213,7 +247,7 @@ def test_slight_noise_makes_no_straggler() -> None:
 
 def test_a_straggler_is_beyond_the_margin() -> None:
     """Three workers do 1000 samples/s; the mean moves with the fourth: x < 0.9 (3000 + x) / 4 at x < 871."""
-    assert MARGIN == 0.1
+    assert float(MARGIN) == 0.1
     assert found(*cluster(0.064, 0.064, 0.064, 0.064 / 0.875)) == []
     assert found(*cluster(0.064, 0.064, 0.064, 0.064 / 0.867)) == [3]
 
@@ -232,7 +266,7 @@ def test_of_two_workers_neither_is_a_straggler() -> None:
 
 def test_who_was_left_out_by_elastic_hides_nobody_else() -> None:
     rows = cluster(0.05, 0.05, 0.05, 0.1, 0.5)
-    rows[4] = dataclasses.replace(rows[4], action=TRAIN)  # and does not step any more
+    rows[4] = rows[4]._replace(action=TRAIN)  # and does not step any more
     table = table_of("sync-switch-elastic", *rows)
     assert POLICIES["sync-switch-elastic"].decide(table, 3, 0.0).action is TRAIN
     assert POLICIES["sync-switch-elastic"].decide(table, 0, 0.0).action is SYNC

@@ -7,6 +7,7 @@ error, so "below" means below.
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -18,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server.handlers import Handlers
 from server.messages import Action, Query, Reset, Response, Status
+from server.policies import POLICIES
 from simulation.clock import TimeIsUp, VirtualClock
 from simulation.cluster import Algorithm, Outcome, Way, WorkerModel
-from simulation.clusters import preprint_cluster
+from simulation.clusters import preprint_cluster, slow_link_cluster
 from simulation.measures import measure
 from simulation.simulate import simulate
 
@@ -32,6 +34,7 @@ SSGD = Way(Algorithm.SSGD)
 BLOCKING = Way(Algorithm.BLOCKING)
 NON_BLOCKING = Way(Algorithm.NON_BLOCKING)
 BETWEEN_PASSES = Way(Algorithm.BETWEEN_PASSES)
+IN_STEP, RELEASING = Way(Algorithm.IN_STEP), Way(Algorithm.RELEASING)
 PATIENT = Way(Algorithm.BETWEEN_PASSES, patience=lambda step_s, round_trip_s, steps: 2 * round_trip_s)
 
 few = settings(max_examples=40, deadline=None)
@@ -389,7 +392,7 @@ def test_a_worker_that_falls_silent_does_not_keep_the_others_from_being_told_to_
     way = Way(data.draw(st.sampled_from([Algorithm.BLOCKING, Algorithm.NON_BLOCKING])))
     handlers = Handlers()
     outcome = simulate(workers, 1000, way=way, handlers=handlers, until=silent_from_s + 100.0)
-    rows = handlers.snapshot(outcome.ended).rows
+    rows = handlers.snapshot(None, outcome.ended).rows
     silent = rows[silent_rank]
     step_s = max(worker.step_s + worker.round_trip_s for worker in workers)
     for row in rows:
@@ -405,7 +408,7 @@ def test_a_straggler_that_falls_silent_in_its_step_is_not_waited_for_longer_than
     workers = [WorkerModel(1.0, 1.0), WorkerModel(4.0, 1.0, falls_silent_s=13.5)]
     outcome = simulate(workers, 10, handlers=handlers)
     assert [len(history) for history in outcome.history] == [2, 2]
-    assert handlers.snapshot(outcome.ended).rows[0].synced == 16.0
+    assert handlers.snapshot(None, outcome.ended).rows[0].synced == 16.0
 
 
 # ------------------------------------------------------------------------------------------------------- large jobs
@@ -488,19 +491,67 @@ def test_the_published_programs_come_out_as_published() -> None:
 # ---------------------------------------------------------------------------------------------------- the benchmark
 
 
+def test_behind_a_slow_link_the_others_train_on_during_the_upload() -> None:
+    """Three equal workers and one on 10 Mbit/s: its 0.22 s each way are time for two more steps of 0.1 s."""
+    rules = ("journal", "upload-aware")
+    outcomes = [simulate(slow_link_cluster(), 20, policy) for policy in rules]
+    before, after = (measure(outcome, 64, first_round=2) for outcome in outcomes)
+    assert [each.steps_per_round for each in before.workers] == [4, 4, 4, 1]
+    assert [each.steps_per_round for each in after.workers] == [6, 6, 6, 1]
+    assert after.round_s == pytest.approx(before.round_s)  # nobody waits for the others' longer rounds
+    assert after.workers[3].longest_wait_s == 0.0
+    assert (before.workers[0].computing_ratio, after.workers[0].computing_ratio) == pytest.approx(
+        (0.62, 0.93), abs=0.01
+    )
+    assert after.samples_per_s / before.samples_per_s == pytest.approx(1.46, abs=0.01)
+
+
+@few
+@given(workers=any_cluster, way=st.sampled_from([BLOCKING, NON_BLOCKING, PATIENT]))
+def test_training_on_during_the_upload_ends_in_every_cluster(workers: list[WorkerModel], way: Way) -> None:
+    assert simulate(workers, 6, "upload-aware", way).complete_rounds == 6
+
+
+def test_where_steps_are_longer_than_the_upload_both_rules_do_the_same() -> None:
+    histories = [simulate(slow_link_cluster(0.5), 6, policy).history for policy in ("journal", "upload-aware")]
+    assert histories[0] == histories[1]
+
+
+def test_workers_that_ask_in_step_do_one_step_a_round_whatever_they_are_told() -> None:
+    handlers = RecordingHandlers()
+    outcome = simulate(
+        [WorkerModel(1.0), WorkerModel(1.0), WorkerModel(4.0)], 8, "sync-switch-greedy", IN_STEP, handlers=handlers
+    )
+    assert {each.local_steps for history in outcome.history for each in history} == {1}
+    assert outcome.ended == 32.0
+    assert handlers.answers[-1][1] is Action.TRAIN
+    assert "worker 2 is a straggler: 16 samples/s" in handlers.answers[-1][2]
+
+
+def test_releasing_workers_wait_for_nobody_and_follow_the_slowest() -> None:
+    """Steps of 1 and 4 s: a release every 4 s, after about four questions of the fast one."""
+    handlers = RecordingHandlers()
+    simulate([WorkerModel(1.0), WorkerModel(4.0)], 5, "wbsp", RELEASING, handlers=handlers)
+    released = [status for status, action, _ in handlers.answers if action is Action.SYNC]
+    assert [(status.rank, status.round) for status in released if status.rank == 1] == [(1, n) for n in range(1, 6)]
+    assert len([status for status, _, _ in handlers.answers if status.rank == 0]) in range(16, 22)
+
+
 def test_the_benchmark_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    policy_simulation.main(["--rounds", "2", "--round-trips", "20", "--workers", "2", "8", "--queries", "40"])
+    policy_simulation.main(["--rounds", "2", "--round-trips", "1", "20", "--workers", "2", "8", "--queries", "40"])
     out = capsys.readouterr().out
     assert "m = 2.52 s each way" in out
     assert "1504 samples/s (published 1555)" in out
     assert "heterogeneity 300" in out
-    assert "preprint  4 times the workers take" in out
+    assert "the three compute 0.618 -> 0.927 of the time, all do +46% samples/s" in out
+    for policy in POLICIES:
+        assert re.search(rf"^{policy} +4 times the workers take", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["speed"], "unknown table 'speed'; choose from preprint, journal, cost"),
+        (["speed"], "unknown table 'speed'; choose from preprint, journal, link, cost"),
         (["--rounds", "1"], "'1'; give a whole number from 2 on"),
         (["--noise", "nan"], "'nan'; give a number from 0 on"),
         (["--workers", "0"], "'0'; give a whole number from 1 on"),

@@ -1,4 +1,5 @@
-"""The state server as a process of its own, spoken to over real HTTP as workers do."""
+"""The state server as a process of its own, spoken to over real HTTP as workers do: in its one loop (`serve`), and as
+published, under Django's `runserver`. Both must say the same."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ TIMEOUT_S = 10
 _job_numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[StateServerProcess]:
-    with running_state_server() as process:
+WAYS = {"serve": ("serve",), "runserver": ("runserver", "--noreload")}
+
+
+@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
+def server(request: pytest.FixtureRequest) -> Iterator[StateServerProcess]:
+    with running_state_server(command=request.param) as process:
         yield process
         assert process.process.poll() is None, "the server must survive everything that the tests send"
 
@@ -115,7 +119,7 @@ def test_init_has_the_published_defaults_and_starts_a_new_job_each_time(server: 
     first = state(server)
     assert (first["num_workers"], first["t"], first["epsilon"]) == (6, 1, 0.5)
     assert first["records"] == [[rank, 0, 0.0, 0.0, False, 1] for rank in range(6)]
-    post(server, "/reset/", r=0, t=9, te=0)
+    post(server, "/reset/", r=0, t=2, te=0)
     post(server, "/init/")
     second = state(server)
     assert second["t"] == 1
@@ -154,7 +158,8 @@ def test_a_form_with_unknown_fields_beside_the_known_ones_is_taken(server: State
 
 def test_the_state_is_published_as_rows(server: StateServerProcess) -> None:
     post(server, "/init/", num_workers=2, epsilon=0.25)
-    post(server, "/reset/", r=1, t=3, te=1)
+    for round in (2, 3):
+        post(server, "/reset/", r=1, t=round, te=1)
     before = time.time()
     post(server, "/apply/", r=1, k=4, c=0.5, te=1)
     published = state(server)
@@ -235,10 +240,27 @@ def test_a_wrong_published_field_is_named_and_changes_nothing(
 
 def test_a_stale_reset_does_not_move_the_round_back(server: StateServerProcess) -> None:
     post(server, "/init/", num_workers=2)
-    post(server, "/reset/", r=0, t=5, te=0)
-    error = assert_json_error(post(server, "/reset/", r=0, t=4, te=0), 409)
+    for round in (2, 3):
+        post(server, "/reset/", r=0, t=round, te=0)
+    error = assert_json_error(post(server, "/reset/", r=0, t=2, te=0), 409)
     assert error["code"] == "stale"
-    assert state(server)["records"][0][5] == 5
+    assert state(server)["records"][0][5] == 3
+
+
+def test_a_stray_reset_of_a_round_far_ahead_does_not_make_all_that_follows_stale(server: StateServerProcess) -> None:
+    post(server, "/init/", num_workers=1)
+    for path, form in (("/reset/", {"r": 0, "t": 10**9, "te": 0}), ("/reset/", {"r": 0, "t": 3, "te": 0})):
+        assert assert_json_error(post(server, path, **form), 409)["code"] == "round-ahead"
+    assert post(server, "/apply/", r=0, k=1, c=1, te=0).json() == {"ready": 1}
+    assert post(server, "/reset/", r=0, t=2, te=0).status_code == 200
+
+
+def test_the_time_that_a_published_worker_tells_before_its_first_step_counts(server: StateServerProcess) -> None:
+    """Worker 1 is known to be slow before it has done a step, so worker 0 is not told to aggregate after its first."""
+    post(server, "/init/", num_workers=2, epsilon=0.5)
+    for rank, seconds in ((0, 0.1), (1, 60)):
+        assert post(server, "/apply/", r=rank, k=0, c=seconds, te=0).json() == {"ready": 0}
+    assert post(server, "/apply/", r=0, k=1, c=0.1, te=0).json() == {"ready": 0}
 
 
 # ------------------------------------------------------------------------------------------- journal's messages
@@ -252,7 +274,9 @@ def test_a_journal_conversation(worker: Worker) -> None:
         "receiver": "worker-0",
         "job": worker.job,
         "reason": "this job is already running; nothing was changed",
+        "server": answer.json()["server"],
     }
+    assert len(answer.json()["server"]) == 8
     full = {"local_iteration": 0, "computation_time": 0.0, "transmission_time": 0.0, "timestamp": time.time()}
     answer = worker.send(
         "REPORT",
@@ -373,30 +397,68 @@ def test_a_wrong_field_of_a_reset_does_not_end_the_running_job(
     ids=range(11),
 )
 def test_a_body_that_is_no_message_is_refused(server: StateServerProcess, body: bytes) -> None:
-    assert_json_error(requests.post(f"{server.url}/message/", data=body, timeout=TIMEOUT_S), 400)
+    headers = {"Content-Type": "application/json"}
+    assert_json_error(requests.post(f"{server.url}/message/", data=body, headers=headers, timeout=TIMEOUT_S), 400)
 
 
 def test_a_number_beyond_any_float_is_refused(worker: Worker) -> None:
     status = '{"rank": 0, "round": 1, "local_iteration": 1, "computation_time": 1e999}'
     body = f'{{"msg_type": "QUERY", "sender": "w", "job": "{worker.job}", "status": {status}}}'
-    answer = requests.post(f"{worker.url}/message/", data=body, timeout=TIMEOUT_S)
+    headers = {"Content-Type": "application/json"}
+    answer = requests.post(f"{worker.url}/message/", data=body, headers=headers, timeout=TIMEOUT_S)
     assert assert_json_error(answer, 400)["field"] == "computation_time"
 
 
-def test_a_body_above_64_kib_is_refused_and_the_connection_can_be_used_again(worker: Worker) -> None:
+def test_a_body_above_64_kib_is_refused_and_the_session_can_be_used_again(worker: Worker) -> None:
     answer = worker.session.post(f"{worker.url}/message/", data=b" " * 65_537, timeout=TIMEOUT_S)
     assert_json_error(answer, 413)
     assert worker.query().status_code == 200
 
 
-def test_an_old_job_reaches_nothing(worker: Worker, server: StateServerProcess) -> None:
+def test_a_second_job_runs_beside_the_first(worker: Worker, server: StateServerProcess) -> None:
+    assert worker.query(rank=1, computation_time=30).json()["action"] == "TRAIN"
     new = Worker(server.url, f"job-{next(_job_numbers)}")
-    new.reset()
+    new.reset(num_workers=1)
+    assert new.query().json()["action"] == "SYNC"
+    post(server, "/init/", num_workers=3)
+    assert worker.query(rank=0, local_iteration=2).status_code == 200
+    assert new.report(round=2).status_code == 200
+    for job, num_workers in ((worker.job, 2), (new.job, 1)):
+        page = requests.get(f"{server.url}/jobs/{job}/", timeout=TIMEOUT_S).json()
+        assert (page["job"], page["num_workers"]) == (job, num_workers)
+    assert state(server)["num_workers"] == 3  # the latest
+
+
+def test_a_job_that_nobody_began_is_not_known(server: StateServerProcess) -> None:
+    nobody = Worker(server.url, "nobody")
+    assert assert_json_error(nobody.query(), 409)["code"] == "unknown-job"
+    assert assert_json_error(nobody.report(round=7), 409)["code"] == "unknown-job"
+    for path in ("/jobs/nobody/", "/jobs/nobody/status.json"):
+        assert_json_error(requests.get(f"{server.url}{path}", timeout=TIMEOUT_S), 404)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
+    ids=["origin", "opaque", "fetch-site"],
+)
+@pytest.mark.parametrize("path", ["/message/", "/init/", "/apply/", "/reset/"])
+def test_a_page_in_a_browser_can_change_nothing(
+    server: StateServerProcess, worker: Worker, path: str, headers: dict[str, str]
+) -> None:
     before = state(server)
-    assert assert_json_error(worker.query(), 409)["code"] == "unknown-job"
-    assert assert_json_error(worker.report(round=7), 409)["code"] == "unknown-job"
-    assert assert_json_error(worker.reset(), 409)["code"] == "ended-job"
+    form = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+    assert_json_error(requests.post(f"{server.url}{path}", data=b"", headers=form, timeout=TIMEOUT_S), 403)
     assert state(server) == before
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_message_must_say_that_it_is_json(server: StateServerProcess, kind: str) -> None:
+    """A browser sends the first three for any page, without asking the server first."""
+    body = b'{"msg_type": "RESET", "sender": "w", "job": "page", "num_workers": 1, "policy": "journal"}'
+    headers = {"Content-Type": kind} if kind else {}
+    assert_json_error(requests.post(f"{server.url}/message/", data=body, headers=headers, timeout=TIMEOUT_S), 400)
+    assert requests.get(f"{server.url}/jobs/page/", timeout=TIMEOUT_S).status_code == 404
 
 
 def test_a_running_job_cannot_be_reset_with_other_settings(worker: Worker, server: StateServerProcess) -> None:
@@ -405,7 +467,8 @@ def test_a_running_job_cannot_be_reset_with_other_settings(worker: Worker, serve
 
 
 def test_a_message_of_an_earlier_round_is_stale(worker: Worker) -> None:
-    worker.report(round=3)
+    for round in (1, 2, 3):
+        assert worker.report(round=round).status_code == 200
     assert assert_json_error(worker.query(round=2), 409)["code"] == "stale"
     assert assert_json_error(worker.report(round=2), 409)["code"] == "stale"
 
@@ -517,8 +580,9 @@ def test_before_a_job_there_is_nothing_to_ask() -> None:
     with running_state_server() as server:
         for path, form in (("/apply/", {"r": 0, "k": 1, "c": 1, "te": 1}), ("/reset/", {"r": 0, "t": 1, "te": 1})):
             assert assert_json_error(post(server, path, **form), 409)["code"] == "no-job"
-        assert assert_json_error(requests.get(server.url, timeout=TIMEOUT_S), 409)["code"] == "no-job"
-        assert assert_json_error(Worker(server.url, "a").query(), 409)["code"] == "no-job"
+        nothing = {"num_workers": 0, "t": 0, "epsilon": 0.5, "records": [], "job": None, "policy": None}
+        assert state(server) == nothing
+        assert assert_json_error(Worker(server.url, "a").query(), 409)["code"] == "unknown-job"
         assert requests.get(f"{server.url}/healthz", timeout=TIMEOUT_S).status_code == 200
 
 
@@ -574,13 +638,16 @@ def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.Mon
 
     django.setup()
     from server.handlers import Handlers
+    from server.receiver import Receiver
     from server.router import Router
 
     class Failing(Handlers):
         def query(self, message: object, now: float) -> Any:
             raise ZeroDivisionError("a bug that nobody should read about")
 
-    monkeypatch.setattr(apps.get_app_config("server"), "router", Router(Failing(), clock=time.monotonic))
+    app = apps.get_app_config("server")
+    receiver = Receiver(Router(Failing(), clock=time.monotonic), app.traffic, "", "preprint", app.refusals)
+    monkeypatch.setattr(app, "receiver", receiver)
     client = Client(raise_request_exception=False)
     assert client.post("/init/", "", content_type="application/x-www-form-urlencoded").status_code == 200
     answer = client.post("/apply/", "r=0&k=1&c=1&te=1", content_type="application/x-www-form-urlencoded")
@@ -592,7 +659,7 @@ def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.Mon
 def test_log_lines_have_the_machines_time():
     with running_state_server(TZ="UTC-9") as server:  # nine hours ahead of UTC
         requests.post(f"{server.url}/init/", data={"num_workers": "none"}, timeout=10)
-        (line,) = (line for line in server.log.read_text().splitlines() if "state server | /init/" in line)
+        (line,) = (line for line in server.log.read_text().splitlines() if "POST /init/ from 127.0.0.1: 400" in line)
     logged = datetime.datetime.fromisoformat(line[:19])
     there = datetime.datetime.now(datetime.timezone(datetime.timedelta(hours=9))).replace(tzinfo=None)
     assert abs(logged - there) < datetime.timedelta(minutes=5)

@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from typing import Any
 
 import pytest
 import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from hypothesis import given
 from hypothesis import strategies as st
-from server.handlers import MAX_ACCURACIES, Conflict, Handlers
-from server.messages import Action, BadMessage, Device, Query, Report, Reset, Response, Status
+from server.conflict import Conflict
+from server.fields import BadMessage
+from server.handlers import Handlers
+from server.jobs import Jobs
+from server.messages import (
+    MAX_ACCURACIES,
+    Action,
+    Device,
+    Doing,
+    Query,
+    Report,
+    Reset,
+    Response,
+    Status,
+    Total,
+)  # fmt: skip
+from server.policies import POLICIES
 from server.router import Router
+from server.snapshot import Snapshot
 from server.state import HISTORY_ROUNDS
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 
 
-def job_of(num_workers: int, policy: str = "journal", job: str = "a") -> Handlers:
+def job_of(num_workers: int, policy: str = "journal", job: str = "a", **more: Any) -> Handlers:
     handlers = Handlers()
-    handlers.reset(Reset("server-0", job, num_workers, policy, 0.5), now=0.0)
+    handlers.reset(Reset("server-0", job, num_workers, policy, 0.5, **more), now=0.0)
     return handlers
+
+
+def shown(handlers: Handlers, now: float, job: str | None = None) -> Snapshot:
+    """A job, the latest where none is named."""
+    snapshot = handlers.snapshot(job, now)
+    assert snapshot is not None
+    return snapshot
+
+
+def enter(handlers: Handlers, rank: int, round: int, now: float = 0.0) -> None:
+    """Lets a worker go through all rounds before, and enter this one."""
+    for entered in range(handlers.jobs.latest.table.rows[rank].round, round + 1):
+        handlers.report(report(rank, entered), now)
 
 
 def report(rank: int, round: int, job: str | None = "a", **more: object) -> Report:
@@ -64,7 +95,7 @@ def test_a_test_step_before_the_first_round_makes_the_time_known() -> None:
 def test_a_computation_time_of_zero_in_a_report_means_that_none_is_known() -> None:
     handlers = job_of(2)
     handlers.report(Report("w", "a", Status(1, 0, 1, 0.0, 0.0)), now=0.0)
-    assert handlers.snapshot(0.0).rows[1].step_time is None
+    assert shown(handlers, 0.0).rows[1].step_time is None
 
 
 def test_a_repeated_query_changes_nothing_and_gets_the_same_answer() -> None:
@@ -73,9 +104,9 @@ def test_a_repeated_query_changes_nothing_and_gets_the_same_answer() -> None:
     for rank in (0, 1):
         handlers.report(report(rank, 2), now=10.0)
     first = handlers.query(query(0, 2, 1, 1.0), now=11.0)
-    before = handlers.snapshot(0.0).rows[0]
+    before = shown(handlers, 0.0).rows[0]
     assert handlers.query(query(0, 2, 1, 1.0), now=13.9) == first
-    after = handlers.snapshot(0.0).rows[0]
+    after = shown(handlers, 0.0).rows[0]
     assert (before.heard, after.heard) == (11.0, 13.9)
     assert (after.since, after.step_times, after.steps) == (before.since, before.step_times, before.steps)
 
@@ -84,14 +115,14 @@ def test_a_repeated_report_does_not_restart_the_stragglers_clock() -> None:
     handlers = job_of(2)
     handlers.report(report(1, 1), now=5.0)
     handlers.report(report(1, 1), now=9.0)
-    assert handlers.snapshot(9.0).rows[1].since == 5.0
+    assert shown(handlers, 9.0).rows[1].since == 5.0
 
 
 def test_a_query_that_a_later_one_has_overtaken_gets_the_later_answer() -> None:
     handlers = job_of(1)
     assert handlers.query(query(0, 1, 3), now=3.0).action is SYNC
     assert handlers.query(query(0, 1, 2), now=3.1).action is SYNC
-    assert handlers.snapshot(4.0).rows[0].local_iteration == 3
+    assert shown(handlers, 4.0).rows[0].local_iteration == 3
 
 
 def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
@@ -101,54 +132,35 @@ def test_an_answer_to_aggregate_stands_for_the_rest_of_the_round() -> None:
     assert handlers.query(query(0, 1, 1, 4.0), now=4.0).action is SYNC
     # Now the other one turns out to be far away: without the first answer there would be time for a step.
     handlers.report(Report("w", "a", Status(1, 0, 1, 1.0, 100.0)), now=4.0)
-    assert handlers.snapshot(4.0).straggler == 1
+    assert shown(handlers, 4.0).slowest == 1
     assert handlers.query(query(0, 1, 2, 4.0), now=8.0).action is SYNC
 
 
 def test_a_report_that_comes_after_its_rounds_first_query_moves_nothing_back() -> None:
     handlers = job_of(1)
-    handlers.query(query(0, 4, 1), now=1.0)
-    handlers.report(report(0, 4), now=1.1)
-    row = handlers.snapshot(2.0).rows[0]
-    assert (row.round, row.local_iteration, row.action) == (4, 1, SYNC)
+    handlers.query(query(0, 2, 1), now=1.0)
+    handlers.report(report(0, 2), now=1.1)
+    row = shown(handlers, 2.0).rows[0]
+    assert (row.round, row.local_iteration, row.action) == (2, 1, SYNC)
 
 
 @pytest.mark.parametrize("message", [report(0, 2), query(0, 2, 9)], ids=["report", "query"])
 def test_a_message_of_an_earlier_round_is_refused_and_moves_nothing_back(message: Report | Query) -> None:
     handlers = job_of(1)
-    handlers.report(report(0, 3), now=1.0)
-    before = handlers.snapshot(2.0).rows
+    enter(handlers, 0, 3, now=1.0)
+    before = shown(handlers, 2.0).rows
     with pytest.raises(Conflict, match="is in round 3 already") as refusal:
         (handlers.report if isinstance(message, Report) else handlers.query)(message, now=2.0)  # type: ignore[arg-type]
     assert refusal.value.code == "stale"
-    assert handlers.snapshot(2.0).rows == before
-
-
-@pytest.mark.parametrize("message", [report(0, 9, "old"), query(0, 9, 1, job="old")], ids=["report", "query"])
-def test_a_late_message_of_an_old_job_changes_nothing(message: Report | Query) -> None:
-    handlers = job_of(1, job="old")
-    handlers.reset(Reset("server-0", "new", 1, "journal", 0.5), now=1.0)
-    before = handlers.snapshot(2.0).rows
-    with pytest.raises(Conflict) as refusal:
-        (handlers.report if isinstance(message, Report) else handlers.query)(message, now=2.0)  # type: ignore[arg-type]
-    assert refusal.value.code == "unknown-job"
-    assert handlers.snapshot(2.0).rows == before
-
-
-def test_a_late_reset_of_an_old_job_does_not_end_the_new_one() -> None:
-    handlers = job_of(1, job="old")
-    handlers.reset(Reset("server-0", "new", 1, "journal", 0.5), now=1.0)
-    with pytest.raises(Conflict) as refusal:
-        handlers.reset(Reset("server-0", "old", 1, "journal", 0.5), now=2.0)
-    assert refusal.value.code == "ended-job"
+    assert shown(handlers, 2.0).rows == before
 
 
 def test_a_repeated_reset_changes_nothing_even_from_another_sender() -> None:
     handlers = job_of(2)
-    handlers.query(query(0, 7, 1), now=1.0)
+    enter(handlers, 0, 7)
     answer = handlers.reset(Reset("worker-1", "a", 2, "journal", 0.5), now=2.0)
     assert "nothing was changed" in answer.reason
-    assert handlers.snapshot(2.0).round == 7
+    assert shown(handlers, 2.0).round == 7
 
 
 def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
@@ -161,8 +173,11 @@ def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
 def test_messages_before_the_first_job_are_refused() -> None:
     with pytest.raises(Conflict) as refusal:
         Handlers().query(query(0, 1, 1), now=0.0)
+    assert refusal.value.code == "unknown-job"
+    with pytest.raises(Conflict) as refusal:
+        Handlers().query(query(0, 1, 1, job=None), now=0.0)
     assert refusal.value.code == "no-job"
-    assert Handlers().snapshot(0.0).settings is None
+    assert Handlers().snapshot(None, 0.0) is None
 
 
 def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
@@ -173,10 +188,11 @@ def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
 
 
 def test_a_worker_registers_again_in_the_middle_of_a_round_after_the_server_was_restarted() -> None:
-    handlers = job_of(2)
+    handlers = job_of(2, resumed=True)
     handlers.report(Report("w", "a", Status(0, 3, 57, 1.0, 0.0), samples=64), now=0.0)
-    row = handlers.snapshot(0.0).rows[0]
+    row = shown(handlers, 0.0).rows[0]
     assert (row.round, row.local_iteration, row.step_times) == (57, 3, (1.0,))
+    handlers.report(report(1, 57), now=0.1)
     assert handlers.query(query(0, 57, 3), now=0.1).action is TRAIN
     assert handlers.query(query(1, 57, 1, 4.0), now=1.0).action is SYNC
     assert handlers.query(query(0, 57, 4), now=1.1).action is SYNC
@@ -207,9 +223,9 @@ def test_a_dead_straggler_does_not_keep_the_others_training_for_ever() -> None:
     handlers.report(report(0, 2), now=2.0)
     assert handlers.query(query(0, 2, 1, 0.5), now=31.0).action is TRAIN  # it has not entered the round
     assert handlers.query(query(0, 2, 2, 0.5), now=31.6).action is SYNC
-    assert not handlers.snapshot(31.6).rows[1].counted
+    assert not shown(handlers, 31.6).rows[1].counted
     handlers.report(report(1, 2), now=40.0)
-    assert handlers.snapshot(40.0).straggler == 1
+    assert shown(handlers, 40.0).slowest == 1
 
 
 def test_the_table_keeps_what_a_status_page_shows() -> None:
@@ -219,7 +235,7 @@ def test_the_table_keeps_what_a_status_page_shows() -> None:
         begin = 10.0 * round
         handlers.report(report(0, round, device=where, accuracy=0.5), now=begin)
         handlers.query(query(0, round, 3, samples=64), now=begin + 6)
-    row = handlers.snapshot(311.0).rows[0]
+    row = shown(handlers, 311.0).rows[0]
     assert row.device == where
     assert (row.steps, row.samples) == (90, 90 * 64)
     assert len(row.past) == HISTORY_ROUNDS
@@ -229,13 +245,16 @@ def test_the_table_keeps_what_a_status_page_shows() -> None:
 
 def test_accuracies_come_from_whichever_worker_evaluates_and_stay_bounded() -> None:
     handlers = job_of(2)
-    assert handlers.snapshot(1.0).accuracies == ()
-    for round in range(1, 1000):
-        handlers.report(report(1, round, accuracy=0.5), now=float(round))
-    accuracies = handlers.snapshot(1000.0).accuracies
-    assert accuracies[0] == (1, 1.0, 0.5)
-    assert accuracies[-1] == (999, 999.0, 0.5)
-    assert len(accuracies) <= MAX_ACCURACIES
+    assert shown(handlers, 1.0).curve == ()
+    for round in range(1, 2001):
+        handlers.report(report(1, round, accuracy=0.95 if round == 6 else 0.5 + round / 5000), now=float(round))
+    snapshot = shown(handlers, 2000.0)
+    rounds = [point.round for point in snapshot.curve]
+    assert (rounds[0], rounds[-1]) == (1, 2000)
+    assert len(rounds) <= MAX_ACCURACIES + 2
+    assert max(after - before for before, after in itertools.pairwise(rounds)) <= 8  # evenly, not the latest alone
+    assert snapshot.best is not None
+    assert (snapshot.best.round, snapshot.best.accuracy) == (6, 0.95)
 
 
 def test_a_query_costs_no_more_with_10_000_workers_than_with_10() -> None:
@@ -247,7 +266,7 @@ def test_a_query_costs_no_more_with_10_000_workers_than_with_10() -> None:
         for repetition in range(5):
             begin = time.perf_counter()
             for steps in range(200):
-                handlers.query(query(0, 2, 200 * repetition + steps + 1, 1.0 + steps), now=2.0)
+                handlers.query(query(0, 1, 200 * repetition + steps + 2, 1.0 + steps), now=2.0)
             best = min(best, time.perf_counter() - begin)
         return best / 200
 
@@ -318,10 +337,154 @@ def test_rounds_and_steps_never_go_back(conversation: list[tuple[str, int, int, 
                 handlers.query(Query("w", "a", status), 1.0)
         except Conflict:
             pass
-        rows = handlers.snapshot(1.0).rows
+        rows = shown(handlers, 1.0).rows
         now = [(row.round, row.local_iteration) for row in rows]
         assert all(after >= before for before, after in zip(seen, now, strict=True))
         seen = now
+
+
+# ------------------------------------------------------------------------------------------------- several jobs
+
+
+def ids(handlers: Handlers) -> list[str]:
+    return [job.id for job in handlers.overview(0.0).jobs]
+
+
+def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -> None:
+    handlers = job_of(2, job="a")
+    handlers.report(report(0, 1, "a"), now=0.0)
+    handlers.reset(Reset("server-0", "b", 1, "preprint", 0.5), now=1.0)
+    assert handlers.query(query(0, 1, 1, job="b"), now=2.0).action is SYNC
+    assert handlers.query(query(0, 1, 1, job="a"), now=2.0).action is TRAIN
+    assert ids(handlers) == ["a", "b"]
+    assert [shown(handlers, 2.0, job).settings.policy for job in ("a", "b", None)] == [
+        "journal",
+        "preprint",
+        "preprint",
+    ]
+
+
+def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> None:
+    handlers = job_of(1, job="a")
+    for number in (1, 2):
+        handlers.reset(Reset("published", f"init-{number}", 1, "preprint", 0.5, published=True), now=float(number))
+    assert handlers.query(query(0, None, 1, job=None), now=3.0).job == "init-2"
+    assert handlers.query(query(0, 1, 1, job="a"), now=3.0).job == "a"
+    ended = {job.id: job.ended for job in handlers.overview(4.0).jobs}
+    assert ended == {"a": None, "init-1": 2.0, "init-2": None}
+
+
+def test_the_job_that_ended_first_makes_room_for_the_next() -> None:
+    handlers = Handlers(Jobs(max_jobs=3))
+    for job in ("a", "b", "c"):
+        handlers.reset(Reset("w", job, 1, "journal", 0.5), now=0.0)
+        handlers.report(report(0, 1, job), now=0.0)
+    for now, job in ((1.0, "c"), (2.0, "b")):
+        handlers.report(report(0, 1, job, doing=Doing.ENDED), now=now)
+    handlers.reset(Reset("w", "d", 1, "journal", 0.5), now=3.0)
+    assert ids(handlers) == ["a", "b", "d"]
+
+
+def test_a_job_that_is_at_work_never_makes_room_but_one_that_nobody_works_on_does() -> None:
+    handlers = Handlers(Jobs(max_jobs=2))
+    handlers.reset(Reset("w", "stray", 1, "journal", 0.5), now=0.0)  # nobody was ever heard of it
+    handlers.reset(Reset("w", "a", 1, "journal", 0.5), now=0.0)
+    handlers.report(report(0, 1, "a"), now=0.0)
+    handlers.reset(Reset("w", "b", 1, "journal", 0.5), now=1.0)
+    handlers.report(report(0, 1, "b"), now=1.0)
+    assert ids(handlers) == ["a", "b"]
+    with pytest.raises(Conflict) as refusal:
+        handlers.reset(Reset("w", "c", 1, "journal", 0.5), now=2.0)
+    assert refusal.value.code == "too-many-jobs"
+    handlers.reset(Reset("w", "c", 1, "journal", 0.5), now=30.5)  # a was not heard for 30 s
+    assert ids(handlers) == ["b", "c"]
+
+
+def test_the_workers_of_all_jobs_are_bounded() -> None:
+    handlers = Handlers(Jobs(max_rows=10))
+    for job in ("a", "b", "c"):
+        handlers.reset(Reset("w", job, 4, "journal", 0.5), now=0.0)
+    assert ids(handlers) == ["b", "c"]
+
+
+# ------------------------------------------------------------------------------------------- what workers tell
+
+
+def test_a_round_beyond_the_next_is_refused_and_changes_nothing() -> None:
+    handlers = job_of(1)
+    handlers.report(report(0, 1), now=0.0)
+    before = shown(handlers, 1.0).rows
+    for message in (report(0, 3), report(0, 10**9), query(0, 3, 1)):
+        with pytest.raises(Conflict) as refusal:
+            (handlers.report if isinstance(message, Report) else handlers.query)(message, now=1.0)  # type: ignore[arg-type]
+        assert refusal.value.code == "round-ahead"
+    assert shown(handlers, 1.0).rows == before
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name.startswith("sync-switch")])
+def test_under_sync_switch_rounds_count_batches_and_may_skip(policy: str) -> None:
+    handlers = job_of(1, policy)
+    handlers.report(report(0, 1), now=0.0)
+    handlers.query(query(0, 40, 1), now=1.0)
+    assert shown(handlers, 1.0).round == 40
+
+
+def test_what_a_worker_has_done_is_by_its_own_count_where_it_tells_it() -> None:
+    handlers = job_of(1)
+    handlers.query(query(0, 1, 1, total=Total(7, 448, 3.5)), now=0.0)
+    row = shown(handlers, 0.0).rows[0]
+    assert (row.steps, row.samples, row.computing) == (7, 448, 3.5)
+    handlers.query(query(0, 1, 2, total=Total(6, 384, 3.0)), now=0.0)  # overtaken
+    assert shown(handlers, 0.0).rows[0].steps >= 7
+
+
+def test_an_evaluation_lasts_until_the_worker_speaks_again() -> None:
+    handlers = job_of(1)
+    handlers.report(report(0, 1), now=0.0)
+    handlers.report(report(0, 1, doing=Doing.EVALUATING), now=5.0)
+    row = shown(handlers, 6.0).rows[0]
+    assert (row.doing, row.evaluating) == (Doing.EVALUATING, 5.0)
+    handlers.report(report(0, 2), now=8.0)
+    row = shown(handlers, 8.0).rows[0]
+    assert (row.doing, row.evaluating, row.past[-1].evaluating) == (Doing.TRAINING, None, 5.0)
+
+
+def test_a_job_ends_when_all_its_workers_have_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "server")
+    handlers = job_of(2)
+    for rank in (0, 1):
+        handlers.report(report(rank, 1), now=1.0)
+    handlers.report(report(0, 1, doing=Doing.ENDED), now=2.0)
+    assert shown(handlers, 2.0).ended is None
+    handlers.report(report(1, 1, doing=Doing.ENDED), now=3.0)
+    assert shown(handlers, 3.0).ended == 3.0
+    assert [line for line in caplog.messages if "has ended" in line] == [
+        "job a has ended: all 2 worker(s) have left | round 1 | 3.0 s"
+    ]
+
+
+def test_what_a_restart_has_lost_comes_back_from_the_workers() -> None:
+    """The job began 100 s before this server; the curve comes from the worker that evaluates."""
+    handlers = job_of(2, resumed=True)
+    handlers.report(report(1, 57, elapsed=100.0, total=Total(300, 19200, 90.0)), now=5.0)
+    snapshot = shown(handlers, 6.0)
+    assert (snapshot.began, snapshot.history_lost, snapshot.rows[1].samples) == (-95.0, True, 19200)
+    handlers.report(report(0, 57, elapsed=100.0, accuracies=((10, 20.0, 0.5), (40, 80.0, 0.8))), now=5.0)
+    handlers.report(report(0, 58, accuracy=0.7), now=10.0)
+    snapshot = shown(handlers, 10.0)
+    points = [(point.round, point.time - snapshot.began, point.accuracy) for point in snapshot.curve]
+    assert points == [(10, 20.0, 0.5), (40, 80.0, 0.8), (58, 105.0, 0.7)]
+    assert not snapshot.history_lost
+    assert snapshot.best is not None and snapshot.best.accuracy == 0.8
+
+
+def test_a_question_that_is_the_first_of_its_round_comes_after_a_step_of_it() -> None:
+    handlers = job_of(1)
+    handlers.report(report(0, 1), now=0.0)
+    handlers.query(query(0, 1, 1, 1.0), now=1.0)
+    handlers.query(query(0, 2, 1, 1.0), now=3.0)
+    row = shown(handlers, 3.0).rows[0]
+    assert (row.entered, row.since) == (2.0, 3.0)
 
 
 # ------------------------------------------------------------------------------------------------- the router
@@ -352,7 +515,8 @@ def test_the_router_tells_the_sender_of_a_failure_and_goes_on() -> None:
 def test_a_snapshot_holds_every_message_before_it() -> None:
     router = Router(Handlers(), clock=lambda: 1.0)
     router.ask(Reset("server-0", "a", 1, "journal", 0.5))
-    router.ask(query(0, 12, 1))
+    router.ask(query(0, 2, 1))
     snapshot = router.snapshot()
-    assert snapshot.round == 12
-    assert dict(snapshot.counts) == {"RESET": 1, "QUERY": 1, "SYNC": 1}
+    assert snapshot is not None
+    assert snapshot.round == 2
+    assert router.overview().counts == {"RESET": 1, "QUERY": 1, "SYNC": 1}

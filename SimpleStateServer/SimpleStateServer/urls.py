@@ -11,7 +11,7 @@ urlpatterns = [
     path("reset/", views.call),
     path("", views.index),
     path("status.json", views.status_json),
-    path("jobs/<str:job>/", views.job_page),
+    path("jobs/<str:job>/", views.index),
     path("jobs/<str:job>/status.json", views.status_json),
     path("metrics", views.metrics_text),
     path("healthz", views.healthz),

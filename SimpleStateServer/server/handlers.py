@@ -67,12 +67,12 @@ class Handlers:
         told = message.status
         if not row.step_times and told.computation_time:
             # A test step before the first round. 0 means: none was measured. Later reports repeat a known step.
-            row = dataclasses.replace(row, step_times=(told.computation_time,))
+            row = row._replace(step_times=(told.computation_time,))
         if told.local_iteration > row.local_iteration:
             row = row.stepping(told.local_iteration, None, message.samples or 0, now)
         if message.doing is not row.doing:
             evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
-            row = dataclasses.replace(row, doing=message.doing, evaluating=evaluating)
+            row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(row, message))
         if message.accuracies:
             began = now - (message.elapsed if message.elapsed is not None else now - job.began)
@@ -97,11 +97,11 @@ class Handlers:
         if told.local_iteration > row.local_iteration:
             row = row.stepping(told.local_iteration, told.computation_time, message.samples or 0, now)
             answered = row.action is Action.SYNC  # it stands for the rest of the round
-        elif not told.local_iteration and told.computation_time not in (None, 0.0, row.computation_time):
+        elif not told.local_iteration and told.computation_time and told.computation_time != row.computation_time:
             # A published worker asks before its first step as well, and tells how long its last one took.
             row = row.timed(told.computation_time)
         if row.doing is not Doing.TRAINING:
-            row = dataclasses.replace(row, doing=Doing.TRAINING)
+            row = row._replace(doing=Doing.TRAINING)
         row = self._in_total(row, message)
         if not answered:
             row = self._decided(job, row, now)
@@ -114,12 +114,7 @@ class Handlers:
     def snapshot(self, id: str | None, now: float) -> Snapshot | None:
         """One job at this moment, the latest where no id is given; None where there is none."""
         job = self.jobs.latest if id is None else self.jobs.get(id)
-        return job and snapshot(job, now)
-
-    def published_snapshot(self, now: float) -> Snapshot | None:
-        """The job that published workers share; the latest where there is none."""
-        job = self.jobs.published or self.jobs.latest
-        return job and snapshot(job, now)
+        return None if job is None else snapshot(job, now)
 
     def overview(self, now: float) -> Overview:
         """All jobs in short, and what was counted."""
@@ -159,8 +154,7 @@ class Handlers:
             job.began = min(job.began, now - message.elapsed)
         if message.accuracy is not None:
             job.curve.add(Point(row.round, now, message.accuracy))
-        return dataclasses.replace(
-            row,
+        return row._replace(
             heard=now,
             counted=True,
             device=message.device or row.device,

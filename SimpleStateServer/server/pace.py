@@ -54,7 +54,7 @@ class Pace:
     def note(self, before: Row, after: Row) -> None:
         """A worker's row was replaced."""
         now = after.heard
-        if now is None:
+        if now is None or (self.heard is not None and now < self.heard):  # it says nothing new
             return
         if not (self._resumed and before.heard is None):
             self._samples += after.samples - before.samples

@@ -48,11 +48,6 @@ class Router:
         with self._turn:
             return self._handlers.snapshot(job, self._clock())
 
-    def published_snapshot(self) -> Snapshot | None:
-        """The job that `GET /` shows as the published program does."""
-        with self._turn:
-            return self._handlers.published_snapshot(self._clock())
-
     def overview(self) -> Overview:
         """All jobs in short."""
         with self._turn:

@@ -1,4 +1,4 @@
-"""The state table: one immutable row a worker, and an index that finds the straggler without looking at every row.
+"""The state table: one immutable row a worker, and indexes that spare a decision the look at every row.
 
 Only the router changes a table, one message at a time. Rows are immutable: a reader is handed a tuple of them
 and may take as long as it likes. All times are seconds on the server's monotonic clock, given by the caller.
@@ -6,13 +6,16 @@ and may take as long as it likes. All times are seconds on the server's monotoni
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
+import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from server.messages import Action, Device, Doing, Total
 from server.pace import Pace
+from server.throughputs import Throughputs
+from server.tournament import OUT, Tournament
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from
 HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
@@ -26,8 +29,12 @@ SILENCE_STEPS = 10
 _NOWHERE = Device()
 
 
-@dataclass(frozen=True, slots=True)
-class PastRound:
+@functools.lru_cache(maxsize=1 << 14)  # it is asked for several times a message, and changes once
+def _median(step_times: tuple[float, ...]) -> float:
+    return statistics.median_low(step_times)
+
+
+class PastRound(NamedTuple):
     """What a worker did in a round that is over.
 
     Attributes:
@@ -55,9 +62,9 @@ class PastRound:
     way: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What is known of one worker.
+class Row(NamedTuple):
+    """What is known of one worker. Each message makes a few of these, and a tuple is made four times as fast as an
+    object of a frozen dataclass.
 
     Attributes:
         rank: k.
@@ -118,8 +125,7 @@ class Row:
         The lower median of the last steps: one outlier, such as the slow first step of a device, does not show, and a
         lasting change shows after three steps.
         """
-        times = self.step_times
-        return sorted(times)[(len(times) - 1) // 2] if times else None  # statistics.median_low takes twice as long
+        return _median(self.step_times) if self.step_times else None
 
     @property
     def reach_server_time(self) -> float:
@@ -149,8 +155,7 @@ class Row:
             )
             past = (*past, over)[-HISTORY_ROUNDS:]
             computed = min(computed, now - (self.synced or self.entered))
-        return dataclasses.replace(
-            self,
+        return self._replace(
             round=round,
             local_iteration=0,
             since=now,
@@ -167,8 +172,7 @@ class Row:
         if computation_time is not None:
             step_times = (*step_times, computation_time)[-STEP_TIME_WINDOW:]
         steps = local_iteration - self.local_iteration
-        return dataclasses.replace(
-            self,
+        return self._replace(
             local_iteration=local_iteration,
             step_times=step_times,
             since=now,
@@ -179,12 +183,11 @@ class Row:
 
     def timed(self, computation_time: float) -> Row:
         """This worker with the time of one more local step, whatever round that was in."""
-        return dataclasses.replace(self, step_times=(*self.step_times, computation_time)[-STEP_TIME_WINDOW:])
+        return self._replace(step_times=(*self.step_times, computation_time)[-STEP_TIME_WINDOW:])
 
     def in_total(self, total: Total) -> Row:
         """This worker with what it has done by its own count. A message that was overtaken takes nothing back."""
-        return dataclasses.replace(
-            self,
+        return self._replace(
             steps=max(self.steps, total.steps),
             samples=max(self.samples, total.samples),
             computing=max(self.computing, total.computing),
@@ -193,42 +196,7 @@ class Row:
     def answered(self, action: Action, reason: str, now: float) -> Row:
         """This worker after it was told what to do."""
         synced = now if action is Action.SYNC and self.synced is None else self.synced
-        return dataclasses.replace(self, action=action, last_action=action, reason=reason, synced=synced)
-
-
-class Slowest:
-    """A tournament over the workers' delays: its top is the slowest one, the lowest rank among equals.
-
-    A change costs one comparison for each level of the tree, so O(log N); the top costs nothing.
-    """
-
-    def __init__(self, delays: list[float]) -> None:
-        self._size = len(delays)
-        leaves = [(delay, -rank) for rank, delay in enumerate(delays)]
-        # Node i plays its children 2i and 2i+1 against each other; the leaves are the last `size` nodes.
-        self._nodes = [*leaves, *leaves]
-        for node in range(self._size - 1, 0, -1):
-            self._play(node)
-
-    def _play(self, node: int) -> None:
-        self._nodes[node] = max(self._nodes[2 * node], self._nodes[2 * node + 1])
-
-    def change(self, rank: int, delay: float) -> None:
-        """From now on the worker with this rank has this delay."""
-        node = self._size + rank
-        if self._nodes[node][0] == delay:
-            return
-        self._nodes[node] = (delay, -rank)
-        while (node := node // 2) > 0:
-            self._play(node)
-
-    @property
-    def rank(self) -> int:
-        """The slowest worker's."""
-        return -self._nodes[1][1]
-
-
-_NOT_COUNTED = -1.0  # below every delay, so that such a worker is never the slowest while another one is counted
+        return self._replace(action=action, last_action=action, reason=reason, synced=synced)
 
 
 class Table:
@@ -236,7 +204,7 @@ class Table:
 
     Args:
         num_workers: N; the ranks are 0 .. N-1.
-        delay: seconds by which the job's policy calls a worker slow.
+        delay: seconds by which the job's policy calls a worker slow; OUT where no decision counts on it.
         epsilon: the preprint's tolerance in seconds.
         started: when the job began.
         counted: whether decisions count on workers that were not heard yet. In a new job they do: everybody is in the
@@ -258,7 +226,9 @@ class Table:
         self.pace = Pace(started, resumed=not counted)
         self.rows = [Row(rank, counted=counted) for rank in range(num_workers)]
         self._delay = delay
-        self._slowest = Slowest([self._counted_delay(row) for row in self.rows])
+        self._delays = Tournament([self._counted_delay(row) for row in self.rows])
+        self._throughputs: Throughputs | None = None
+        self._looked_at = 0  # rank of the worker whose silence was looked at last
 
     def put(self, row: Row) -> None:
         """Replaces the row of its worker."""
@@ -266,27 +236,50 @@ class Table:
         self.pace.note(self.rows[row.rank], row)
         self.rows[row.rank] = row
         self.round = max(self.round, row.round)
-        self._slowest.change(row.rank, self._counted_delay(row))
+        delay = self._counted_delay(row)
+        if self._throughputs is not None:
+            self._throughputs.change(self._delays.delay(row.rank), delay)
+        self._delays.change(row.rank, delay)
 
     def _counted_delay(self, row: Row) -> float:
-        return self._delay(row) if row.counted else _NOT_COUNTED
+        return self._delay(row) if row.counted else OUT
 
     @property
     def slowest(self) -> Row:
         """The straggler: the counted worker with the largest delay, the lowest rank among equals."""
-        return self.rows[self._slowest.rank]
+        return self.rows[self._delays.slowest]
+
+    @property
+    def throughputs(self) -> Throughputs:
+        """Of all workers that count, where the policy's delay is in seconds a sample.
+
+        O(N) when it is asked for first; from then on it is kept up to date, which costs O(1) a row.
+        """
+        if self._throughputs is None:
+            self._throughputs = Throughputs(self._delays.delays)
+        return self._throughputs
 
     def silence(self, row: Row, now: float) -> float:
         """Seconds since the worker was last heard, or since the job began where it never was."""
         return now - (self.started if row.heard is None else row.heard)
 
     def stop_counting_on_the_silent(self, now: float) -> list[Row]:
-        """Takes stragglers that fell silent out of the decisions until they are heard again; returns their rows.
+        """Takes workers that fell silent out of the decisions until they are heard again; returns their rows.
 
-        Only the slowest worker is ever waited for, so only it is looked at: each silent worker costs O(log N) once.
+        The slowest is looked at each time, since others wait for it, and of all the others one, in turn: each has its
+        part in a mean. So a look costs O(1), and each silent worker O(log N) once. Who waits for the slowest has
+        nothing to say meanwhile: nobody is silent before the slowest would be.
         """
         silent = []
         while (row := self.slowest).counted and self.silence(row, now) > row.silence_limit:
-            silent.append(row)
-            self.put(dataclasses.replace(row, counted=False))
+            silent.append(self._stop_counting_on(row))
+        self._looked_at = (self._looked_at + 1) % len(self.rows)
+        row = self.rows[self._looked_at]
+        counts, silence = self._delays.delay(row.rank) != OUT, self.silence(row, now)
+        if counts and silence > row.silence_limit and silence > self.slowest.silence_limit:
+            silent.append(self._stop_counting_on(row))
         return silent
+
+    def _stop_counting_on(self, row: Row) -> Row:
+        self.put(row._replace(counted=False))
+        return row

@@ -59,19 +59,14 @@ def router() -> Router:
 
 
 @reading
-def index(request: HttpRequest) -> Answer:
-    """`GET /` as published, the state as JSON; a browser gets the status page of the latest job."""
-    if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
-        return _page(None)
-    body = app().published_answers.get("", lambda: _json(_published_state(router().published_snapshot())))
-    return Answer(200, body, JSON, {"Vary": "Accept"})
-
-
-@reading
-def job_page(request: HttpRequest, job: str) -> Answer:
-    """`GET /jobs/ID/`: the status page of one job."""
+def index(request: HttpRequest, job: str | None = None) -> Answer:
+    """`GET /` as published, the state as JSON; a browser gets the status page. Of the latest job, or of `/jobs/ID/`."""
     try:
-        return _page(job)
+        if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
+            before, after = _page_parts()
+            return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
+        body = app().published_answers.get(job, lambda: _json(_published_state(_snapshot(job))))
+        return Answer(200, body, JSON, {"Vary": "Accept"})
     except _NoSuchJob:
         return _no_such_job(job)
 
@@ -102,11 +97,6 @@ def _no_such_job(job: str | None) -> Answer:
     return error(f"there is no job {name} here, or not any more; / shows those that there are", 404)
 
 
-def _page(job: str | None) -> Answer:
-    before, after = _page_parts()
-    return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
-
-
 @functools.cache
 def _page_parts() -> tuple[bytes, bytes]:
     """The page is the same for all jobs, save the status in it."""
@@ -120,14 +110,14 @@ def _status(job: str | None) -> bytes:
     Raises:
         _NoSuchJob: `job` is not known.
     """
+    return app().kept_answers.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
 
-    def make() -> bytes:
-        snapshot = router().snapshot(job)
-        if job is not None and snapshot is None:
-            raise _NoSuchJob
-        return _json(status(snapshot, router().overview()))
 
-    return app().kept_answers.get(("status", job), make)
+def _snapshot(job: str | None) -> Snapshot | None:
+    snapshot = router().snapshot(job)
+    if job is not None and snapshot is None:
+        raise _NoSuchJob
+    return snapshot
 
 
 def _json(value: object) -> bytes:

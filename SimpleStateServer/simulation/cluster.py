@@ -45,6 +45,8 @@ class Algorithm(enum.Enum):
     BLOCKING = "blocking"  # ESync; waits for the answer to each message
     NON_BLOCKING = "non-blocking"  # ESync with delayed ACK (preprint, section 4.2); gives up a step at any moment
     BETWEEN_PASSES = "between passes"  # the same, but a step can only be given up after a pass
+    IN_STEP = "in step"  # SSGD that asks after each step, as Sync-Switch does; the answer changes nothing
+    RELEASING = "releasing"  # WBSP: nobody waits; SYNC releases a model, which the others take after their next step
 
 
 # Seconds to wait for an answer before the next step, from (step_s, round_trip_s, local steps in a round).

@@ -1,4 +1,4 @@
-"""The clusters of the two papers, as far as their published figures say what they were.
+"""The clusters of the two papers, as far as their published figures say what they were, and one with a slow link.
 
 Transmission. The preprint gives, for ResNet-18-v1 on 6 workers with batch 64: SSGD trains 45 samples/s at 31 MB/s of
 traffic; a step takes 3.5 s on a CPU and 0.03 s on a GPU. So one SSGD round takes 6 * 64 / 45 = 8.53 s. Without the
@@ -30,6 +30,12 @@ PREPRINT_SSGD_TRAFFIC = 31e6  # bytes/s
 
 JOURNAL_BATCH = 32
 JOURNAL_GPUS, JOURNAL_CPUS = 6, 6  # workers
+
+# The cluster with a slow link is this project's: LeNet-5, and one worker of four far away.
+LENET_BYTES = 246_824
+SLOW_LINK_BYTES_PER_S = 10e6 / 8  # 10 Mbit/s
+SLOW_LINK_LATENCY_S = 0.025  # one way
+SLOW_LINK_BATCH = 64
 
 
 def preprint_ssgd_round_s() -> float:
@@ -75,3 +81,20 @@ def journal_cluster(heterogeneity: float, round_trip_s: float = 0.0, noise: floa
     gpu = WorkerModel(gpu_step_s, transmission_s, round_trip_s, noise)
     cpu = dataclasses.replace(gpu, step_s=heterogeneity * gpu_step_s)
     return [gpu] * JOURNAL_GPUS + [cpu] * JOURNAL_CPUS
+
+
+def slow_link_cluster(step_s: float = 0.1, round_trip_s: float = 0.001, noise: float = 0.0) -> list[WorkerModel]:
+    """Four workers that compute equally fast: three at 1 Gb/s, and the last behind a link of 10 Mbit/s and 25 ms.
+
+    Args:
+        step_s: seconds of a local step.
+        round_trip_s: of the three's messages to the state server; the last one's take its link's latency on top.
+        noise: as in WorkerModel.
+    """
+    near = WorkerModel(step_s, LENET_BYTES / LINK_BYTES_PER_S, round_trip_s, noise)
+    far = dataclasses.replace(
+        near,
+        transmission_s=LENET_BYTES / SLOW_LINK_BYTES_PER_S + SLOW_LINK_LATENCY_S,
+        round_trip_s=round_trip_s + 2 * SLOW_LINK_LATENCY_S,
+    )
+    return [near] * 3 + [far]

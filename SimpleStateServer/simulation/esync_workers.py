@@ -1,4 +1,4 @@
-"""The workers of ESync, by the way in which they ask the state server."""
+"""The workers that ask the state server: ESync's, by the way in which they ask, and two that time the other rules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from server.messages import Action, Query, Report, Response, Status
 from simulation.workers import Worker
 
 JOB = "simulation"
+SAMPLES = 64  # of a local step, the same for all workers
 
 
 class BlockingWorker(Worker):
@@ -30,10 +31,39 @@ class BlockingWorker(Worker):
         """Sends its status."""
         status = Status(self.rank, self.steps, self.round, self.told_step_s(), self.transmission_s)
         self.around.send(
-            kind(f"worker-{self.rank}", JOB, status),
+            kind(f"worker-{self.rank}", JOB, status, samples=SAMPLES),
             self.model.round_trip_s,
             lambda response: None if self.is_silent else answered(response),
         )
+
+
+class InStepWorker(BlockingWorker):
+    """Does one step a round, whatever it is told: what Sync-Switch's rules are asked under BSP."""
+
+    def step_done(self) -> None:
+        """Asks, and pushes."""
+        self.tell(Query, lambda _: self.push())
+
+
+class ReleasingWorker(BlockingWorker):
+    """Asks after each step, and waits for nobody. A round is one release; it has no history, since no round has an end.
+
+    Who is told SYNC releases; the others find that after their next step, and go on in the round of the last release.
+    """
+
+    def step_done(self) -> None:
+        """Asks, releases if it is told to, and takes what was released."""
+        self.tell(Query, self._answered)
+
+    def _answered(self, response: Response) -> None:
+        server = self.around.aggregation
+        if response.action is Action.SYNC:
+            server.releases = max(server.releases, self.round)
+        if server.releases >= self.round:
+            self.round = min(server.releases, self.around.rounds)
+            self.enter()
+        else:
+            self.begin_step()
 
 
 class NonBlockingWorker(BlockingWorker):

@@ -9,7 +9,14 @@ from server.messages import Query, Report, Reset, Response
 
 from simulation.clock import VirtualClock
 from simulation.cluster import Algorithm, Outcome, Way, WorkerModel
-from simulation.esync_workers import JOB, BetweenPassesWorker, BlockingWorker, NonBlockingWorker
+from simulation.esync_workers import (
+    JOB,
+    BetweenPassesWorker,
+    BlockingWorker,
+    InStepWorker,
+    NonBlockingWorker,
+    ReleasingWorker,
+)
 from simulation.workers import Aggregation, Surroundings, Worker
 
 PREPRINT_EPSILON_S = 0.5
@@ -23,6 +30,8 @@ _WORKERS: dict[Algorithm, type[Worker]] = {
     Algorithm.BLOCKING: BlockingWorker,
     Algorithm.NON_BLOCKING: NonBlockingWorker,
     Algorithm.BETWEEN_PASSES: BetweenPassesWorker,
+    Algorithm.IN_STEP: InStepWorker,
+    Algorithm.RELEASING: ReleasingWorker,
 }
 
 

@@ -16,12 +16,17 @@ Send = Callable[[Report | Query, float, Callable[[Response], None]], None]
 
 
 class Aggregation:
-    """The parameter server of a synchronous job: when all updates have arrived, every worker pulls."""
+    """The parameter server of a synchronous job: when all updates have arrived, every worker pulls.
+
+    Attributes:
+        releases: models that were released, where an algorithm does that instead.
+    """
 
     def __init__(self, clock: VirtualClock, num_workers: int) -> None:
         self._clock = clock
         self._num_workers = num_workers
         self._arrived: list[Worker] = []
+        self.releases = 0
 
     def arrive(self, worker: Worker) -> None:
         """The worker's update is here."""

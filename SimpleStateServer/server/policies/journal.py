@@ -13,6 +13,8 @@ times: the others train until it has done its first step. And a straggler that i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from server.messages import Action
 from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
@@ -31,6 +33,16 @@ def decide(table: Table, rank: int, now: float) -> Decision:
         rank: of the asker.
         now: seconds on the clock of the table's times.
     """
+    return decide_until(table, rank, now, lambda asker, straggler, what: sync(what))
+
+
+def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Row, str], Decision]) -> Decision:
+    """The rule, but for what follows when the straggler has done its step in this round, or was told to aggregate.
+
+    Args:
+        table: as in `decide`, and so are `rank` and `now`.
+        stepped: answers the asker then, from (asker, straggler, which of the two it was, in words).
+    """
     asker, straggler = table.rows[rank], table.slowest
     if asker.local_iteration == 0:
         return train("no local step in this round yet")
@@ -41,17 +53,25 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     if asker.round < straggler.round:
         return sync(f"straggler {straggler.rank} is in round {straggler.round} already")
     if straggler.local_iteration >= 1:
-        return sync(f"straggler {straggler.rank} has done a step in this round")
+        return stepped(asker, straggler, f"straggler {straggler.rank} has done a step in this round")
     if straggler.action is Action.SYNC:
-        return sync(f"straggler {straggler.rank} was told to aggregate")
+        return stepped(asker, straggler, f"straggler {straggler.rank} was told to aggregate")
     if straggler.since is None or straggler.step_time is None:
         return train(f"the step time of worker {straggler.rank} is not known yet")
-    left = straggler.since + delay(straggler) - now
+    return while_one_fits(asker, straggler.since + delay(straggler) - now, f"straggler {straggler.rank}")
+
+
+def while_one_fits(asker: Row, left: float, who: str) -> Decision:
+    """Another step, unless its update would come later than what the others wait for.
+
+    Args:
+        asker: its row.
+        left: seconds until what is waited for is due.
+        who: is due, in words.
+    """
     if delay(asker) > left:
-        return sync(
-            f"another step would take {delay(asker):.3g} s, and straggler {straggler.rank} is due in {left:.3g} s"
-        )
-    return train(f"straggler {straggler.rank} is due in {left:.3g} s, another step takes {delay(asker):.3g} s")
+        return sync(f"another step would take {delay(asker):.3g} s, and {who} is due in {left:.3g} s")
+    return train(f"{who} is due in {left:.3g} s, another step takes {delay(asker):.3g} s")
 
 
 WATCH = Watch("ESync", "balances the reach-server time", Sync.AGGREGATES, mark_slowest("straggler"))

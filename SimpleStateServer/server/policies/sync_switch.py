@@ -19,48 +19,40 @@ always more than one standard deviation below their mean, however small that is.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 
 from server.messages import Action
-from server.policies.journal import delay
 from server.policies.policy import Decision, Marks, Policy, Sync, Watch, mark_nobody, sync, train
 from server.state import STEP_TIME_WINDOW, Row, Table
+from server.throughputs import Throughputs, throughput
+from server.tournament import OUT
 
-MARGIN = 0.1  # of the mean
-
-
-def throughput(row: Row) -> float | None:
-    """Samples per second of computing and exchanging; None while the window is not full."""
-    if len(row.step_times) < STEP_TIME_WINDOW or not row.steps or not row.step_time:
-        return None
-    return row.samples / row.steps / delay(row)
+MARGIN = Fraction(1, 10)  # of the mean
 
 
-def stragglers(rows: Sequence[Row], left_out: Collection[int] = ()) -> dict[int, str]:
-    """The stragglers by rank, with the reason in words; none while one of the throughputs is not known. O(N).
+def delay(row: Row) -> float:
+    """Seconds of computing and exchanging a sample; infinite while the window is not full."""
+    step_time = row.step_time
+    if len(row.step_times) < STEP_TIME_WINDOW or not step_time or not row.steps or not row.samples:
+        return math.inf
+    return (step_time + row.transmission_time) * row.steps / row.samples
 
-    Args:
-        rows: all, by rank.
-        left_out: ranks that do not count.
-    """
-    known: dict[int, float] = {}
-    for row in rows:
-        if row.counted and row.rank not in left_out:
-            value = throughput(row)
-            if value is None:
-                return {}
-            known[row.rank] = value
-    if not known:
-        return {}
-    mean, deviation = statistics.fmean(known.values()), statistics.pstdev(known.values())
-    # With half of the workers slow, all are one deviation from the mean and none is a straggler; not even by rounding.
-    limit = min(mean - (1 + 1e-9) * deviation, (1 - MARGIN) * mean)
-    return {
-        rank: f"worker {rank} is a straggler: {value:.4g} samples/s, the mean is {mean:.4g} +- {deviation:.3g}"
-        for rank, value in known.items()
-        if value < limit
-    }
+
+def elastic_delay(row: Row) -> float:
+    """The same, but for a worker that is left out: it does not step any more, and would hide others behind it."""
+    return OUT if row.action is Action.TRAIN else delay(row)
+
+
+def _is_straggler(seconds: float, all_of_them: Throughputs) -> bool:
+    """Whether a worker that takes so many seconds a sample is a straggler; none is while a throughput is not known."""
+    return all_of_them.are_known and all_of_them.mean_is_far_above(seconds, MARGIN)
+
+
+def _compared(seconds: float, all_of_them: Throughputs) -> str:
+    """A worker's throughput beside those of all, in words."""
+    return f"{throughput(seconds):.4g} samples/s, the mean is {all_of_them.mean:.4g} +- {all_of_them.deviation:.3g}"
 
 
 def none(table: Table, rank: int, now: float) -> Decision:
@@ -69,48 +61,72 @@ def none(table: Table, rank: int, now: float) -> Decision:
 
 
 def greedy(table: Table, rank: int, now: float) -> Decision:
-    """Nobody stays in step while there is a straggler.
+    """Nobody stays in step while there is a straggler. If there is any, then the slowest worker is one.
 
     Args:
         table: the state table; the asker's row holds what it has just told.
         rank: of the asker.
         now: not used: the window is of steps, not of seconds.
     """
-    for reason in stragglers(table.rows).values():
-        return train(reason)
-    return sync("no straggler")
+    slowest, all_of_them = table.slowest, table.throughputs
+    if not all_of_them.are_known:
+        return sync(f"no straggler is known: the throughput of worker {slowest.rank} is not known yet")
+    compared = _compared(delay(slowest), all_of_them)
+    if _is_straggler(delay(slowest), all_of_them):
+        return train(f"worker {slowest.rank} is a straggler: {compared}")
+    return sync(f"no straggler: worker {slowest.rank} is the slowest with {compared}")
 
 
 def elastic(table: Table, rank: int, now: float) -> Decision:
-    """All but a straggler stay in step. Arguments as in `greedy`.
+    """All but a straggler stay in step. Arguments as in `greedy`."""
+    asker, all_of_them = table.rows[rank], table.throughputs
+    if elastic_delay(asker) == OUT:  # asks once more in a round for which it was left out: it counts itself
+        all_of_them = all_of_them.including(delay(asker))
+    if not all_of_them.are_known:
+        unknown = asker if delay(asker) == math.inf else table.slowest
+        return sync(f"no straggler is known: the throughput of worker {unknown.rank} is not known yet")
+    compared = _compared(delay(asker), all_of_them)
+    if _is_straggler(delay(asker), all_of_them):
+        return train(f"worker {rank} is a straggler: {compared}")
+    return sync(f"worker {rank} is no straggler: {compared}")
 
-    One that was left out does not step any more; it would hide others behind its last throughput.
+
+def _mark_stragglers(of_row: Callable[[Row], float]) -> Marks:
+    """Marks the stragglers among the workers that count, and who is left out already.
+
+    Args:
+        of_row: the policy's delay.
     """
-    left_out = {row.rank for row in table.rows if row.action is Action.TRAIN and row.rank != rank}
-    reason = stragglers(table.rows, left_out).get(rank)
-    return train(reason) if reason else sync("is no straggler")
 
+    def marks(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
+        delays = {row.rank: of_row(row) for row in rows if row.counted}
+        all_of_them = Throughputs(delays.values())
+        return {rank: "straggler" for rank, each in delays.items() if each == OUT or _is_straggler(each, all_of_them)}
 
-def mark_stragglers(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
-    """Marks the stragglers."""
-    return dict.fromkeys(stragglers(rows), "straggler")
-
-
-def mark_left_out(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
-    """Marks those that are left out, and those of the others that would be."""
-    left_out = {row.rank for row in rows if row.counted and row.action is Action.TRAIN}
-    return dict.fromkeys([*left_out, *stragglers(rows, left_out)], "straggler")
+    return marks
 
 
 def _policy(
-    name: str, decide: Callable[[Table, int, float], Decision], caption: str, marks: Marks, leaves_out: bool = False
+    name: str,
+    decide: Callable[[Table, int, float], Decision],
+    caption: str,
+    of_row: Callable[[Row], float],
+    marks: Marks,
+    leaves_out: bool = False,
 ) -> Policy:
     watch = Watch("Sync-Switch", caption, Sync.STAYS_IN_STEP, marks, leaves_out)
-    return Policy(f"sync-switch-{name}", delay, decide, watch)
+    return Policy(f"sync-switch-{name}", of_row, decide, watch)
 
 
 SYNC_SWITCH_POLICIES = (
-    _policy("none", none, "waits for a straggler under BSP", mark_nobody),
-    _policy("greedy", greedy, "goes over to ASP while there is a straggler", mark_stragglers),
-    _policy("elastic", elastic, "leaves a straggler out under BSP", mark_left_out, leaves_out=True),
+    _policy("none", none, "waits for a straggler under BSP", delay, mark_nobody),
+    _policy("greedy", greedy, "goes over to ASP while there is a straggler", delay, _mark_stragglers(delay)),
+    _policy(
+        "elastic",
+        elastic,
+        "leaves a straggler out under BSP",
+        elastic_delay,
+        _mark_stragglers(elastic_delay),
+        leaves_out=True,
+    ),
 )

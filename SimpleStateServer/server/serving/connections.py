@@ -1,0 +1,86 @@
+"""Which connections are open, by address, the one that was silent for longest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client import Counter, Gauge
+
+from server.serving.limits import Limits
+
+
+class Closable(Protocol):
+    """A connection, as far as this module is concerned."""
+
+    address: str
+
+    def close(self) -> None:
+        """Ends it at once."""
+
+
+class Connections:
+    """Keeps their number within the limits, by closing others for a new one.
+
+    So whoever opens thousands and leaves them loses them again, and a worker that has just spoken keeps its own.
+
+    Args:
+        limits: what is allowed.
+        number: shows how many there are.
+        closed: counts those that were closed, by reason.
+    """
+
+    def __init__(self, limits: Limits, number: Gauge, closed: Counter) -> None:
+        self._limits = limits
+        self._by_address: dict[str, dict[Closable, None]] = {}  # in the order in which they last spoke
+        self._number = 0
+        self._gauge = number
+        self._closed = closed
+
+    def __iter__(self) -> Iterator[Closable]:
+        return (connection for of_address in list(self._by_address.values()) for connection in list(of_address))
+
+    def __len__(self) -> int:
+        return self._number
+
+    def add(self, connection: Closable) -> None:
+        """A new one has come; another one goes where there are too many."""
+        of_address = self._by_address.setdefault(connection.address, {})
+        of_address[connection] = None
+        self._count(+1)
+        if len(of_address) > self._limits.connections_per_address:
+            self.close(next(iter(of_address)), "too many from its address")
+        elif self._number > self._limits.connections:
+            self.close_one("too many")
+
+    def spoke(self, connection: Closable) -> None:
+        """It has sent a whole request."""
+        of_address = self._by_address[connection.address]
+        del of_address[connection]
+        of_address[connection] = None
+
+    def close_one(self, why: str) -> None:
+        """Ends the one that was silent for longest, of the address with the most."""
+        if self._by_address:
+            most = max(self._by_address.values(), key=lambda of_address: len(of_address))
+            self.close(next(iter(most)), why)
+
+    def close(self, connection: Closable, why: str) -> None:
+        """Ends one."""
+        self._closed.labels(why).inc()
+        self.remove(connection)
+        connection.close()
+
+    def remove(self, connection: Closable) -> None:
+        """It has ended. May be said twice."""
+        of_address = self._by_address.get(connection.address, {})
+        if connection not in of_address:
+            return
+        del of_address[connection]
+        if not of_address:
+            del self._by_address[connection.address]
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self._number += change
+        self._gauge.set(self._number)

@@ -1,0 +1,107 @@
+"""Runs the loop: one process, one thread, all connections."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import uvloop
+from django.apps import apps
+
+from server.answers import Answer, error
+from server.serving.connections import Connections
+from server.serving.django import DjangoAnswers
+from server.serving.limits import Limits
+from server.serving.protocol import Connection, Service
+from server.serving.request import Request
+
+BACKLOG = 4096  # connections that wait to be accepted: a whole cluster may start at the same moment
+ACCEPTED_A_TURN = 64
+SWEEP_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+def serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+    """Answers requests until SIGTERM or SIGINT comes. Nothing is kept; a worker sends an unanswered message again.
+
+    Args:
+        ready: called when connections are taken.
+    """
+    uvloop.run(_serve(listener, limits, ready))
+
+
+async def _serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+    service = make_service(listener, limits)
+    listener.setblocking(False)
+    listener.listen(BACKLOG)
+    loop.add_reader(listener, _accept, listener, service, loop)
+    ready()
+    sweeping = loop.create_task(_sweep(service, loop))
+    await over.wait()
+    sweeping.cancel()
+    loop.remove_reader(listener)
+    for connection in service.connections:
+        connection.close()
+
+
+def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+    """Takes connections that wait. uvloop's own server takes one a turn: on a busy server, 200 waited for 2 s."""
+    for _ in range(ACCEPTED_A_TURN):
+        try:
+            client, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as problem:  # no file descriptor is left, say
+            log.error("cannot accept a connection: %s", problem)
+            service.connections.close_one("no room")
+            return
+        client.setblocking(False)
+        task = loop.create_task(loop.connect_accepted_socket(lambda: Connection(service, loop), client))
+        service.accepting.add(task)
+        task.add_done_callback(service.accepting.discard)
+
+
+def make_service(listener: socket.socket, limits: Limits) -> Service:
+    """Binds the loop to this process's receiver and to Django."""
+    app = apps.get_app_config("server")
+    receiver, django = app.receiver, DjangoAnswers(listener.getsockname()[:2])
+    calls = {path.encode(): path for path in receiver.paths}
+
+    def answer(request: Request) -> Answer:
+        path = calls.get(request.target)
+        if path is not None and request.method == "POST":
+            return receiver.post(path, request.headers, request.body, request.address)
+        try:
+            return django(request)
+        except Exception:
+            log.exception("%s %r failed", request.method, request.target[:200])
+            return error("the state server failed on this request; its log says why", 500)
+
+    def refused(address: str, answer: Answer) -> None:
+        app.traffic.answered("", answer.status, 0.0)
+        app.refusals.note(address, "a request", answer)
+
+    connections = Connections(limits, app.traffic.connections, app.traffic.connections_closed)
+    return Service(limits, connections, answer, refused)
+
+
+async def _sweep(service: Service, loop: asyncio.AbstractEventLoop) -> None:
+    """Closes what is overdue, and keeps the date."""
+    while True:
+        service.date = email.utils.formatdate(time.time(), usegmt=True)
+        now = loop.time()
+        for connection in service.connections:
+            assert isinstance(connection, Connection)
+            if why := connection.overdue(now):
+                service.connections.close(connection, why)
+        await asyncio.sleep(SWEEP_S)

@@ -1,0 +1,231 @@
+"""One connection: bytes -> requests, one at a time -> answers. HTTP itself is read by httptools (Node's parser)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import httptools
+
+from server.answers import Answer, error
+from server.serving.connections import Connections
+from server.serving.limits import Limits
+from server.serving.request import Request, answer_bytes
+
+LINGER_BYTES = 1 << 20  # that are thrown away so that a sender of too much can still read why
+
+
+class Service:
+    """What all connections share.
+
+    Args:
+        limits: bounds of requests and connections.
+        connections: those that are open.
+        answer: answers a request.
+        refused: told of each request that was refused before there was a whole one.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        connections: Connections,
+        answer: Callable[[Request], Answer],
+        refused: Callable[[str, Answer], None],
+    ) -> None:
+        self.limits = limits
+        self.connections = connections
+        self.answer = answer
+        self.refused = refused
+        self.date = ""  # of now, for the answers' heads
+        self.accepting: set[asyncio.Task[Any]] = set()  # connections that are being set up; a loop keeps none itself
+
+
+class Connection(asyncio.Protocol):
+    """Reads requests, has them answered in order, one each time that its turn comes, and watches the bounds."""
+
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._loop = loop
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self.address = ""
+        self._request = Request("")
+        self._waiting: deque[Request] = deque()  # whole requests of a sender that does not wait for answers
+        self._body: list[bytes] = []
+        self._body_bytes = self._headers = 0
+        self._head_bytes = 0  # of the target and of headers that are complete
+        self._received_in_head = 0  # of a head that is not complete
+        self._in_head = True
+        self._refusal: Answer | None = None
+        self._lingering = 0
+        self._can_write = True
+        # Since when a request is on its way, or an answer is not taken; None while neither is.
+        self._due_since: float | None = None
+        self._silent_since = 0.0
+
+    # ----------------------------------------------------------------------------------- of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "?"
+        self._silent_since = self._loop.time()
+        self._service.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It has gone, and what it had not sent completely with it."""
+        self._service.connections.remove(self)
+        self._transport = None
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of a request, or of several."""
+        if self._refusal is not None:
+            self._throw_away(len(data))
+            return
+        if self._in_head:
+            self._received_in_head += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(error("this server speaks HTTP/1.1 and nothing else", 400))
+        except httptools.HttpParserError as problem:
+            # An exception of a callback of ours comes as one of the parser's.
+            self._refuse(self._refusal or error(f"this is no HTTP request: {problem}", 400))
+        if self._in_head and self._received_in_head > self._service.limits.head_bytes:
+            self._head_too_large()
+        if self._waiting:
+            self._next()
+
+    def eof_received(self) -> bool:
+        """The sender has sent all; answers that are under way still go out, then the connection closes."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client does not take its answers: nothing more is answered until it does."""
+        self._can_write = False
+        self._due_since = self._due_since or self._loop.time()
+
+    def resume_writing(self) -> None:
+        """It has taken them."""
+        self._can_write = True
+        if self._waiting:
+            self._next()
+        else:
+            self._due_since = None
+
+    # -------------------------------------------------------------------------------------- of the parser
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._request = Request(self.address)
+        self._body, self._body_bytes, self._headers, self._head_bytes = [], 0, 0, 0
+        self._due_since = self._loop.time()
+
+    def on_url(self, url: bytes) -> None:
+        """The target, or a piece of it."""
+        self._request.target += url
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._headers += 1
+        if self._headers > self._service.limits.headers:
+            self._refuse(error(f"there are more than {self._service.limits.headers} headers", 431))
+            raise ValueError("too many headers")
+        self._head_bytes += len(name) + len(value)
+        key, text, headers = name.decode("latin-1").lower(), value.decode("latin-1"), self._request.headers
+        headers[key] = f"{headers[key]},{text}" if key in headers else text
+
+    def on_headers_complete(self) -> None:
+        """The head is here: what is refused for it is refused now."""
+        self._in_head, self._received_in_head = False, 0
+        if self._head_bytes > self._service.limits.head_bytes:
+            self._head_too_large()
+            raise ValueError("head too large")
+        self._request.method = self._parser.get_method().decode("latin-1")
+        headers = self._request.headers
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._service.limits.body_bytes:
+            self._too_large()
+        if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        if self._body_bytes > self._service.limits.body_bytes:  # of one in chunks, which says no length
+            self._too_large()
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """The whole request is here."""
+        self._request.body = b"".join(self._body)
+        self._request.keeps_alive = self._parser.should_keep_alive()
+        self._waiting.append(self._request)
+        self._in_head = True
+        self._due_since = None
+
+    # ------------------------------------------------------------------------------------------- answers
+
+    def _next(self) -> None:
+        """Answers one request. The next one of this connection has to wait for all others' turns."""
+        if self._transport is None or not self._waiting or not self._can_write:
+            return
+        request = self._waiting.popleft()
+        self._silent_since = self._loop.time()
+        self._service.connections.spoke(self)
+        answer = self._service.answer(request)
+        keeps_alive = request.keeps_alive and answer.headers.get("Connection") != "close"
+        self._transport.write(answer_bytes(answer, self._service.date, keeps_alive, request.method != "HEAD"))
+        if not keeps_alive:
+            self._waiting.clear()
+            self._transport.close()
+        elif self._waiting:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._next)
+        else:
+            self._transport.resume_reading()
+
+    def _head_too_large(self) -> None:
+        self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
+
+    def _too_large(self) -> None:
+        limit = self._service.limits.body_bytes
+        self._refuse(error(f"the body is larger than {limit} bytes", 413))
+        raise ValueError("too large")
+
+    def _refuse(self, answer: Answer) -> None:
+        """Says why, and ends the connection as soon as the sender can have read it."""
+        if self._refusal is not None or self._transport is None:
+            return
+        self._refusal = answer
+        self._due_since = self._loop.time()
+        self._service.refused(self.address, answer)
+        self._waiting.clear()
+        self._transport.write(answer_bytes(answer, self._service.date, keeps_alive=False))
+        # Closed with bytes unread, the connection would be reset, and the answer lost with it.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _throw_away(self, num_bytes: int) -> None:
+        self._lingering += num_bytes
+        if self._lingering > LINGER_BYTES:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def overdue(self, now: float) -> str:
+        """Why this connection has to be closed, in a few words; empty if it may stay."""
+        limits = self._service.limits
+        if self._refusal is not None:
+            return "refused" if now - (self._due_since or 0.0) > 1.0 else ""
+        if self._due_since is not None:
+            return "request not complete in time" if now - self._due_since > limits.request_s else ""
+        return "idle" if now - self._silent_since > limits.idle_s else ""

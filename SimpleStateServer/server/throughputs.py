@@ -1,0 +1,98 @@
+"""Mean and standard deviation of the workers' throughputs, kept as they change: O(1) a change, O(1) a comparison.
+
+Sums of floats would drift as terms come and go. So a throughput is a whole number of 2**-64 samples/s, and count, sum
+and sum of squares are Python's integers, which never round: whatever came before, they are those of the workers that
+count now, to the bit. A float from 2**-11 samples/s on is such a whole number itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+
+_ONE = 2**64  # 1 sample/s
+_LARGEST = 1e15  # samples/s; keeps a step time of nearly nothing from becoming infinitely many
+
+
+def throughput(delay: float) -> float:
+    """Samples/s at so many seconds a sample."""
+    return min(1 / delay, _LARGEST) if delay > 0 else _LARGEST
+
+
+class Throughputs:
+    """Those of some workers, each given as its delay: seconds a sample.
+
+    Args:
+        delays: infinite where a worker counts but its throughput is not known; negative where it does not count.
+    """
+
+    def __init__(self, delays: Iterable[float] = ()) -> None:
+        self._known = 0
+        self._unknown = 0
+        self._sum = 0
+        self._sum_of_squares = 0
+        for delay in delays:
+            self._count(delay, 1)
+
+    def change(self, before: float, after: float) -> None:
+        """A worker with the delay `before` has the delay `after` from now on."""
+        if before != after:
+            self._count(before, -1)
+            self._count(after, 1)
+
+    def including(self, delay: float) -> Throughputs:
+        """These and that of one more worker."""
+        all_of_them = copy.copy(self)
+        all_of_them._count(delay, 1)
+        return all_of_them
+
+    @property
+    def are_known(self) -> bool:
+        """Whether there are any, and the throughput of each worker that counts is known."""
+        return self._known > 0 and not self._unknown
+
+    def mean_is_far_above(self, delay: float, margin: Fraction) -> bool:
+        """Whether a throughput is below the mean by more than one standard deviation, and by more than a share of it.
+
+        With n throughputs v, S their sum and Q that of their squares: n^2 times the variance is n Q - S^2, so that
+        S - n v > sqrt(n Q - S^2) needs no division and no root.
+
+        Args:
+            delay: of the worker that is compared.
+            margin: share of the mean.
+        """
+        below = self._sum - self._known * _whole(delay)  # n times the distance to the mean
+        return below * margin.denominator > margin.numerator * self._sum and below * below > self._spread
+
+    @property
+    def mean(self) -> float:
+        """In samples/s; 0 where none is known."""
+        return self._sum / (self._known * _ONE) if self._known else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation in samples/s; 0 where none is known."""
+        return math.isqrt(self._spread) / (self._known * _ONE) if self._known else 0.0
+
+    @property
+    def _spread(self) -> int:
+        """n^2 times the variance."""
+        return self._known * self._sum_of_squares - self._sum * self._sum
+
+    def _count(self, delay: float, times: int) -> None:
+        if delay < 0:
+            return
+        if delay == math.inf:
+            self._unknown += times
+            return
+        value = _whole(delay)
+        self._known += times
+        self._sum += times * value
+        self._sum_of_squares += times * value * value
+
+
+def _whole(delay: float) -> int:
+    """The throughput at this delay in units of 2**-64 samples/s."""
+    return int(throughput(delay) * _ONE)

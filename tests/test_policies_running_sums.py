@@ -1,0 +1,253 @@
+"""Greedy and elastic keep sums as rows come; they must decide as the published rule does, computed from all rows.
+
+The rule here is written with fractions, from the paper: a straggler's throughput is below the mean of the workers by
+more than one standard deviation, and (this project's margin) by more than a tenth of it.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server.handlers import Handlers
+from server.messages import Action, Query, Report, Reset, Status
+from server.policies import POLICIES
+from server.policies.sync_switch import delay
+from server.state import STEP_TIME_WINDOW, Row, Table
+from server.throughputs import Throughputs, throughput
+
+TRAIN, SYNC = Action.TRAIN, Action.SYNC
+GREEDY, ELASTIC = "sync-switch-greedy", "sync-switch-elastic"
+
+
+def below_the_limit(values: dict[int, Fraction | None]) -> set[int]:
+    """The published rule: who is a straggler, by the throughputs of all who count; None: not known yet."""
+    known = {rank: value for rank, value in values.items() if value is not None}
+    if len(known) < len(values) or not known:
+        return set()
+    mean = sum(known.values()) / len(known)
+    variance = sum((value - mean) ** 2 for value in known.values()) / len(known)
+    return {
+        rank
+        for rank, value in known.items()
+        if mean > value and (mean - value) ** 2 > variance and value < mean * Fraction(9, 10)
+    }
+
+
+def samples_per_s(row: Row) -> Fraction | None:
+    """None while the window of step times is not full."""
+    seconds = delay(row)
+    return Fraction(1 / seconds) if len(row.step_times) == STEP_TIME_WINDOW else None
+
+
+def published(policy: str, rows: list[Row], rank: int) -> Action:
+    """What the rule tells worker `rank`, from all rows."""
+    counted = [row for row in rows if row.counted]
+    if policy == ELASTIC:
+        counted = [row for row in counted if row.action is not TRAIN or row.rank == rank]
+    stragglers = below_the_limit({row.rank: samples_per_s(row) for row in counted})
+    return TRAIN if (stragglers if policy == GREEDY else rank in stragglers) else SYNC
+
+
+# Few values, so that ties and nearly equal workers come often; 0.05 and 0.1 s are far apart.
+some_seconds = st.sampled_from([0.05, 0.05, 0.05, 0.0525, 0.06, 0.1, 0.3]) | st.floats(1e-3, 10.0)
+
+
+@st.composite
+def some_rows(draw: st.DrawFn, num_workers: int) -> Row:
+    return Row(
+        draw(st.integers(0, num_workers - 1)),
+        step_times=(draw(some_seconds),) * draw(st.sampled_from([STEP_TIME_WINDOW] * 9 + [0, 4])),
+        transmission_time=draw(st.sampled_from([0.0, 0.01, 0.07])),
+        steps=draw(st.integers(1, 3)),
+        samples=draw(st.sampled_from([32, 64, 64, 128])),
+        counted=draw(st.sampled_from([True] * 5 + [False])),
+        action=draw(st.sampled_from([None, None, SYNC, SYNC, TRAIN])),
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[int, list[Row]]:
+    num_workers = draw(st.integers(1, 6))
+    return num_workers, draw(st.lists(some_rows(num_workers), max_size=40))
+
+
+@pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
+@settings(max_examples=200, deadline=None)
+@given(history=histories(), since_row=st.integers(0, 20))
+def test_whatever_rows_came_the_running_sums_decide_as_the_published_rule(
+    policy: str, history: tuple[int, list[Row]], since_row: int
+) -> None:
+    num_workers, rows = history
+    table = Table(num_workers, POLICIES[policy].delay)
+    everybody = [Row(rank, step_times=(0.05,) * STEP_TIME_WINDOW, steps=1, samples=64) for rank in range(num_workers)]
+    for number, row in enumerate([*everybody, *rows]):
+        table.put(row)
+        if number < since_row:
+            continue  # the sums are made of what is there by then
+        for asker in table.rows:
+            if asker.counted:  # who asks was just heard
+                decision = POLICIES[policy].decide(table, asker.rank, 0.0)
+                assert decision.action is published(policy, table.rows, asker.rank)
+                assert decision.reason
+    assert vars(table.throughputs) == vars(Throughputs(map(table._delays.delay, range(num_workers))))
+
+
+@pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
+@settings(max_examples=100, deadline=None)
+@given(history=histories())
+def test_who_is_marked_is_who_would_be_told_so(policy: str, history: tuple[int, list[Row]]) -> None:
+    num_workers, rows = history
+    table = Table(num_workers, POLICIES[policy].delay)
+    for row in rows:
+        table.put(row)
+    marked = set(POLICIES[policy].watch.marks(table.rows, table.slowest.rank))
+    counted = [row for row in table.rows if row.counted]
+    left_out = {row.rank for row in counted if policy == ELASTIC and row.action is TRAIN}
+    others = {row.rank: samples_per_s(row) for row in counted if row.rank not in left_out}
+    assert marked == left_out | below_the_limit(others)
+
+
+class RecordingHandlers(Handlers):
+    """Compares each new decision with the rule, on the rows as they were when it was made."""
+
+    def _decided(self, job, row, now):  # type: ignore[no-untyped-def]
+        decided = super()._decided(job, row, now)
+        assert decided.action is published(job.settings.policy, job.table.rows, row.rank)
+        return decided
+
+
+@pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
+@settings(max_examples=60, deadline=None)
+@given(
+    num_workers=st.integers(1, 5),
+    said=st.lists(
+        st.tuples(
+            st.integers(0, 4),  # who
+            st.sampled_from(["QUERY", "QUERY", "QUERY", "again", "another step", "REPORT"]),
+            some_seconds,
+            st.sampled_from([0.1, 0.1, 0.1, 40.0]),  # after so many seconds
+        ),
+        max_size=80,
+    ),
+)
+def test_through_messages_each_decision_is_the_published_rules(
+    policy: str, num_workers: int, said: list[tuple[int, str, float, float]]
+) -> None:
+    handlers, now = RecordingHandlers(), 0.0
+    handlers.reset(Reset("w", "a", num_workers, policy, 0.5), now)
+    rounds, steps = [1] * num_workers, [0] * num_workers
+    for rank, what, seconds, later in said:
+        rank, now = rank % num_workers, now + later
+        if what == "QUERY":
+            rounds[rank], steps[rank] = rounds[rank] + 1, 1
+        elif what == "another step":
+            steps[rank] += 1
+        status = Status(rank, steps[rank], rounds[rank], seconds, 0.0)
+        if what == "REPORT":
+            handlers.report(Report("w", "a", status, samples=64), now)
+        else:
+            handlers.query(Query("w", "a", status, samples=64), now)
+
+
+def test_sums_are_exact_however_many_terms_come_and_go() -> None:
+    """1e6 samples/s that are taken out again leave nothing behind; with floats they would."""
+    sums = Throughputs([0.05, 1 / 3])
+    before = vars(sums).copy()
+    for _ in range(1000):
+        sums.change(0.05, 1e-6)
+        sums.change(1e-6, 0.05)
+    assert vars(sums) == before
+    assert sums.mean == pytest.approx((20 + 3) / 2)
+    assert sums.deviation == pytest.approx((20 - 3) / 2)
+
+
+def test_a_throughput_has_an_upper_bound() -> None:
+    assert throughput(5e-324) == throughput(0.0) == 1e15
+    assert throughput(0.5) == 2.0
+
+
+# --------------------------------------------------------------------------------------------------- silent workers
+
+
+class Job:
+    """A job whose workers do a step of 64 samples each second of virtual time."""
+
+    def __init__(self, policy: str, num_workers: int) -> None:
+        self.handlers = Handlers()
+        self.handlers.reset(Reset("w", "a", num_workers, policy, 0.5), 0.0)
+        self.round = 0
+
+    def step(self, seconds: dict[int, float]) -> dict[int, Action | None]:
+        """All who are named do a step of so many seconds, and ask."""
+        self.round += 1
+        return {
+            rank: self.handlers.query(
+                Query("w", "a", Status(rank, 1, self.round, each), samples=64), float(self.round)
+            ).action
+            for rank, each in seconds.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"), [(GREEDY, {0: TRAIN, 1: TRAIN, 2: TRAIN}), (ELASTIC, {0: SYNC, 1: SYNC, 2: TRAIN})]
+)
+def test_a_worker_that_never_came_does_not_hide_a_straggler_for_ever(policy: str, told: dict[int, Action]) -> None:
+    job = Job(policy, 4)
+    while_waited_for = [job.step({0: 0.05, 1: 0.05, 2: 0.2}) for _ in range(30)]
+    assert all(set(answers.values()) == {SYNC} for answers in while_waited_for)  # worker 3 is not known
+    assert job.step({0: 0.05, 1: 0.05, 2: 0.2})[2] is TRAIN
+    assert job.step({0: 0.05, 1: 0.05, 2: 0.2}) == told
+
+
+@pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
+def test_a_fast_worker_that_fell_silent_does_not_hide_a_straggler_for_ever(policy: str) -> None:
+    """It made the deviation so large that nobody was far below the mean."""
+    job = Job(policy, 5)
+    others = {0: 0.05, 1: 0.05, 2: 0.05, 3: 0.09}
+    for _ in range(STEP_TIME_WINDOW):
+        answers = job.step({**others, 4: 0.001})
+    assert set(answers.values()) == {SYNC}
+    for _ in range(30):
+        assert job.step(others)[3] is SYNC
+    job.step(others)  # now worker 4's turn comes to be looked at
+    assert job.step(others)[3] is TRAIN
+    back = job.step({**others, 4: 0.001})
+    assert job.step({**others, 4: 0.001})[3] is SYNC and back[4] is SYNC
+
+
+def test_a_slow_worker_that_fell_silent_does_not_keep_the_others_under_asp_for_ever() -> None:
+    job = Job(GREEDY, 4)
+    others = {0: 0.05, 1: 0.05, 2: 0.05}
+    for _ in range(STEP_TIME_WINDOW + 1):
+        answers = job.step({**others, 3: 0.2})
+    assert set(answers.values()) == {TRAIN}
+    for _ in range(30):
+        assert set(job.step(others).values()) == {TRAIN}
+    assert set(job.step(others).values()) == {SYNC}
+
+
+def test_who_is_left_out_is_not_called_silent() -> None:
+    """It waits for the end of the phase, and counts for nobody meanwhile."""
+    job = Job(ELASTIC, 4)
+    others = {0: 0.05, 1: 0.05, 2: 0.05}
+    for _ in range(STEP_TIME_WINDOW):
+        answers = job.step({**others, 3: 0.2})
+    assert answers[3] is TRAIN
+    for _ in range(100):
+        assert set(job.step(others).values()) == {SYNC}
+    assert job.handlers.jobs.latest is not None
+    assert job.handlers.jobs.latest.table.rows[3].counted
+
+
+def test_a_row_that_is_put_twice_counts_once() -> None:
+    table = Table(2, POLICIES[GREEDY].delay)
+    row = Row(0, step_times=(0.05,) * STEP_TIME_WINDOW, steps=1, samples=64)
+    assert not table.throughputs.are_known
+    for each in (row, row, row._replace(rank=1), row):
+        table.put(each)
+    assert table.throughputs.are_known
+    assert table.throughputs.mean == pytest.approx(1280.0)
