@@ -95,12 +95,11 @@ def _lane(snapshot: Snapshot, row: Row, done: Doings) -> list[Stretch]:
     if row.entered is None:
         return []
     stretches: list[Stretch] = []
-    begins = [*(past.entered for past in row.past[1:]), row.entered]
-    numbers = [*(past.round for past in row.past[1:]), row.round]
+    following: list[PastRound | Row] = [*row.past[1:], row]
     parts = [
         part
-        for past, until, number in zip(row.past, begins, numbers, strict=True)
-        for part in _past(snapshot, past, until, number)
+        for past, after in zip(row.past, following, strict=False)  # of no past: no part
+        for part in _past(snapshot, past, after.entered or 0.0, after.round)
     ]
     for kind, begin, end, number in (*parts, *_current(snapshot, row, done)):
         if end <= begin:
