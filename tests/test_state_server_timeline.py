@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from scripted_job import EVALUATING, ScriptedJob
@@ -76,7 +77,7 @@ def test_under_asp_every_lane_is_full_however_different_the_rounds_are() -> None
     for lane in shown:
         assert {kind for kind, _, _ in lane} == {"computing"}
         assert lane[0][1] <= 41.0 - (ROUNDS - 1) and lane[-1][2] == 41.0
-        assert all(before[2] == after[1] for before, after in zip(lane, lane[1:], strict=False))
+        assert all(before[2] == after[1] for before, after in itertools.pairwise(lane))
 
 
 def test_whom_elastic_leaves_out_has_a_lane_that_says_so() -> None:
