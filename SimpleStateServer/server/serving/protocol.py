@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._request = Request("")
         self._waiting: deque[Request] = deque()  # whole requests of a sender that does not wait for answers
         self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = self._headers = 0
+        self._body_bytes = self._head_bytes = self._headers = self._header_bytes = 0
         self._in_head = True
         self._refusal: Answer | None = None
         self._lingering = 0
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             # An exception of a callback of ours comes as one of the parser's.
             self._refuse(self._refusal or error(f"this is no HTTP request: {problem}", 400))
         if self._in_head and self._head_bytes > self._service.limits.head_bytes:
-            self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
+            self._too_long()
         if self._waiting:
             self._next()
 
@@ -120,16 +120,23 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._request = Request(self.address)
-        self._body, self._body_bytes, self._headers = [], 0, 0
+        self._body, self._body_bytes, self._headers, self._header_bytes = [], 0, 0, 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
         """The target, or a piece of it."""
         self._request.target += url
+        if len(self._request.target) > self._service.limits.head_bytes:
+            self._too_long()
+            raise ValueError("too long a target")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self._headers += 1
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self._service.limits.head_bytes:  # however many pieces it came in
+            self._too_long()
+            raise ValueError("too long a head")
         if self._headers > self._service.limits.headers:
             self._refuse(error(f"there are more than {self._service.limits.headers} headers", 431))
             raise ValueError("too many headers")
@@ -182,6 +189,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._next)
         else:
             self._transport.resume_reading()
+
+    def _too_long(self) -> None:
+        self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
 
     def _too_large(self) -> None:
         limit = self._service.limits.body_bytes
