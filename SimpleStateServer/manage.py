@@ -1,13 +1,14 @@
 #!/usr/bin/env python
-"""Starts the state server: `python manage.py runserver 0.0.0.0:10010`.
+"""Starts the state server: `python manage.py serve 0.0.0.0:10010`, or as published `runserver 0.0.0.0:10010`.
 
-One process, many threads: the state table lives in this process's memory, so never start it with several processes.
+One process: the state tables live in its memory.
 """
 
 import os
 import sys
 from pathlib import Path
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import execute_from_command_line
 
 
@@ -15,7 +16,11 @@ def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as problem:  # what a user has set: a line says it, a trace would hide it
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

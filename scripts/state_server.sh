@@ -1,18 +1,26 @@
 #!/usr/bin/env bash
-# usage: scripts/state_server.sh
+# usage: scripts/state_server.sh [bound...]
 #
-# The state server of ESync: the workers report their progress to it, and it decides who goes on and who synchronises.
-# One a job; any number of jobs, one after the other. Ctrl-C ends it.
+# The state server of ESync, WBSP and Sync-Switch: the workers report their progress to it, and it decides who goes on
+# and who synchronises. Any number of jobs, side by side and one after the other. Ctrl-C ends it.
+#
+#   --max-connections N              open at a time; beyond, the one that was silent for longest closes  (10000)
+#   --max-connections-per-address N  likewise, of one address                                            (4096)
+#   --request-timeout S              seconds in which a request must have arrived                        (10)
+#   --idle-timeout S                 seconds without a request after which a connection is closed        (300)
 #
 #   STATE_SERVER_HOST   address that it listens on; 0.0.0.0: all of this host   (127.0.0.1)
 #   STATE_SERVER_PORT   port that it listens on                                 (10010)
+#   ESYNC_TOKEN         when set, calls that change anything need it: set it for the workers too
+#   ESYNC_POLICY        rule of a job that a published worker begins            (preprint)
+#   ESYNC_MAX_JOBS      jobs that are kept; the oldest that has ended makes room for the next  (64)
+#   ESYNC_LOG_LEVEL     debug, info, warning, error or critical                 (info)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if is_help "$@"; then
     usage && exit
 fi
-no_arguments "$@"
 python=$(project_python)
 cd "$root/SimpleStateServer"
-exec "$python" manage.py serve "${STATE_SERVER_HOST:-127.0.0.1}:${STATE_SERVER_PORT:-10010}"
+exec "$python" manage.py serve "${STATE_SERVER_HOST:-127.0.0.1}:${STATE_SERVER_PORT:-10010}" "$@"

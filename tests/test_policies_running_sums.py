@@ -6,7 +6,6 @@ more than one standard deviation, and (this project's margin) by more than a ten
 
 from __future__ import annotations
 
-import dataclasses
 from fractions import Fraction
 
 import pytest
@@ -240,15 +239,15 @@ def test_who_is_left_out_is_not_called_silent() -> None:
     assert answers[3] is TRAIN
     for _ in range(100):
         assert set(job.step(others).values()) == {SYNC}
-    assert job.handlers.job is not None
-    assert job.handlers.job.table.rows[3].counted
+    assert job.handlers.jobs.latest is not None
+    assert job.handlers.jobs.latest.table.rows[3].counted
 
 
 def test_a_row_that_is_put_twice_counts_once() -> None:
     table = Table(2, POLICIES[GREEDY].delay)
     row = Row(0, step_times=(0.05,) * STEP_TIME_WINDOW, steps=1, samples=64)
     assert not table.throughputs.are_known
-    for each in (row, row, dataclasses.replace(row, rank=1), row):
+    for each in (row, row, row._replace(rank=1), row):
         table.put(each)
     assert table.throughputs.are_known
     assert table.throughputs.mean == pytest.approx(1280.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import pytest
@@ -17,7 +16,7 @@ TRAIN, SYNC = Action.TRAIN, Action.SYNC
 def worker(rank: int, seconds: float, **more: object) -> Row:
     """Its window is full of steps of 64 samples that took so long."""
     row = Row(rank, step_times=(seconds,) * STEP_TIME_WINDOW, steps=10, samples=640)
-    return dataclasses.replace(row, **more)
+    return row._replace(**more)
 
 
 def marked(policy: str, *rows: Row) -> Mapping[int, str]:
@@ -61,7 +60,7 @@ def test_nobody_is_marked_while_no_step_time_is_known(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nobody_is_marked_where_all_are_silent(policy: str) -> None:
-    assert marked(policy, *(dataclasses.replace(row, counted=False) for row in ONE_OF_FOUR)) == {}
+    assert marked(policy, *(row._replace(counted=False) for row in ONE_OF_FOUR)) == {}
 
 
 @pytest.mark.parametrize("policy", ["sync-switch-greedy", "sync-switch-elastic"])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from hypothesis import given
 from hypothesis import strategies as st
+from server.fields import BadMessage
 from server.handlers import Handlers
-from server.messages import Action, BadMessage, Query, Report, Reset, parse
+from server.messages import Action, Query, Report, Reset
 from server.policies import POLICIES
 from server.policies.sync_switch import MARGIN
 from server.state import STEP_TIME_WINDOW, Row, Table
+from server.wire import parse
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 SYNC_SWITCH = ("sync-switch-none", "sync-switch-greedy", "sync-switch-elastic")
@@ -265,7 +266,7 @@ def test_of_two_workers_neither_is_a_straggler() -> None:
 
 def test_who_was_left_out_by_elastic_hides_nobody_else() -> None:
     rows = cluster(0.05, 0.05, 0.05, 0.1, 0.5)
-    rows[4] = dataclasses.replace(rows[4], action=TRAIN)  # and does not step any more
+    rows[4] = rows[4]._replace(action=TRAIN)  # and does not step any more
     table = table_of("sync-switch-elastic", *rows)
     assert POLICIES["sync-switch-elastic"].decide(table, 3, 0.0).action is TRAIN
     assert POLICIES["sync-switch-elastic"].decide(table, 0, 0.0).action is SYNC

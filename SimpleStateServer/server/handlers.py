@@ -67,12 +67,12 @@ class Handlers:
         told = message.status
         if not row.step_times and told.computation_time:
             # A test step before the first round. 0 means: none was measured. Later reports repeat a known step.
-            row = dataclasses.replace(row, step_times=(told.computation_time,))
+            row = row._replace(step_times=(told.computation_time,))
         if told.local_iteration > row.local_iteration:
             row = row.stepping(told.local_iteration, None, message.samples or 0, now)
         if message.doing is not row.doing:
             evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
-            row = dataclasses.replace(row, doing=message.doing, evaluating=evaluating)
+            row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(row, message))
         if message.accuracies:
             began = now - (message.elapsed if message.elapsed is not None else now - job.began)
@@ -101,7 +101,7 @@ class Handlers:
             # A published worker asks before its first step as well, and tells how long its last one took.
             row = row.timed(told.computation_time)
         if row.doing is not Doing.TRAINING:
-            row = dataclasses.replace(row, doing=Doing.TRAINING)
+            row = row._replace(doing=Doing.TRAINING)
         row = self._in_total(row, message)
         if not answered:
             row = self._decided(job, row, now)
@@ -154,8 +154,7 @@ class Handlers:
             job.began = min(job.began, now - message.elapsed)
         if message.accuracy is not None:
             job.curve.add(Point(row.round, now, message.accuracy))
-        return dataclasses.replace(
-            row,
+        return row._replace(
             heard=now,
             counted=True,
             device=message.device or row.device,

@@ -54,7 +54,9 @@ class Connection(asyncio.Protocol):
         self._request = Request("")
         self._waiting: deque[Request] = deque()  # whole requests of a sender that does not wait for answers
         self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = self._headers = self._header_bytes = 0
+        self._body_bytes = self._headers = 0
+        self._head_bytes = 0  # of the target and of headers that are complete
+        self._received_in_head = 0  # of a head that is not complete
         self._in_head = True
         self._refusal: Answer | None = None
         self._lingering = 0
@@ -85,7 +87,7 @@ class Connection(asyncio.Protocol):
             self._throw_away(len(data))
             return
         if self._in_head:
-            self._head_bytes += len(data)
+            self._received_in_head += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -93,8 +95,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as problem:
             # An exception of a callback of ours comes as one of the parser's.
             self._refuse(self._refusal or error(f"this is no HTTP request: {problem}", 400))
-        if self._in_head and self._head_bytes > self._service.limits.head_bytes:
-            self._too_long()
+        if self._in_head and self._received_in_head > self._service.limits.head_bytes:
+            self._head_too_large()
         if self._waiting:
             self._next()
 
@@ -120,32 +122,30 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._request = Request(self.address)
-        self._body, self._body_bytes, self._headers, self._header_bytes = [], 0, 0, 0
+        self._body, self._body_bytes, self._headers, self._head_bytes = [], 0, 0, 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
         """The target, or a piece of it."""
         self._request.target += url
-        if len(self._request.target) > self._service.limits.head_bytes:
-            self._too_long()
-            raise ValueError("too long a target")
+        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self._headers += 1
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > self._service.limits.head_bytes:  # however many pieces it came in
-            self._too_long()
-            raise ValueError("too long a head")
         if self._headers > self._service.limits.headers:
             self._refuse(error(f"there are more than {self._service.limits.headers} headers", 431))
             raise ValueError("too many headers")
+        self._head_bytes += len(name) + len(value)
         key, text, headers = name.decode("latin-1").lower(), value.decode("latin-1"), self._request.headers
         headers[key] = f"{headers[key]},{text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
         """The head is here: what is refused for it is refused now."""
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._received_in_head = False, 0
+        if self._head_bytes > self._service.limits.head_bytes:
+            self._head_too_large()
+            raise ValueError("head too large")
         self._request.method = self._parser.get_method().decode("latin-1")
         headers = self._request.headers
         length = headers.get("content-length", "0")
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _too_long(self) -> None:
+    def _head_too_large(self) -> None:
         self._refuse(error(f"the head is larger than {self._service.limits.head_bytes} bytes", 431))
 
     def _too_large(self) -> None:

@@ -1,0 +1,328 @@
+"""The event loop's parts by themselves: connections, bounds and requests, with a transport and a clock of our own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from state_server_process import SERVER_FOLDER
+
+sys.path.insert(0, str(SERVER_FOLDER))
+import itertools
+
+from server.answers import Answer, json_answer
+from server.curve import Curve, Point
+from server.refusals import PAUSE_S, Refusals
+from server.serving.connections import Connections
+from server.serving.limits import Limits
+from server.serving.protocol import LINGER_BYTES, Connection, Service
+from server.serving.request import Request
+from server.traffic import Traffic
+
+
+class FakeLoop:
+    """A clock that is set, and calls that wait for their turn."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.turns: list[Any] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, call: Any) -> None:
+        self.turns.append(call)
+
+    def run(self) -> None:
+        while self.turns:
+            self.turns.pop(0)()
+
+
+class FakeTransport:
+    """Keeps what is written."""
+
+    def __init__(self, address: str = "10.0.0.1") -> None:
+        self.address = address
+        self.written = b""
+        self.is_closed = self.is_aborted = self.has_ended = self.is_paused = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return (self.address, 1234)
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.has_ended = True
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_aborted = self.is_closed = True
+
+
+class House:
+    """A service that answers with what it was asked, and its connections."""
+
+    def __init__(self, **limits: Any) -> None:
+        traffic = Traffic(CollectorRegistry())
+        self.limits = Limits(**limits)
+        self.connections = Connections(self.limits, traffic.connections, traffic.connections_closed)
+        self.asked: list[Request] = []
+        self.refused: list[int] = []
+        self.loop = FakeLoop()
+        self.service = Service(self.limits, self.connections, self.answer, self.refuse)
+
+    def answer(self, request: Request) -> Answer:
+        self.asked.append(request)
+        return json_answer({"path": request.path.decode()})
+
+    def refuse(self, address: str, answer: Answer) -> None:
+        self.refused.append(answer.status)
+
+    def connect(self, address: str = "10.0.0.1") -> tuple[Connection, FakeTransport]:
+        connection, transport = Connection(self.service, self.loop), FakeTransport(address)  # type: ignore[arg-type]
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        return connection, transport
+
+
+def post(path: str = "/message/", body: bytes = b"{}", *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+# ------------------------------------------------------------------------------------------------- requests
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=300), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 2000), max_size=8),
+)
+def test_requests_are_the_same_wherever_their_bytes_are_cut(bodies: list[bytes], cuts: list[int]) -> None:
+    house = House()
+    connection, transport = house.connect()
+    sent = b"".join(post(f"/{number}", body, "X-Number: 1", "X-Number: 2") for number, body in enumerate(bodies))
+    edges = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})
+    for begin, end in itertools.pairwise(edges):
+        connection.data_received(sent[begin:end])
+        house.loop.run()
+    assert [(request.target, request.body) for request in house.asked] == [
+        (f"/{number}".encode(), body) for number, body in enumerate(bodies)
+    ]
+    assert {request.headers["x-number"] for request in house.asked} == {"1,2"}
+    assert transport.written.count(b"HTTP/1.1 200 OK\r\n") == len(bodies)
+    assert not transport.is_closed
+
+
+def test_whoever_sends_many_requests_at_once_gets_one_answered_a_turn() -> None:
+    house = House()
+    greedy, transport = house.connect()
+    other, _ = house.connect()
+    greedy.data_received(post("/greedy") * 100)
+    other.data_received(post("/other"))
+    assert [request.path for request in house.asked] == [b"/greedy", b"/other"]
+    assert transport.is_paused  # no more is read until all of it is answered
+    house.loop.run()
+    assert len(house.asked) == 101
+    assert not transport.is_paused
+
+
+def test_whoever_does_not_take_its_answers_gets_no_more_and_is_closed() -> None:
+    house = House(request_s=10)
+    connection, _ = house.connect()
+    connection.data_received(post() * 3)
+    connection.pause_writing()
+    house.loop.run()
+    assert len(house.asked) == 1
+    assert connection.overdue(9.0) == ""
+    assert connection.overdue(11.0) != ""
+    connection.resume_writing()
+    house.loop.run()
+    assert len(house.asked) == 3
+
+
+def test_a_connection_is_kept_unless_the_client_does_not_want_it() -> None:
+    house = House()
+    connection, transport = house.connect()
+    connection.data_received(post("/a", b"", "Connection: close"))
+    assert b"Connection: close" in transport.written
+    assert transport.is_closed
+
+
+def test_the_answer_to_a_head_has_no_body() -> None:
+    house = House()
+    connection, transport = house.connect()
+    connection.data_received(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    assert b"Content-Length: 13" in head
+    assert body == b""
+
+
+# --------------------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 65537\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n10001\r\n" + b"x" * 65537, 413),
+        (b"GET /" + b"x" * 20_000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 102, 431),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 20_000, 431),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: many\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    ],
+    ids=["long body", "long chunks", "long target", "many headers", "long header", "TLS", "no length", "connect"],
+)
+def test_what_is_too_much_or_no_request_is_refused_at_once_and_the_connection_ends(sent: bytes, status: int) -> None:
+    house = House()
+    connection, transport = house.connect()
+    connection.data_received(sent)
+    house.loop.run()
+    assert house.refused == [status]
+    assert transport.written.startswith(f"HTTP/1.1 {status} ".encode())
+    assert transport.has_ended and not transport.is_aborted  # so that the sender can read it
+    connection.data_received(b"x" * LINGER_BYTES)
+    assert not transport.is_aborted
+    connection.data_received(b"x")
+    assert transport.is_aborted
+    assert not any(request.body for request in house.asked)
+
+
+def test_a_request_must_arrive_in_time_however_often_a_piece_of_it_comes() -> None:
+    house = House(request_s=10, idle_s=300)
+    connection, _ = house.connect()
+    connection.data_received(post() + post()[:10])  # a whole one, and the beginning of the next
+    for second in range(1, 10):
+        house.loop.now = float(second)
+        connection.data_received(b"x")
+        assert connection.overdue(house.loop.now) == ""
+    assert connection.overdue(10.5) == "request not complete in time"
+
+
+def test_an_idle_connection_is_closed_later() -> None:
+    house = House(request_s=10, idle_s=300)
+    connection, _ = house.connect()
+    house.loop.now = 100.0
+    connection.data_received(post())
+    assert connection.overdue(399.0) == ""
+    assert connection.overdue(401.0) == "idle"
+
+
+def test_beyond_an_addresss_bound_its_longest_silent_connection_closes() -> None:
+    house = House(connections_per_address=3)
+    (worker, kept), (_, first), (_, second) = (house.connect() for _ in range(3))
+    _, elsewhere = house.connect("10.0.0.2")
+    worker.data_received(post())  # has just spoken
+    house.connect()
+    assert [kept.is_aborted, first.is_aborted, second.is_aborted] == [False, True, False]
+    assert not elsewhere.is_aborted
+    assert len(house.connections) == 4
+
+
+def test_beyond_the_bound_of_all_the_address_with_the_most_loses_one() -> None:
+    house = House(connections=3)
+    _, worker = house.connect("10.0.0.2")
+    (_, first), (_, second) = (house.connect("10.0.0.1") for _ in range(2))
+    house.connect("10.0.0.1")
+    assert [worker.is_aborted, first.is_aborted, second.is_aborted] == [False, True, False]
+    assert len(house.connections) == 3
+
+
+# ----------------------------------------------------------------------------------------- curve, log, start
+
+
+@given(count=st.integers(1, 3000), best=st.integers(1, 3000))
+def test_a_curve_keeps_evenly_spaced_points_the_last_and_the_best(count: int, best: int) -> None:
+    curve = Curve(limit=50)
+    points = [Point(round, float(round), 0.9 if round == best else 0.5) for round in range(1, count + 1)]
+    for point in points:
+        curve.add(point)
+    rounds = [point.round for point in curve.points]
+    assert curve.last == points[-1]
+    assert curve.best == max(points, key=lambda point: (point.accuracy, -point.round))
+    assert {curve.best.round, count} <= set(rounds)
+    evenly = [round for round in rounds if round not in (best, count)]
+    strides = {after - before for before, after in itertools.pairwise(evenly)}
+    assert len(rounds) <= 52
+    assert len(strides) <= 2 and max(strides, default=1) <= 2 * (1 + count // 25)  # one stride, and twice it at a gap
+
+
+@given(lost=st.integers(1, 40), count=st.integers(41, 120))
+def test_a_curve_is_the_same_after_a_restart(lost: int, count: int) -> None:
+    points = [Point(round, float(round), round % 7 / 10) for round in range(1, count)]
+    whole, restarted = Curve(), Curve()
+    for point in points:
+        whole.add(point)
+    for point in points[lost:]:
+        restarted.add(point)
+    restarted.merge(points[: lost + 3])
+    assert restarted.points == whole.points
+    assert (restarted.best, restarted.last) == (whole.best, whole.last)
+
+
+def test_what_is_refused_again_and_again_is_one_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    refusals = Refusals(lambda: now)
+    for _ in range(1000):
+        refusals.note("10.0.0.1", "POST /init/", Answer(401, b'{"error": "no token"}', "application/json"))
+    refusals.note("10.0.0.2", "POST /init/", Answer(401, b'{"error": "no token"}', "application/json"))
+    now = PAUSE_S
+    refusals.note("10.0.0.1", "POST /init/", Answer(401, b'{"error": "no token"}', "application/json"))
+    assert caplog.messages == [
+        "POST /init/ from 10.0.0.1: 401: no token",
+        "POST /init/ from 10.0.0.2: 401: no token",
+        "POST /init/ from 10.0.0.1: 401: no token (999 more since the last such line)",
+    ]
+
+
+def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=SERVER_FOLDER,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"ESYNC_LOG_LEVEL": "loud"}, "ESYNC_LOG_LEVEL='LOUD' is unknown; choose from DEBUG, INFO"),
+        ({"ESYNC_POLICY": "best"}, "ESYNC_POLICY='best' is unknown; choose from journal"),
+        ({"ESYNC_TOKEN": "sécret"}, "ESYNC_TOKEN has a letter that an HTTP header cannot carry"),
+        ({"ESYNC_MAX_JOBS": "0"}, "ESYNC_MAX_JOBS='0'; give a whole number from 1"),
+    ],
+)
+def test_a_wrong_variable_is_one_line_and_nothing_starts(environment: dict[str, str], says: str) -> None:
+    finished = start("serve", "127.0.0.1:0", **environment)
+    assert finished.returncode == 2
+    (line,) = finished.stderr.strip().splitlines()
+    assert line.startswith(f"error: {says}")
+
+
+def test_djangos_own_check_finds_nothing() -> None:
+    finished = start("check", "--deploy", "--fail-level", "WARNING", ESYNC_LOG_LEVEL="debug")
+    assert finished.returncode == 0, finished.stderr
+    assert "no issues" in finished.stdout
