@@ -95,11 +95,10 @@ def _lane(snapshot: Snapshot, row: Row, done: Doings) -> list[Stretch]:
     if row.entered is None:
         return []
     stretches: list[Stretch] = []
-    begins = [*(past.entered for past in row.past[1:]), row.entered]
-    numbers = [*(past.round for past in row.past[1:]), row.round]
+    following = [*((past.entered, past.round) for past in row.past[1:]), (row.entered, row.round)]
     parts = [
         part
-        for past, until, number in zip(row.past, begins, numbers, strict=True)
+        for past, (until, number) in zip(row.past, following, strict=False)  # in its first round it has no past
         for part in _past(snapshot, past, until, number)
     ]
     for kind, begin, end, number in (*parts, *_current(snapshot, row, done)):
