@@ -90,8 +90,8 @@ def test_a_worker_whose_step_time_is_not_known_has_longer() -> None:
 def test_an_evaluation_may_last_and_is_silent_in_the_end() -> None:
     job = two_in_step()
     job.report(0, 1, 3.5, doing=EVALUATING)
-    assert job.states(60.0)[0] == "evaluating"
-    assert job.states(64.0)[0] == SILENT
+    assert job.states(300.0)[0] == "evaluating"
+    assert job.states(304.0)[0] == SILENT
 
 
 def test_all_that_exchange_are_silent_only_after_long() -> None:

@@ -95,11 +95,11 @@ def _lane(snapshot: Snapshot, row: Row, done: Doings) -> list[Stretch]:
     if row.entered is None:
         return []
     stretches: list[Stretch] = []
-    following: list[PastRound | Row] = [*row.past[1:], row]
+    following = [*((past.entered, past.round) for past in row.past[1:]), (row.entered, row.round)]
     parts = [
         part
-        for past, after in zip(row.past, following, strict=False)  # of no past: no part
-        for part in _past(snapshot, past, after.entered or 0.0, after.round)
+        for past, (until, number) in zip(row.past, following, strict=False)  # in its first round it has no past
+        for part in _past(snapshot, past, until, number)
     ]
     for kind, begin, end, number in (*parts, *_current(snapshot, row, done)):
         if end <= begin:

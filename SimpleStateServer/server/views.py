@@ -63,10 +63,8 @@ def index(request: HttpRequest, job: str | None = None) -> Answer:
     """`GET /` as published, the state as JSON; a browser gets the status page. Of the latest job, or of `/jobs/ID/`."""
     try:
         if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
-            before, after = _page_parts()
-            return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
-        body = app().published_answers.get(job, lambda: _json(_published_state(_snapshot(job))))
-        return Answer(200, body, JSON, {"Vary": "Accept"})
+            return _page(job)
+        return Answer(200, app().published_answers.get(job, lambda: _published(job)), JSON, {"Vary": "Accept"})
     except _NoSuchJob:
         return _no_such_job(job)
 
@@ -97,6 +95,11 @@ def _no_such_job(job: str | None) -> Answer:
     return error(f"there is no job {name} here, or not any more; / shows those that there are", 404)
 
 
+def _page(job: str | None) -> Answer:
+    before, after = _page_parts()
+    return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
+
+
 @functools.cache
 def _page_parts() -> tuple[bytes, bytes]:
     """The page is the same for all jobs, save the status in it."""
@@ -113,15 +116,24 @@ def _status(job: str | None) -> bytes:
     return app().kept_answers.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
 
 
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).translate(_IN_HTML).encode()
+
+
+def _published(job: str | None) -> bytes:
+    """The state as published.
+
+    Raises:
+        _NoSuchJob: `job` is not known.
+    """
+    return _json(_published_state(_snapshot(job)))
+
+
 def _snapshot(job: str | None) -> Snapshot | None:
     snapshot = router().snapshot(job)
     if job is not None and snapshot is None:
         raise _NoSuchJob
     return snapshot
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).translate(_IN_HTML).encode()
 
 
 def _published_state(snapshot: Snapshot | None) -> dict[str, object]:
