@@ -42,6 +42,7 @@ class Role:
     title: str = ""  # what the user calls it, where the name alone says too little
     show_all: bool = False  # on the console; else only warnings and errors
     is_ready: Callable[[], bool] | None = None  # the workers start after it says yes
+    page: str = ""  # address that people open in a browser, once it is ready
     host: str = ""  # where it runs, if not on this machine: its command, variables and folder are that host's
 
     @property

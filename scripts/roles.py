@@ -195,6 +195,7 @@ def _state_server(job: Job, site: Site) -> Role:
         folder=site.root / "SimpleStateServer",
         log=job.log_folder / "state-server.log",
         title=f"port {port}",
+        page=f"http://{site.address}:{port}/",
         is_ready=answers(site.address, port) if site.is_here else None,
         host="" if site.is_here else site.name,
     )

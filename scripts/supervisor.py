@@ -114,6 +114,9 @@ class Supervisor:
         try:
             self._start(Kind.SERVICE, Kind.SERVER)
             self._wait_until_ready()
+            for role in self._roles:
+                if role.page:
+                    self._say(f"the job's status page: {role.page}")
             self._start(Kind.WORKER)
             while True:
                 self._step()

@@ -24,8 +24,8 @@ class Client:
         self._asked = queue.Queue()
         self._answers = queue.Queue()
 
-    def report(self, round_, step_s, transmission_s, accuracy):
-        self.heard.append(("report", round_, step_s, transmission_s, accuracy))
+    def report(self, round_, step_s, transmission_s, accuracy, steps=0):
+        self.heard.append(("report", round_, steps, step_s, transmission_s, accuracy))
 
     def query_why(self, round_, steps, step_s, transmission_s):
         self.under_way += 1
@@ -37,6 +37,9 @@ class Client:
         if isinstance(answer, Exception):
             raise answer
         return answer, f"answer to round {round_}"
+
+    def stop_waiting(self):
+        self.heard.append("stop waiting")
 
     def answer(self, answer):
         self._answers.put(answer)
@@ -60,8 +63,12 @@ def advice(client):
     advice.close()
 
 
-def ask(advice, round_, accuracy=None):
-    advice.ask(round_, 0.2, 0.01, accuracy)
+def ask(advice, round_):
+    advice.ask(round_, 0.2, 0.01)
+
+
+def tell(advice, round_, accuracy=None):
+    advice.tell(round_, 1, 0.2, 0.01, accuracy)
 
 
 def test_before_the_first_question_all_are_in_step(advice):
@@ -75,18 +82,27 @@ def test_a_question_tells_of_one_step(advice, client):
     assert client.heard == [("query", 7, 1, 0.2, 0.01)]
 
 
-def test_an_accuracy_is_reported_before_the_question(advice, client):
-    client.answer(True)
-    ask(advice, 7, accuracy=0.5)
-    advice.in_step(LONG_S)
-    assert client.heard == [("report", 7, 0.2, 0.01, 0.5), ("query", 7, 1, 0.2, 0.01)]
+def test_what_is_told_is_no_question_and_changes_no_answer(advice, client):
+    client.answer(False)
+    ask(advice, 6)
+    assert advice.in_step(LONG_S) is False
+    tell(advice, 7)
+    assert advice.in_step(LONG_S) is False
+    assert client.heard[1:] == [("report", 7, 1, 0.2, 0.01, None)]
+    assert advice.reason == "answer to round 6"
 
 
-def test_an_accuracy_of_zero_is_reported_too(advice, client):
+@pytest.mark.parametrize("accuracy", [0.0, 0.5])
+def test_an_accuracy_that_comes_while_a_question_is_under_way_is_told_before_the_next(advice, client, accuracy):
+    ask(advice, 6)
+    client.wait_for_question()
+    tell(advice, 7, accuracy)
     client.answer(True)
-    ask(advice, 7, accuracy=0.0)
     advice.in_step(LONG_S)
-    assert client.heard[0] == ("report", 7, 0.2, 0.01, 0.0)
+    client.answer(True)
+    ask(advice, 8)
+    advice.in_step(LONG_S)
+    assert client.heard[1:] == [("report", 8, 0, 0.2, 0.01, accuracy), ("query", 8, 1, 0.2, 0.01)]
 
 
 def test_an_answer_that_comes_in_time_counts(advice, client):
@@ -179,4 +195,5 @@ def test_closing_waits_for_the_question_under_way(client):
     answering.start()
     advice.close()
     assert client.under_way == 0
+    assert client.heard[-1] == "stop waiting"  # no answer at all does not hold up the end
     answering.join()

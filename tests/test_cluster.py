@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
 from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, device_folders, free_ports, run_cluster, wait_for
+from recording_state_server import passing_on, rounds_that_skip
 from state_server_process import running_state_server
 
 import summary
 from scripts import saved_model
 from trainer.saved_model import saved_files
-from utils import LINES_FILE, RUN_FILE, iter_files, read_json, read_rounds
+from utils import COMPUTING_STAGES, LINES_FILE, RUN_FILE, iter_files, read_json, read_rounds
 
 WORKERS = "0,0.04,0.05"  # the first is the fastest, so it evaluates
 MANY_STEPS = ("esync", "local-sgd")  # modes whose rounds have more than one local step
@@ -36,6 +38,7 @@ def test_a_cluster_trains_lenet_and_leaves_complete_logs(tmp_path, mode):
         tmp_path, "-m", mode, "-n", "lenet", "--workers", WORKERS, "--servers", servers, worker_flags=flags
     )
     assert len(re.findall(r"round \d+, \d+ step", output)) == rounds  # one line a round, of rank 0
+    assert bool(re.search(r"^the job's status page: http://127\.0\.0\.1:\d+/$", output, re.M)) == (mode == "esync")
     folders = device_folders(tmp_path / "lenet" / mode)
     assert [folder.name for folder in folders] == ["cpu0", "cpu1", "cpu2"]
     runs = []
@@ -131,23 +134,41 @@ def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_
     assert abandoned > 0
 
 
-def test_a_state_server_that_comes_back_costs_no_round(tmp_path):
+def test_a_state_server_that_comes_back_costs_no_round_and_is_told_what_it_has_lost(tmp_path):
     (port,) = free_ports(1)
-    with cluster(tmp_path, num_workers=2) as processes:
+    with cluster(tmp_path, num_workers=2) as processes, passing_on(port) as recorder:
         with running_state_server(port):
             for rank, step_time in enumerate(("0.02", "0.2")):
-                flags = ["-m", "esync", "-c", "1", "-n", "lenet", "-e", "1000", "--max-rounds", "12"]
-                flags += ["-ld", str(tmp_path), "-port", str(port), "--device-name", f"cpu{rank}"]
+                flags = ["-m", "esync", "-c", "1", "-n", "lenet", "-e", "3", "--max-rounds", "12"]
+                flags += ["-ld", str(tmp_path), "-port", str(recorder.port), "--device-name", f"cpu{rank}"]
                 flags += ["--min-step-time", step_time]
                 processes.start_worker(rank, "main.py", *flags)
-            wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
+            wait_for((tmp_path / "cpu1" / "iter-4.txt").exists, "round 4")
         assert all(process.poll() is None for process in processes.running.values())
-        with running_state_server(port):
+        with running_state_server(port) as server:
             assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
-    for rank in range(2):
-        assert len(list(read_rounds(tmp_path / f"cpu{rank}", no_warnings))) == 12
+            status = requests.get(f"{server.url}/status.json", timeout=10).json()
+    logs = [list(read_rounds(tmp_path / f"cpu{rank}", no_warnings)) for rank in range(2)]
+    for rank, rounds in enumerate(logs):
+        assert len(rounds) == 12
         assert "12 rounds done" in read_json(tmp_path / f"cpu{rank}" / RUN_FILE)["ended"]
+        told = recorder.of(rank, "REPORT", "QUERY")
+        assert rounds_that_skip(told) == []
+        assert told[-1]["doing"] == "ended"
+        assert told[-1]["total"]["samples"] == sum(record["num_samples"] for record in rounds)
+        assert told[-1]["total"]["steps"] == sum(len(record["time"]) - 1 for record in rounds)
+        steps = [step for record in rounds for step in record["time"].values()]
+        computing = sum(step.get(stage, 0) for step in steps for stage in COMPUTING_STAGES)
+        assert told[-1]["total"]["computing"] == pytest.approx(computing, rel=0.05)
+        assert told[-1]["elapsed"] >= rounds[-1]["total_time"]
     assert "was restarted; telling it about the job" in processes.log("worker0") + processes.log("worker1")
+    evaluating = [message["status"]["round"] for message in recorder.heard if message.get("doing") == "evaluating"]
+    assert sorted(set(evaluating)) == [3, 6, 9, 12]
+    accuracies = [[record["accuracy"], record["num_iters"]] for record in logs[0] if "accuracy" in record]
+    assert [point[1:] for point in status["accuracies"]] == accuracies  # of which one or two are from before
+    assert status["samples"] == sum(record["num_samples"] for rounds in logs for record in rounds)
+    (first, *_) = recorder.heard
+    assert (first["title"], first["limits"]) == ("ESync", {"rounds": 12})
 
 
 def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path):

@@ -263,13 +263,16 @@ def test_workers_that_do_not_end_after_a_signal_are_killed(tmp_path):
 
 
 def test_workers_start_after_a_service_is_ready_and_not_without_it(tmp_path):
-    ready = role(tmp_path, Kind.SERVICE, FOREVER, is_ready=(tmp_path / "service.pid").exists)
+    page = "http://127.0.0.1:1/"
+    ready = role(tmp_path, Kind.SERVICE, FOREVER, is_ready=(tmp_path / "service.pid").exists, page=page)
     worker = role(tmp_path, Kind.WORKER, "sys.exit(not (here / 'service.pid').exists())")
-    assert supervise(ready, worker)[0].exit_code == 0
-    never = role(tmp_path, Kind.SERVICE, FOREVER, is_ready=lambda: False)
+    outcome, lines = supervise(ready, worker)
+    assert (outcome.exit_code, lines) == (0, [f"the job's status page: {page}"])
+    never = role(tmp_path, Kind.SERVICE, FOREVER, is_ready=lambda: False, page=page)
     outcome, lines = supervise(never, worker, ready_s=0.1)
     assert (outcome.exit_code, running(tmp_path)) == (3, [])
-    assert "service did not answer within 0.1 s" in lines[-1]
+    (line,) = lines
+    assert "service did not answer within 0.1 s" in line
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):
@@ -343,6 +346,13 @@ def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
     assert names("-m", "dcasgd", "--servers", "2") == ["scheduler", "server 0", "server 1", *trained]
     assert names("-m", "local") == trained
     assert [role.name for role in build_roles(options("-m", "local"))] == ["worker 0"]
+
+
+def test_a_job_with_a_state_server_has_a_status_page():
+    given = options("-m", "wbsp")
+    page = f"http://127.0.0.1:{given.state_server_port}/"
+    assert [role.page for role in build_roles(given) if role.page] == [page]
+    assert not any(role.page for role in build_roles(options("-m", "ssp")))
 
 
 def test_workers_differ_in_device_speed_and_port_alone(tmp_path):

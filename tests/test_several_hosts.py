@@ -101,6 +101,7 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
         assert list(iter_files(folder / host.name / "cpu")) == [1, 2, 3]
         assert re.search(rf"worker {rank}\b.* \| ended after round 3", (folder / f"{host.name}-cpu.log").read_text())
     assert len(re.findall(r"h4 cpu rank 0 \| round \d+", output)) == 3
+    assert re.search(rf"status page: http://{re.escape(net.hosts[0].address)}:\d+/\n", output)
     assert "round 1" in (folder / "h2-cpu.log").read_text() and "h2 cpu rank 2 | round" not in output
     assert summary.main(["-b", str(tmp_path / "logs"), "-n", "lenet"]) == 0
     assert sorted(read_json(folder / "ESync.json")) == ["h1", "h2", "h3", "h4"]

@@ -4,6 +4,7 @@ import re
 import signal
 
 from cluster_processes import cluster, device_folders, free_ports, run_cluster, wait_for
+from recording_state_server import passing_on
 from state_server_process import running_state_server
 
 from trainer.checkpoint import CheckpointFile
@@ -93,11 +94,10 @@ def start_workers(processes, port, folder, *more):
 
 
 def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tmp_path):
-    (port,) = free_ports(1)
     log_dir = tmp_path / "logs"
-    with running_state_server(port):
+    with running_state_server() as server, passing_on(server.port) as recorder:
         with cluster(tmp_path / "first", num_workers=2) as processes:
-            start_workers(processes, port, log_dir)
+            start_workers(processes, recorder.port, log_dir)
             wait_for((log_dir / "cpu0" / "iter-60.txt").exists, "round 60")
             for process in processes.running.values():
                 process.send_signal(signal.SIGKILL)
@@ -106,8 +106,9 @@ def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tm
         assert about["batches"] == sum(about["done"])
         assert about["done"][1] >= 2 * 20
         before = [len(list((log_dir / f"cpu{rank}").glob("iter-*.txt"))) for rank in range(2)]
+        told_before = len(recorder.heard)
         with cluster(tmp_path / "second", num_workers=2) as processes:
-            start_workers(processes, port, log_dir, "--resume")
+            start_workers(processes, recorder.port, log_dir, "--resume")
             assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
     useful = 0
     resumed_rounds = [list(read_rounds(log_dir / f"cpu{rank}", no_warnings)) for rank in range(2)]
@@ -120,6 +121,27 @@ def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tm
     assert max(record["batches"] for rounds in resumed_rounds for record in rounds) == 200
     # A worker may be killed between its update and its log: such a step is in the checkpoint and in no log.
     assert 200 - 2 <= useful <= 200
+    assert_told(recorder.heard[:told_before], recorder.heard[told_before:], resumed_rounds, before)
+
+
+def assert_told(first_job, second_job, rounds, before):
+    """What the state server heard of a job under BSP, then ASP, and of its resumption."""
+    assert [message["resumed"] for message in (first_job[0], second_job[0])] == [0, 1]
+    assert "limits" not in first_job[0]  # its steps are no rounds of a worker under ASP
+    for rank in range(2):
+        first, second = ([m for m in job[1:] if m["sender"] == f"worker-{rank}"] for job in (first_job, second_job))
+        ways = [message["way"] for message in first]
+        assert ways == sorted(ways, reverse=True)  # BSP, then ASP
+        assert "BSP" in ways
+        asked = [message for message in first + second if message["msg_type"] == "QUERY" and message["way"] == "ASP"]
+        assert len(asked) <= 1  # only one that was on its way when BSP ended
+        alive = [message for message in second if message["way"] == "ASP" and message["doing"] == "training"]
+        assert len(alive) >= 2  # it has nothing to ask, and is there
+        assert second[0]["status"]["round"] == before[rank] + 1
+        assert second[0]["elapsed"] > rounds[rank][before[rank] - 1]["total_time"]
+        last = second[-1]
+        assert (last["doing"], last["status"]["round"]) == ("ended", len(rounds[rank]))
+        assert last["total"]["samples"] == sum(record["num_samples"] for record in rounds[rank])
 
 
 def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path):

@@ -16,6 +16,7 @@ import numpy as np
 from trainer.data import WHITE, EndlessBatches, Samples
 from trainer.engine import mx
 from trainer.parameters import Exchange, Parameters, wait_for
+from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.queries import FORWARD_SHARE
 from trainer.saved_model import ModelSaver
 from trainer.stop import Limits
@@ -111,14 +112,16 @@ class Trainer:
         self.rounds = 0
         self.steps = 0  # local steps in this round
         self.accuracy: float | None = None  # the last that was measured
-        self.evaluated_round = 0  # after which it was
-        self._evaluated_s = 0.0  # and when, since training began
-        self._is_evaluator = True
+        self._fresh_accuracy: float | None = None  # the same, until it is taken
+        self._evaluated_s = 0.0  # when it was, since training began
+        self.is_evaluator = True
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
         self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
-        self.step_s = 0.0  # of the last complete local step; a test step before the first
+        # Of the last complete local step, and of a test step before the first; kept where a state server is told of it.
+        self.step_s = 0.0
+        self.progress = Progress()
         self.finished = ""  # why the algorithm itself ends the job, in words
 
     # ---------------------------------------------------------------------------------------------- the hooks
@@ -165,6 +168,9 @@ class Trainer:
         """What else the log of this round says."""
         return {}
 
+    def evaluation_begins(self) -> None:
+        """Called where this worker evaluates, just before."""
+
     def end(self) -> None:
         """Called after the last round."""
 
@@ -178,8 +184,9 @@ class Trainer:
         """
         self._warm_up()
         self.broadcast()
-        self._is_evaluator = self.job.is_evaluator(self.step_s)
+        self.is_evaluator = self.job.is_evaluator(self.step_s)
         self.measure = self.open_measure(open_log())
+        self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
         if self.job.saver is not None:
             self.job.saver.begin()
         while True:
@@ -203,6 +210,7 @@ class Trainer:
                 measure.abandon_step()
                 break
             self.steps += 1
+            self.progress.add_step(len(batch.labels), self.step_s)
             samples += len(batch.labels)
             if self.ready():
                 break
@@ -309,7 +317,7 @@ class Trainer:
     def _evaluate_and_save(self, last: bool) -> float | None:
         """Evaluates where that is due, and saves the model if it is the best so far, or the last."""
         evaluate, saver = self.job.evaluate, self.job.saver
-        if evaluate is None or not self._is_evaluator:
+        if evaluate is None or not self.is_evaluator:
             return None
         is_due = self._evaluation_is_due() or (last and not self.job.stop_requested())
         if not (is_due or last):
@@ -318,12 +326,20 @@ class Trainer:
         with self.global_model():
             if is_due:
                 self.measure.enter(EVALUATION)
+                self.progress.doing = EVALUATING
+                self.evaluation_begins()
                 accuracy = evaluate()
-                self.accuracy, self.evaluated_round = accuracy, self.rounds
+                self.progress.doing = TRAINING
+                self.accuracy = self._fresh_accuracy = accuracy
                 self._evaluated_s = self.measure.elapsed_s
             if saver is not None and (kinds := saver.due(accuracy, last)):
                 self.measure.enter(SAVING)
                 saver.save(kinds, self.rounds, accuracy)
+        return accuracy
+
+    def take_accuracy(self) -> float | None:
+        """The last accuracy, the first time that it is asked for after it was measured."""
+        accuracy, self._fresh_accuracy = self._fresh_accuracy, None
         return accuracy
 
     def _evaluation_is_due(self) -> bool:

@@ -42,15 +42,14 @@ class ESyncTrainer(ModelAveragingTrainer):
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
-        begin_job(self._state, self.store, self.job)
+        begin_job(self._state, self.store, self.job, self.progress)
         super().broadcast()
 
     def begin_round(self) -> None:
         """Tells the state server that this worker is in the round."""
         self._round_began = time.monotonic()
         self.measure.enter(CHECK_READY)
-        accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
-        self._queries.report(self.rounds, self.step_s, self._transmission.value, accuracy)
+        self._queries.report(self.rounds, self.step_s, self._transmission.value, self.take_accuracy())
 
     def round_is_over(self) -> bool:
         """Whether an answer to an earlier question has come meanwhile."""
@@ -62,9 +61,14 @@ class ESyncTrainer(ModelAveragingTrainer):
         self.measure.enter(CHECK_READY)
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 
+    def evaluation_begins(self) -> None:
+        """All wait for it: the state server hears of it at once."""
+        self._state.tell_doing()
+
     def end(self) -> None:
-        """Waits for questions that are still under way."""
+        """Waits for questions that are still under way, and takes leave."""
         self._queries.close()
+        self._state.leave(self.take_accuracy())
 
     def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Also times how long one model takes over the network, in every round where that costs next to nothing.

@@ -1,22 +1,45 @@
-"""How the workers of a job agree on its name on the state server."""
+"""What a job says to the state server when it begins: its name, which the workers agree on, and when it will end."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from config import Config
 from trainer.base import Job
 from trainer.engine import mx
 from trainer.parameters import Exchange
+from trainer.progress import Progress
 from trainer.state_client import StateClient, draw_job_number, job_id
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 
 
-def begin_job(state: StateClient, store: Any, job: Job) -> None:
-    """Rank 0 begins the job on the state server; when this returns on any rank, the job is there and joined."""
+def begin_job(state: StateClient, store: Any, job: Job, progress: Progress, resumed: bool = False) -> None:
+    """Rank 0 begins the job on the state server; when this returns on any rank, the job is there and joined.
+
+    Args:
+        progress: of this worker; the state server is told of it.
+        resumed: the job goes on from a checkpoint.
+    """
     number = mx.nd.array(draw_job_number())
     if job.rank == 0:
         state.join(job_id(number.asnumpy()), job.rank, job.num_workers)
-        state.begin_job()
+        state.begin_job(resumed)
     Exchange(store, first_key=JOB_NUMBER_KEY).broadcast([number])
-    state.join(job_id(number.asnumpy()), job.rank, job.num_workers)
+    state.join(job_id(number.asnumpy()), job.rank, job.num_workers, progress)
+
+
+def limits(config: Config) -> dict[str, float]:
+    """When the job will end, in the state server's rounds and in the seconds of the logs; what is no limit is left out.
+
+    WBSP's rounds there are releases, which no flag limits. Sync-Switch's steps are rounds where all are under BSP.
+    """
+    rounds = [] if config.mode == "wbsp" else [config.max_rounds]
+    if config.mode == "sync-switch" and "0" not in config.switch_order:
+        rounds.append(sum(config.train_steps))
+    found = {
+        "rounds": min(filter(None, rounds), default=0),
+        "seconds": config.max_seconds,
+        "accuracy": config.target_accuracy,
+    }
+    return {name: value for name, value in found.items() if value}

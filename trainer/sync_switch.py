@@ -30,6 +30,7 @@ from trainer.whole_models import Keys, ModelLink
 from utils import CHECKPOINT, ELASTIC, GLOBAL_AGGREGATE, GREEDY, RESUME, SWITCH, Measure, read_rounds
 
 ADVICE_SHARE = 0.05  # of a step's time; so long the state server's answer is waited for
+TELL_EVERY_S = 1.0  # the state server hears of a worker that has nothing to ask
 
 
 class SyncSwitchTrainer(Trainer):
@@ -67,6 +68,7 @@ class SyncSwitchTrainer(Trainer):
         board_size = Board.size(job.num_workers, len(settings.order))
         self.exchange = self._link = ModelLink(store, job.rank, self._keys, board_size, self.link_delay)
         self._in_step = True
+        self._reported_at = 0.0  # when the state server was last told or asked something
         self._gradients_sent = 0
         self._transmission = Smoothed()  # seconds of this worker's own push and pull
         self._saved_steps = 0
@@ -78,7 +80,7 @@ class SyncSwitchTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
-        begin_job(self._state, self._store, self.job)
+        begin_job(self._state, self._store, self.job, self.progress, self._resume)
         settings = self._settings
         done, batches = [0] * len(settings.order), 0
         velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
@@ -95,7 +97,9 @@ class SyncSwitchTrainer(Trainer):
         self.parameters.take_back(model)
         self._board = Board.read(self._link.read_board(), self.job.num_workers)
         self._saved_steps = sum(self._board.saved) // self.job.num_workers
-        self._state.report(1, self.step_s, 0.0, None)
+        self._note_way()
+        if not self._resume:
+            self._state.report(1, self.step_s, 0.0, None)
 
     def open_measure(self, folder: Path) -> Measure:
         """Goes on with the logs of the job that is resumed, and with the samples behind those of the checkpoint."""
@@ -109,12 +113,21 @@ class SyncSwitchTrainer(Trainer):
         if not rounds:
             logging.warning("%s holds no logs of the job that is resumed: the samples begin anew", folder)
             return super().open_measure(folder)
+        self.progress.go_on(rounds, self.is_evaluator)
         kept, self._steps_lost = kept_and_lost(rounds, self._resumed_after)
         for _ in range(kept):
             next(self.job.batches)
         self.rounds = int(rounds[-1]["num_iters"])
         elapsed_s = rounds[-1]["total_time"]
         return Measure(folder, rounds_before=self.rounds, elapsed_before_s=elapsed_s, as_lines=self.job.logs_lines)
+
+    def begin_round(self) -> None:
+        """Tells the state server what it does not know yet: an accuracy, and all of a job that was resumed."""
+        if self._resumed_after is not None:
+            self._state.report_all(self.rounds, self.step_s, 0.0)
+        accuracy = self.take_accuracy()
+        if accuracy is not None:
+            self._tell(0, accuracy)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient, which leaves as it is computed."""
@@ -125,9 +138,12 @@ class SyncSwitchTrainer(Trainer):
         return True
 
     def ready(self) -> bool:
-        """After every step; asks the state server meanwhile."""
-        accuracy = self.accuracy if self.evaluated_round == self.rounds - 1 else None
-        self._advice.ask(self.rounds, self.step_s, self._transmission.value, accuracy)
+        """After every step; asks the state server meanwhile, where its answer counts."""
+        if self._asks:
+            self._advice.ask(self.rounds, self.step_s, self._transmission.value)
+            self._reported_at = time.monotonic()
+        else:
+            self._tell_now_and_then()
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:
@@ -156,7 +172,8 @@ class SyncSwitchTrainer(Trainer):
     def _stays_in_step(self) -> bool:
         """What the state server's latest answer is; a change is logged, with who is how slow."""
         policy = self._settings.policy
-        in_step = self._advice.in_step(0.0 if policy == "none" else ADVICE_SHARE * self.step_s)  # none: nothing changes
+        waits = self._asks and policy != "none"  # under none nothing changes
+        in_step = self._advice.in_step(ADVICE_SHARE * self.step_s if waits else 0.0)
         if in_step != self._in_step:
             self._in_step = in_step
             # Under elastic the straggler alone is told. A console shows rank 0's lines, and the warnings of others.
@@ -175,11 +192,35 @@ class SyncSwitchTrainer(Trainer):
             notes["steps_lost"], self._steps_lost = self._steps_lost, 0
         return notes
 
+    def evaluation_begins(self) -> None:
+        """Under BSP all wait for it: the state server hears of it at once."""
+        self._state.tell_doing()
+
     def end(self) -> None:
         """A job that was stopped can be resumed where it was."""
         if self._settings.saves and self.job.rank == 0:
             self._save()
         self._advice.close()
+        self._state.leave(self.take_accuracy(), self.rounds)
+
+    # ---------------------------------------------------------------------------------------- the state server
+
+    @property
+    def _asks(self) -> bool:
+        """Whether an answer counts: in a phase under BSP, also while a straggler makes it ASP."""
+        return self._settings.order[self._board.phase] == "1"
+
+    def _tell(self, steps: int, accuracy: float | None = None) -> None:
+        """This worker is there, and what it has done; so a watcher tells it from one that is dead."""
+        self._advice.tell(self.rounds, steps, self.step_s, self._transmission.value, accuracy)
+        self._reported_at = time.monotonic()
+
+    def _tell_now_and_then(self) -> None:
+        if time.monotonic() - self._reported_at >= TELL_EVERY_S:
+            self._tell(1)
+
+    def _note_way(self) -> None:
+        self.progress.way = "BSP" if self._board.bsp else "ASP"
 
     # ---------------------------------------------------------------------------------------------- the server
 
@@ -187,9 +228,9 @@ class SyncSwitchTrainer(Trainer):
         """Takes the board, and notes what has changed on it."""
         board, before = Board.read(numbers, self.job.num_workers), self._board
         self._board = board
-        way = "BSP" if board.bsp else "ASP"
+        self._note_way()
         if board.phase != before.phase and not board.finished:
-            self._happened(SWITCH, f"phase {board.phase + 1} of {len(self._settings.order)}: {way}")
+            self._happened(SWITCH, f"phase {board.phase + 1} of {len(self._settings.order)}: {self.progress.way}")
         elif board.bsp != before.bsp and not board.over and self._settings.order[board.phase] == "1":
             self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")
         self._steps_lost += board.dropped[self.job.rank] - before.dropped[self.job.rank]
@@ -204,6 +245,7 @@ class SyncSwitchTrainer(Trainer):
 
         def is_dealt_with() -> bool:
             nonlocal told
+            self._tell_now_and_then()
             numbers = self._link.read_board()
             if not told and self._wish():
                 told, numbers = True, self._link.command(WANT_STOP)

@@ -122,7 +122,6 @@ class WBSPTrainer(Trainer):
         self._stop_to_hand_over = False
         self._board = Board(0, False, ())  # as the last upload brought it
         self._traffic = Counter(bytes_pushed=0, bytes_pulled=0)
-        self._told_round = 0  # of the last accuracy that was handed over
         self._events: list[dict[str, str]] = []
         # Of whichever thread communicates:
         self._pulled_release = 0
@@ -133,7 +132,7 @@ class WBSPTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is release 0."""
-        begin_job(self._state, self._store, self.job)
+        begin_job(self._state, self._store, self.job, self.progress)
         model = self.parameters.model()
         self._link.define(WBSPKeeper(self._keys), model)
         self.parameters.take_back(model)
@@ -174,13 +173,19 @@ class WBSPTrainer(Trainer):
         traffic, self._traffic = self._traffic, Counter(bytes_pushed=0, bytes_pulled=0)
         return dict(traffic)
 
+    def evaluation_begins(self) -> None:
+        """Nobody waits for it, but this worker uploads nothing meanwhile."""
+        self._state.tell_doing()
+
     def end(self) -> None:
-        """Uploads what was not uploaded yet."""
+        """Uploads what was not uploaded yet, and takes leave."""
         self._take()
         if self._steps_to_hand_over:
             self._hand_over()
             self._take()
         self._thread.shutdown()
+        accuracy = self.take_accuracy()
+        self._state.leave(self._accuracy_to_tell if accuracy is None else accuracy)
 
     # --------------------------------------------------------------------------------- of the training thread
 
@@ -190,9 +195,7 @@ class WBSPTrainer(Trainer):
         update = [(own - before) * self.job.weight for own, before in zip(model, self._base, strict=True)]
         self._base = [array.copy() for array in model]
         steps, self._steps_to_hand_over = self._steps_to_hand_over, 0
-        accuracy = self.accuracy if self.evaluated_round > self._told_round else None
-        self._told_round = self.evaluated_round
-        arguments = (update, steps, self.step_s, self._stop_to_hand_over, accuracy)
+        arguments = (update, steps, self.step_s, self._stop_to_hand_over, self.take_accuracy())
         self._under_way = self._thread.submit(self._upload, *arguments)
 
     def _take(self) -> None:
@@ -234,8 +237,12 @@ class WBSPTrainer(Trainer):
         begin = time.monotonic()
         model, board = self._pull(update, board)
         self._pull_s = time.monotonic() - begin
-        self._pulled_release, self._steps_since = board.release, 0
-        self._state.report(self._pulled_release + 1, step_s, transmission_s, self._accuracy_to_tell)
+        self._steps_since = 0
+        while self._pulled_release < board.release:  # where several came: rounds go up by one on the state server
+            self._pulled_release += 1
+            is_here = self._pulled_release == board.release
+            accuracy = self._accuracy_to_tell if is_here else None
+            self._state.report(self._pulled_release + 1, step_s, transmission_s, accuracy)
         self._accuracy_to_tell = None
         return Uploaded(model, board, self._link.take_traffic())
 

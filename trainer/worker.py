@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+import metrics
 import models
 from config import AUTO, COORDINATED, YES, Config, check_job, job_setup
-from trainer import data, roles, straggler_trace
+from trainer import data, roles, state_job, straggler_trace
 from trainer.base import DeviceFeed, Evaluator, Job
 from trainer.cluster import Cluster
 from trainer.data import sha256
@@ -93,6 +94,9 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
             device=config.device,
             batch_size=config.batch_size,
             delay_s=config.query_delay,
+            title=metrics.MODES[config.mode_folder.name].title,
+            limits=state_job.limits(config),
+            stop_requested=lambda: signals.requested,
         )
         state.check()
     return Workplace(context, dataset, RunFolder(config), state, trace, signals)

@@ -73,7 +73,7 @@ class Handlers:
         if message.doing is not row.doing:
             evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
-        job.table.put(self._in_total(row, message))
+        job.table.put(self._in_total(job, row, message))
         if message.accuracies:
             began = now - (message.elapsed if message.elapsed is not None else now - job.began)
             job.curve.merge([Point(round, began + elapsed, share) for round, elapsed, share in message.accuracies])
@@ -102,7 +102,7 @@ class Handlers:
             row = row.timed(told.computation_time)
         if row.doing is not Doing.TRAINING:
             row = row._replace(doing=Doing.TRAINING)
-        row = self._in_total(row, message)
+        row = self._in_total(job, row, message)
         if not answered:
             row = self._decided(job, row, now)
         # Otherwise the query was repeated, or overtaken by a later one, and gets the answer that was given already.
@@ -153,7 +153,7 @@ class Handlers:
         if job.settings.resumed and message.elapsed is not None:
             job.began = min(job.began, now - message.elapsed)
         if message.accuracy is not None:
-            job.curve.add(Point(row.round, now, message.accuracy))
+            job.curve.add(Point(row.round - 1, now, message.accuracy))  # it is told with the round that follows
         return row._replace(
             heard=now,
             counted=True,
@@ -170,8 +170,9 @@ class Handlers:
             "job %s | worker %d of %d is there | %s", job.id, row.rank, len(job.table.rows), place or "no device told"
         )
 
-    def _in_total(self, row: Row, message: WorkerMessage) -> Row:
-        return row if message.total is None else row.in_total(message.total)
+    def _in_total(self, job: Job, row: Row, message: WorkerMessage) -> Row:
+        """A worker that counts by itself is not counted here, too."""
+        return row if message.total is None else row.in_total(message.total, before=job.table.rows[row.rank])
 
     def _decided(self, job: Job, row: Row, now: float) -> Row:
         table = job.table

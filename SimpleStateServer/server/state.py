@@ -182,12 +182,17 @@ class Row(NamedTuple):
         """This worker with the time of one more local step, whatever round that was in."""
         return self._replace(step_times=(*self.step_times, computation_time)[-STEP_TIME_WINDOW:])
 
-    def in_total(self, total: Total) -> Row:
-        """This worker with what it has done by its own count. A message that was overtaken takes nothing back."""
+    def in_total(self, total: Total, before: Row) -> Row:
+        """This worker with what it has done by its own count, not by its messages: of those one may be overtaken, which
+        takes nothing back, and what they call the time of a step may be longer.
+
+        Args:
+            before: what was known before the message.
+        """
         return self._replace(
-            steps=max(self.steps, total.steps),
-            samples=max(self.samples, total.samples),
-            computing=max(self.computing, total.computing),
+            steps=max(before.steps, total.steps),
+            samples=max(before.samples, total.samples),
+            computing=max(before.computing, total.computing),
         )
 
     def answered(self, action: Action, reason: str, now: float) -> Row:

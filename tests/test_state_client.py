@@ -1,0 +1,384 @@
+"""What a worker tells its state server, and what it does when that is away, new, or refuses: looked at on the wire."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+from cluster_processes import free_ports, wait_for
+from hypothesis import given
+from hypothesis import strategies as st
+from recording_state_server import recording, refusal, response, rounds_that_skip
+from state_server_process import clients, running_state_server
+
+import config
+from trainer.background import Background
+from trainer.progress import EVALUATING, TRAINING, Curve, Point, Progress, Total
+from trainer.queries import Advice, BlockingQueries, NonBlockingQueries
+from trainer.state_client import StateClient
+from trainer.state_job import limits
+from utils import JobError
+
+AT_ONCE_S = 0.05  # the training thread does not wait; generous, since this machine is shared
+SOON_S = 5.0  # far below the patience of a worker
+
+
+@pytest.fixture
+def recorder():
+    with recording() as running:
+        yield running
+
+
+class Clock:
+    """Seconds since the job began, as told."""
+
+    def __init__(self, now=0.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+def progress(clock=None, evaluates=False, steps=()):
+    made = Progress()
+    made.begin(clock or Clock(), evaluates)
+    for samples, step_s in steps:
+        made.add_step(samples, step_s)
+    return made
+
+
+def joined(recorder, made, rank=0, **options):
+    client = recorder.client(rank, **options)
+    client.join("job", rank, 2, made)
+    return client
+
+
+# ----------------------------------------------------------------------------------------------- what is told
+
+
+def test_a_reset_says_what_the_page_calls_the_algorithm_and_when_the_job_will_end(recorder):
+    recorder.client(title="WBSP with overlap", limits={"seconds": 60.0}).begin_job()
+    recorder.client().begin_job(resumed=True)
+    first, second = recorder.heard
+    assert (first["title"], first["limits"], first["resumed"]) == ("WBSP with overlap", {"seconds": 60.0}, 0)
+    assert "title" not in second
+    assert "limits" not in second
+    assert second["resumed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("-m esync", {}),
+        (
+            "-m esync --max-rounds 7 --max-seconds 60 --target-accuracy 0.5",
+            {"rounds": 7, "seconds": 60, "accuracy": 0.5},
+        ),
+        ("-m wbsp --max-rounds 7 --max-seconds 60", {"seconds": 60}),  # rounds there are releases, the flag's are steps
+        ("-m sync-switch --switch-order 10 --train-steps 40 760", {}),  # under ASP a worker does as many as it can
+        ("-m sync-switch --switch-order 10 --train-steps 40 760 --max-rounds 7", {"rounds": 7}),
+        ("-m sync-switch --switch-order 11 --train-steps 40 60", {"rounds": 100}),
+        ("-m sync-switch --switch-order 1 --train-steps 40 --max-rounds 7", {"rounds": 7}),
+    ],
+)
+def test_the_limits_of_a_job_are_those_that_its_rounds_and_its_clock_can_reach(flags, expected):
+    assert limits(config.parse(flags.split())) == expected
+
+
+def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_in_it(recorder):
+    clock = Clock(1.5)
+    made = progress(clock, steps=[(64, 0.25), (32, 0.5)])
+    client = joined(recorder, made)
+    client.report(1, 0.5, 0.0, None)
+    clock.now = 2.0
+    made.add_step(64, 0.25)
+    made.way = "ASP"
+    client.query(1, 3, 0.25, 0.0)
+    report, query = recorder.heard
+    assert (report["elapsed"], report["total"]) == (1.5, {"steps": 2, "samples": 96, "computing": 0.75})
+    assert (query["elapsed"], query["total"]) == (2.0, {"steps": 3, "samples": 160, "computing": 1.0})
+    assert "way" not in report
+    assert query["way"] == "ASP"
+
+
+def test_before_training_begins_no_time_is_told(recorder):
+    recorder.client().report(1, 0.5, 0.0, None)
+    assert "elapsed" not in recorder.heard[0]
+
+
+def test_the_total_of_a_job_that_goes_on_counts_its_logs():
+    rounds = [
+        {"num_iters": 1, "num_samples": 64, "total_time": 1.0, "time": {"0": {"get_batch": 0.1, "evaluation": 9.0}}},
+        {"num_iters": 2, "num_samples": 32, "total_time": 2.0, "time": {"0": {"forward and backward": 0.5}}},
+    ]
+    rounds[1]["accuracy"] = 0.5
+    made = Progress()
+    made.go_on(rounds, evaluates=True)
+    assert made.total == Total(2, 96, 0.6)
+    made.begin(Clock(), evaluates=True)
+    assert made.curve.points() == [(2, 2.0, 0.5)]
+
+
+# ------------------------------------------------------------------------------------------ what it is doing
+
+
+def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the_next_report(recorder):
+    made = progress()
+    client = joined(recorder, made)
+    client.report(1, 0.5, 0.0, None)
+    client.query(1, 1, 0.5, 0.0)
+    made.doing = EVALUATING
+    client.tell_doing()
+    recorder.wait_for(3)
+    made.doing = TRAINING
+    client.report(2, 0.5, 0.0, 0.75)
+    told = [(message["msg_type"], message["status"]["round"], message.get("doing")) for message in recorder.heard]
+    assert told == [
+        ("REPORT", 1, "training"),
+        ("QUERY", 1, None),
+        ("REPORT", 1, "evaluating"),
+        ("REPORT", 2, "training"),
+    ]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
+def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(recorder, is_there):
+    made = progress()
+    client = joined(recorder, made)
+    client.report(1, 0.5, 0.0, None)
+    if is_there:
+        recorder.is_awake.clear()
+    else:
+        (port,) = free_ports(1)
+        client._link.address = f"http://127.0.0.1:{port}"
+    began = time.monotonic()
+    for _ in range(3):
+        client.tell_doing()
+    assert time.monotonic() - began < AT_ONCE_S
+    recorder.is_awake.set()
+    wait_for(lambda: not client._notices._is_busy, "the end of the background's tries", SOON_S)
+
+
+def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorder):
+    made = progress()
+    client = joined(recorder, made)
+    made.doing = EVALUATING
+    client.query(1, 1, 0.5, 0.0)  # the server takes who asks for one who trains
+    assert recorder.wait_for(2)[-1]["doing"] == "evaluating"
+
+
+def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait():
+    done, go_on, begun = [], threading.Event(), threading.Event()
+
+    def first():
+        begun.set()
+        go_on.wait(SOON_S)
+
+    background = Background("test")
+    background.do(first)
+    begun.wait(SOON_S)
+    for number in range(5):
+        background.do(lambda number=number: done.append(number))
+    go_on.set()
+    wait_for(lambda: not background._is_busy, "the end", SOON_S)
+    assert done == [4]
+    background.do(lambda: done.append(5))
+    wait_for(lambda: done == [4, 5], "the next task", SOON_S)
+
+
+def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recorder):
+    client = joined(recorder, progress(Clock(9.0), evaluates=True))
+    client.report(4, 0.5, 0.0, 0.25)
+    client.leave(0.5)
+    last = recorder.heard[-1]
+    assert (last["msg_type"], last["status"]["round"], last["doing"]) == ("REPORT", 4, "ended")
+    assert last["accuracies"] == [[3, 9.0, 0.25], [4, 9.0, 0.5]]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
+@pytest.mark.parametrize("queries", [NonBlockingQueries, Advice])
+def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, queries, is_there):
+    client = joined(recorder, progress())
+    client.report(1, 0.5, 0.0, None)
+    asks = queries(client)
+    if is_there:
+        recorder.is_awake.clear()
+    else:
+        (port,) = free_ports(1)
+        client._link.address = f"http://127.0.0.1:{port}"
+        asks.ask(1, *(() if queries is Advice else (1,)), 0.5, 0.0)
+    began = time.monotonic()
+    asks.close()
+    client.leave(0.5)
+    assert time.monotonic() - began < SOON_S
+
+
+# ------------------------------------------------------------------------------- a server that was restarted
+
+
+def test_a_server_that_was_restarted_is_told_all_by_who_evaluates(recorder):
+    clock = Clock()
+    clients_ = [joined(recorder, progress(clock, evaluates=rank == 0), rank) for rank in range(2)]
+    for client in clients_:
+        client.report(1, 0.5, 0.0, None)
+    for round_ in (2, 3):
+        clock.now = float(round_)
+        clients_[0].report(round_, 0.5, 0.0, round_ / 10)
+    clients_[1].report(2, 0.5, 0.0, None)
+    before = len(recorder.heard)
+    recorder.answer = lambda message: response(server="bbbbbbbb")
+    for client in clients_:
+        assert client.query(3, 1, 0.5, 0.0) is True
+        client.query(3, 2, 0.5, 0.0)
+    told = [(message["sender"], message["msg_type"], message.get("accuracies")) for message in recorder.heard[before:]]
+    assert told == [
+        ("worker-0", "QUERY", None),
+        ("worker-0", "REPORT", [[1, 2.0, 0.2], [2, 3.0, 0.3]]),
+        ("worker-0", "QUERY", None),
+        ("worker-1", "QUERY", None),
+        ("worker-1", "REPORT", None),
+        ("worker-1", "QUERY", None),
+    ]
+    assert recorder.heard[before + 1]["status"]["local_iteration"] == 1
+
+
+def test_a_server_that_does_not_know_the_job_gets_it_before_the_message(recorder):
+    client = joined(recorder, progress(evaluates=True))
+    client.report(1, 0.5, 0.0, None)
+    knows_it = threading.Event()
+
+    def forgetful(message):
+        if message["msg_type"] == "RESET":
+            knows_it.set()
+        return response() if knows_it.is_set() else refusal("unknown-job")
+
+    recorder.answer = forgetful
+    client.query(1, 1, 0.5, 0.0)
+    told = [(message["msg_type"], message.get("resumed"), message.get("accuracies")) for message in recorder.heard[1:]]
+    # Perhaps the same process, which has made room: the accuracies are lost all the same. There are none so far.
+    assert told == [("QUERY", None, None), ("RESET", 1, None), ("QUERY", None, None), ("REPORT", None, [])]
+
+
+def test_an_older_server_that_does_not_name_itself_is_told_nothing_more():
+    with recording(lambda message: response(server=None)) as recorder:
+        client = joined(recorder, progress(evaluates=True))
+        client.report(1, 0.5, 0.0, 0.5)
+        client.query(1, 1, 0.5, 0.0)
+    assert len(recorder.heard) == 2
+
+
+def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
+    (port,) = free_ports(1)
+    made = [progress(Clock(100.0), evaluates=rank == 0, steps=[(64, 0.5)] * 7) for rank in range(2)]
+    with running_state_server(port) as server:
+        workers = clients(server, 2)
+        for rank, client in enumerate(workers):
+            client.join(client._job, rank, 2, made[rank])
+            client.report(1, 0.5, 0.0, None)
+        for round_ in (2, 3, 4):
+            workers[0].report(round_, 0.5, 0.0, round_ / 10)
+    with running_state_server(port) as server:
+        assert workers[1].query(1, 1, 0.5, 0.0) in (True, False)
+        assert workers[0].query(4, 1, 0.5, 0.0) in (True, False)
+        status = requests.get(f"{server.url}/status.json", timeout=10).json()
+    assert [point[1:] for point in status["accuracies"]] == [[0.2, 1], [0.3, 2], [0.4, 3]]
+    assert status["samples"] == 2 * 7 * 64
+
+
+@given(st.lists(st.floats(0, 1), max_size=300), st.integers(4, 40))
+def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best(accuracies, limit):
+    curve = Curve(limit)
+    all_points = [Point(round_, float(round_), accuracy) for round_, accuracy in enumerate(accuracies, start=2)]
+    for point in all_points:
+        curve.add(point)
+    points = curve.points()
+    assert len(points) <= limit
+    assert points == sorted(points)
+    assert set(points) <= set(all_points)
+    if not accuracies:
+        return
+    best = max(accuracies)
+    assert points[-1] == all_points[-1]
+    assert all_points[accuracies.index(best)] in points
+    rounds = [point.round for point in curve._kept]
+    assert rounds == list(range(2, 2 + len(accuracies), curve._stride))
+    if curve._stride > 1:
+        assert len(rounds) > (limit - 2) // 2
+
+
+# ------------------------------------------------------------------------------------------------ who refuses
+
+
+@pytest.mark.parametrize("code", ["round-ahead", "job-settings", "too-many-jobs"])
+def test_a_refusal_ends_the_worker_with_the_servers_words(recorder, code):
+    recorder.answer = lambda message: refusal(code, "there are 64 jobs")
+    client = recorder.client()
+    with pytest.raises(JobError, match=rf"{recorder.port} refuses this RESET \({code}\): there are 64 jobs"):
+        client.begin_job()
+
+
+def test_a_real_server_refuses_other_settings_and_a_round_too_far():
+    with running_state_server() as server:
+        first, _ = clients(server, 2)
+        other = StateClient("127.0.0.1", str(server.port), "preprint", 0.5)
+        other.join(first._job, 0, 2)
+        with pytest.raises(JobError, match=r"job-settings\): .*policy=journal"):
+            other.begin_job()
+        with pytest.raises(JobError, match=r"round-ahead\): worker 0 is in round 1, this is of round 3"):
+            first.report(3, 0.1, 0.0, None)
+
+
+# --------------------------------------------------------------------------------- a signal while it is away
+
+
+@pytest.mark.parametrize("queries", [BlockingQueries, NonBlockingQueries])
+def test_a_first_signal_is_heard_while_the_state_server_is_away(queries):
+    (port,) = free_ports(1)
+    stop = threading.Event()
+    client = StateClient("127.0.0.1", str(port), "journal", 0.5, stop_requested=stop.is_set)
+    client.join("job", 0, 2)
+    asks = queries(client)
+    with ThreadPoolExecutor(1) as training:
+        ready = training.submit(lambda: next(steps for steps in range(1, 10**6) if asks.ask(1, steps, 0.001, 0.0)))
+        signal = threading.Timer(0.2, stop.set)
+        signal.start()
+        assert ready.result(SOON_S) >= 1  # the worker aggregates what it has
+        asks.report(2, 0.001, 0.0, None)  # and goes on to its end
+        asks.close()
+        signal.join()
+
+
+def test_a_leaver_that_has_gone_too_far_without_the_server_is_not_stopped_by_its_refusal(recorder):
+    recorder.answer = lambda message: refusal("round-ahead")
+    client = recorder.client(stop_requested=lambda: True)
+    assert client.query(9, 1, 0.5, 0.0) is True
+
+
+# ------------------------------------------------------------------------------------- rounds go up by one
+
+
+@pytest.mark.parametrize("queries", [BlockingQueries, NonBlockingQueries])
+def test_no_message_is_of_a_round_beyond_the_next_however_they_overtake_each_other(queries):
+    random_ = random.Random(7)
+    lock = threading.Lock()
+
+    def late(message):
+        with lock:
+            delay_s, steps = random_.uniform(0, 0.01), message["status"]["local_iteration"]
+        time.sleep(delay_s)  # the network's doing, not a wait of the test
+        return response("SYNC" if steps >= 3 else "TRAIN")
+
+    with recording(late) as recorder:
+        asks = queries(recorder.client())
+        for round_ in range(1, 16):
+            asks.report(round_, 0.001, 0.0, None)
+            steps = 1
+            while not asks.ask(round_, steps, 0.001, 0.0):
+                steps += 1
+        asks.close()
+    assert rounds_that_skip(recorder.heard) == []
+    assert max(message["status"]["round"] for message in recorder.heard) == 15
