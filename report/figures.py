@@ -9,9 +9,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from metrics import IID, LOCAL, NON_IID, Curve, Event, Mode
 from report.definitions import mark
 from report.marks import draw_marks, place_marks
+from report.metrics import IID, LOCAL, NON_IID, Curve, Event, Mode
 from summary import natural_order
 
 MINUTES_FROM_S = 600.0  # longer time axes are in minutes

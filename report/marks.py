@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from metrics import Curve, Event, Mode, accuracy_at
+from report.metrics import Curve, Event, Mode, accuracy_at
 from utils import ELASTIC, EVENT_KINDS, GREEDY, RELEASE, RESUME, SWITCH
 
 # Marks of one kind on one curve; more would hide it.

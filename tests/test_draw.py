@@ -22,12 +22,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import draw
-import metrics
 import summary
 import utils
-from metrics import Event
-from report import figures
+from report import figures, metrics
 from report.definitions import RATIO, TRAFFIC, published_note
+from report.metrics import Event
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 

@@ -4,12 +4,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import draw
-import metrics
 import summary
 import utils
-from metrics import Event
-from report import figures
+from report import figures, metrics
 from report.marks import Marks, place_marks, thinning
+from report.metrics import Event
 
 WBSP, WBSP_PCC, SWITCH = (metrics.MODES[name] for name in ("wbsp", "wbsp-pcc", "sync-switch"))
 

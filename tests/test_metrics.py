@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_tree import FAST, NEVER, SLOW, device, published_device
 
-import metrics
-from metrics import Device, Event, SpeedUp
+from report import metrics
 from report.definitions import MODEL_BYTES
+from report.metrics import Device, Event, SpeedUp
 
 curves = st.lists(
     st.tuples(st.floats(0.001, 1e5), st.floats(0, 1)), min_size=1, max_size=20, unique_by=lambda point: point[0]
