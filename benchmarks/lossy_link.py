@@ -9,72 +9,14 @@ take turns, so that a busy machine harms both alike. Prints samples/s of all wor
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from namespace_job import run_job, samples_per_second
+from namespaces import missing, network
 
-from namespaces import Host, missing, network  # noqa: E402
-
-PORT, STATE_PORT = "9091", "10010"
 MODES = {"esync": ["-ll", "0.0005"], "sync": ["-l", "0.0005"]}
-
-
-@contextlib.contextmanager
-def running(command: Sequence[str], log: Path, folder: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does not outlive the block."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def samples_per_second(servers: Host, hosts: Sequence[Host], mode: str, options: argparse.Namespace) -> float:
-    """Runs one job; returns the throughput of all workers."""
-    cluster = {
-        "DMLC_PS_ROOT_URI": servers.address,
-        "DMLC_PS_ROOT_PORT": PORT,
-        "DMLC_NUM_SERVER": "1",
-        "DMLC_NUM_WORKER": str(len(hosts)),
-        "DMLC_INTERFACE": "eth0",
-    }
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        folder = Path(name)
-        serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{STATE_PORT}")
-        stack.enter_context(running(serve, folder / "state.log", ROOT / "SimpleStateServer"))
-        for role in ("scheduler", "server"):
-            command = servers.command(sys.executable, "main.py")
-            stack.enter_context(running(command, folder / f"{role}.log", ROOT, DMLC_ROLE=role, **cluster))
-        workers = []
-        for number, (host, step_time) in enumerate(zip(hosts, options.workers, strict=True)):
-            flags = ["-m", mode, *MODES[mode], "-c", "1", "-n", "lenet", "-e", "100000", "-ld", name]
-            flags += ["--device-name", f"cpu{number}", "--max-seconds", str(options.seconds)]
-            flags += ["-ip", servers.address, "-port", STATE_PORT, "--min-step-time", str(step_time)]
-            command = host.command(sys.executable, "main.py", *flags)
-            log = folder / f"worker{number}.log"
-            workers.append(stack.enter_context(running(command, log, ROOT, DMLC_ROLE="worker", **cluster)))
-        for number, worker in enumerate(workers):
-            if worker.wait(options.seconds + 120):
-                raise SystemExit((folder / f"worker{number}.log").read_text())
-        samples, seconds = 0, 0.0
-        for number in range(len(hosts)):
-            rounds = [json.loads(path.read_text()) for path in (folder / f"cpu{number}").glob("iter-*.txt")]
-            samples += sum(record["num_samples"] for record in rounds)
-            seconds = max(seconds, *(record["total_time"] for record in rounds))
-        return samples / seconds
 
 
 def main() -> None:
@@ -95,7 +37,8 @@ def main() -> None:
             hosts[options.lossy].lose(options.percent)
         for _ in range(options.repeats):
             for mode, of_mode in results.items():
-                of_mode.append(samples_per_second(servers, hosts, mode, options))
+                flags = [["-m", mode, *MODES[mode], "--min-step-time", str(step_s)] for step_s in options.workers]
+                of_mode.append(samples_per_second(run_job(servers, hosts, options.seconds, flags)))
                 print(f"{mode}: {of_mode[-1]:.0f} samples/s", flush=True)
     esync, sync = (statistics.median(results[mode]) for mode in ("esync", "sync"))
     print(f"medians of {options.repeats}: esync {esync:.0f}, sync {sync:.0f} samples/s: {esync / sync:.2f} times")

@@ -103,6 +103,12 @@ class Host:
             f"chain out {{ type filter hook output priority 0; {drop}; }}\n}}\n"
         )
 
+    def narrow(self, mbit: int) -> None:
+        """Lets no more than so many Mbit/s through the link, each way; what is more waits."""
+        bucket = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "16k", "latency", "1s")
+        self.run("tc", "qdisc", "add", "dev", "eth0", *bucket)
+        _run("tc", "-n", self._switch, "qdisc", "add", "dev", self._plug, *bucket)
+
     def close_ports(self, ports: str) -> None:
         """Drops connections from other hosts to these TCP ports (`9091`, `10000-20000`, `{ 22, 80 }`): a firewall."""
         self.nft(

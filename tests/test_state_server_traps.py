@@ -85,16 +85,16 @@ def hasty_server():
 
 @pytest.mark.parametrize("beginning", [b"", b"POST /message/ HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"])
 def test_a_request_that_comes_a_byte_at_a_time_is_given_up(hasty_server, beginning):
-    idle = requests.Session()
-    assert idle.get(f"{hasty_server.url}/healthz", timeout=DEADLINE_S).status_code == 200
-    begin = time.monotonic()
-    with Target(hasty_server.port).connect() as connection, contextlib.suppress(ConnectionResetError):
-        connection.sendall(beginning or b"GET /")
-        while not select.select([connection], [], [], 0.02)[0]:
-            assert time.monotonic() - begin < DEADLINE_S
-            connection.sendall(b"x")
-    assert time.monotonic() - begin < 5
-    assert idle.get(f"{hasty_server.url}/healthz", timeout=DEADLINE_S).status_code == 200
+    with requests.Session() as idle:
+        assert idle.get(f"{hasty_server.url}/healthz", timeout=DEADLINE_S).status_code == 200
+        begin = time.monotonic()
+        with Target(hasty_server.port).connect() as connection, contextlib.suppress(ConnectionResetError):
+            connection.sendall(beginning or b"GET /")
+            while not select.select([connection], [], [], 0.02)[0]:
+                assert time.monotonic() - begin < DEADLINE_S
+                connection.sendall(b"x")
+        assert time.monotonic() - begin < 5
+        assert idle.get(f"{hasty_server.url}/healthz", timeout=DEADLINE_S).status_code == 200
 
 
 def test_of_too_many_connections_the_one_that_was_silent_for_longest_goes(hasty_server):
@@ -153,7 +153,8 @@ def test_a_head_is_bounded_and_a_body_beside_it_does_not_count(server):
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
     long = b"X-Long: " + b"y" * 20_000
     many = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 300) for number in range(60))
-    for request in (head + long + b"\r\n\r\n", head + many + b"\r\n", head + long * 20):
+    target = b"GET /" + b"y" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    for request in (head + long + b"\r\n\r\n", head + many + b"\r\n", head + long * 20, target):
         assert said_to(server, [request]).startswith(b"HTTP/1.1 431 ")
         pieces = [request[at : at + 1000] for at in range(0, len(request), 1000)]
         assert said_to(server, pieces).startswith(b"HTTP/1.1 431 ")

@@ -9,7 +9,7 @@ from server.policies import journal, preprint, upload_aware, wbsp
 from server.policies.policy import Decision, Policy, Sync, Watch
 from server.policies.sync_switch import SYNC_SWITCH_POLICIES
 
-_ALL = (journal.POLICY, upload_aware.POLICY, preprint.POLICY, wbsp.POLICY, *SYNC_SWITCH_POLICIES)
+_ALL = (journal.POLICY, preprint.POLICY, upload_aware.POLICY, wbsp.POLICY, *SYNC_SWITCH_POLICIES)
 POLICIES = {policy.name: policy for policy in _ALL}
 
 __all__ = ["POLICIES", "Decision", "Policy", "Sync", "Watch"]

@@ -1,0 +1,83 @@
+"""A job of which every process has its own host, a network namespace: what the benchmarks of links share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from namespaces import Host  # noqa: E402
+
+PORT, STATE_PORT = "9091", "10010"
+Rounds = list[dict[str, Any]]  # the logged rounds of a worker, in their order
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, folder: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not outlive the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run_job(servers: Host, hosts: Sequence[Host], seconds: float, flags: Sequence[Sequence[str]]) -> list[Rounds]:
+    """Trains LeNet-5 for so long, and returns what each worker logged.
+
+    Args:
+        servers: the host of state server, scheduler and parameter server.
+        hosts: of the workers.
+        seconds: of training.
+        flags: for each worker's main.py.
+    """
+    cluster = {
+        "DMLC_PS_ROOT_URI": servers.address,
+        "DMLC_PS_ROOT_PORT": PORT,
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": str(len(hosts)),
+        "DMLC_INTERFACE": "eth0",
+    }
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{STATE_PORT}")
+        stack.enter_context(running(serve, folder / "state.log", ROOT / "SimpleStateServer"))
+        for role in ("scheduler", "server"):
+            command = servers.command(sys.executable, "main.py")
+            stack.enter_context(running(command, folder / f"{role}.log", ROOT, DMLC_ROLE=role, **cluster))
+        workers = []
+        for number, (host, of_worker) in enumerate(zip(hosts, flags, strict=True)):
+            all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", name, "--device-name", f"cpu{number}"]
+            all_flags += ["-ip", servers.address, "-port", STATE_PORT, "--max-seconds", str(seconds), *of_worker]
+            command = host.command(sys.executable, "main.py", *all_flags)
+            log = folder / f"worker{number}.log"
+            workers.append(stack.enter_context(running(command, log, ROOT, DMLC_ROLE="worker", **cluster)))
+        for number, worker in enumerate(workers):
+            if worker.wait(seconds + 120):
+                raise SystemExit((folder / f"worker{number}.log").read_text())
+        return [
+            sorted(
+                (json.loads(path.read_text()) for path in (folder / f"cpu{number}").glob("iter-*.txt")),
+                key=lambda record: record["num_iters"],
+            )
+            for number in range(len(hosts))
+        ]
+
+
+def samples_per_second(job: Sequence[Rounds]) -> float:
+    """The throughput of all workers."""
+    samples = sum(record["num_samples"] for rounds in job for record in rounds)
+    return samples / max(rounds[-1]["total_time"] for rounds in job)
