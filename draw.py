@@ -22,7 +22,7 @@ from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
 import summary
-from flag_types import accuracy, at_least
+from config import accuracy, at_least
 from report import definitions, metrics, tables
 from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
 from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
