@@ -6,10 +6,12 @@ import time
 
 from django.apps import AppConfig
 from django.conf import settings
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from server.handlers import Handlers
 from server.jobs import Jobs
+from server.kept import KeptAnswers
+from server.metrics import StateCollector, exposition
 from server.receiver import Receiver
 from server.refusals import Refusals
 from server.router import Router
@@ -23,10 +25,19 @@ class ServerConfig(AppConfig):
 
     def ready(self) -> None:
         """Called by Django once, when every app is loaded."""
+        disable_created_metrics()  # a line more for each counter, and all say when this process began
         self.registry = CollectorRegistry()
+        self.kept_answers = KeptAnswers(time.monotonic)
+        self.published_answers = KeptAnswers(time.monotonic, least_age=0.0)  # a program may look what its POST did
         self.traffic = Traffic(self.registry)
         self.refusals = Refusals(time.monotonic)
         self.router = Router(Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS)), clock=time.monotonic)
         self.receiver = Receiver(
             self.router, self.traffic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY, self.refusals
         )
+        self.registry.register(StateCollector(self.router))
+        ProcessCollector(registry=self.registry)
+
+    def metrics(self) -> bytes:
+        """All metrics of this process, in Prometheus' text format."""
+        return exposition(self.registry)

@@ -189,6 +189,6 @@ class Handlers:
 
 
 def _may_skip_rounds(job: Job, row: Row) -> bool:
-    """Under Sync-Switch rounds count batches, not all of which are asked about; and a job that is taken over, or
-    resumed, goes on wherever it is. A published worker always begins in round 1."""
-    return job.policy.watch.sync is Sync.STAYS_IN_STEP or (job.settings.resumed and row.heard is None)
+    """Under Sync-Switch rounds count batches, not all of which are asked about; under WBSP they are releases, of which
+    a slow worker misses some. Nobody waits for a round there. And a job that is taken over goes on wherever it is."""
+    return job.policy.watch.sync is not Sync.AGGREGATES or (job.settings.resumed and row.heard is None)

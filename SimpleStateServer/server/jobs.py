@@ -10,7 +10,7 @@ from server.conflict import Conflict
 from server.curve import Curve
 from server.messages import MAX_WORKERS, Doing, Reset
 from server.policies import POLICIES, Policy
-from server.state import Table
+from server.state import SILENCE_S, Table
 
 MAX_JOBS = 64
 MAX_ROWS = 2 * MAX_WORKERS  # of all jobs: what bounds the memory
@@ -31,6 +31,7 @@ class Job:
         curve: test accuracies, as reported by the worker that evaluates.
         history_lost: the job is older than this server, and nobody has told the accuracies before.
         ended: when its last worker left, or another job took its place; None while it is at work.
+        left_alone: the moment of its last message, once all its workers are known to be overdue or to have left.
     """
 
     settings: Reset
@@ -41,6 +42,7 @@ class Job:
     curve: Curve = field(default_factory=Curve)
     history_lost: bool = False
     ended: float | None = None
+    left_alone: float | None = None
 
     @property
     def id(self) -> str:
@@ -48,11 +50,23 @@ class Job:
         return self.settings.job
 
     def is_at_work(self, now: float) -> bool:
-        """Whether a worker was heard that is not overdue and has not left."""
-        return self.ended is None and any(
+        """Whether a worker was heard that is not overdue and has not left.
+
+        Every look at the list of jobs asks, so all rows are gone through only where nobody was heard of late, and not
+        again once nobody is left, until somebody is heard.
+        """
+        heard = self.table.pace.heard
+        if self.ended is not None or heard is None or heard == self.left_alone:
+            return False
+        if now - heard <= SILENCE_S and not self.table.num_ended:
+            return True
+        if any(
             row.heard is not None and now - row.heard <= row.silence_limit and row.doing is not Doing.ENDED
             for row in self.table.rows
-        )
+        ):
+            return True
+        self.left_alone = heard
+        return False
 
     def end(self, now: float, why: str) -> None:
         """Notes that the job is over."""

@@ -1,91 +1,219 @@
-"""The state in Prometheus' text format, version 0.0.4."""
+"""The jobs' state for Prometheus, made from snapshots when it is asked for. Traffic counts HTTP (traffic.py).
+
+A label never changes while a job lasts: who runs where is told by `esync_worker_info` alone, to be joined by `job` and
+`rank`. Workers have series of their own as long as there are not too many; all jobs have sums, counts and spreads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from server import doings
+from server.curve import Point
+from server.doings import Doings, silence
+from server.ending import AT_WORK, ENDED, QUIET, elapsed, job_state
 from server.messages import Action, MessageType
 from server.router import Router
 from server.snapshot import Snapshot
-from server.status import WAITING, silence, worker_states
+from server.state import Row
+from server.status import Work, work
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Sample = tuple[Mapping[str, object], float]
-
-
-def metrics(router: Router) -> str:
-    """All metrics of one moment."""
-    snapshot, counts = router.snapshot(), router.overview().counts
-    incoming = (MessageType.RESET, MessageType.REPORT, MessageType.QUERY)
-    parts = [
-        _metric(
-            "esync_messages_total",
-            "counter",
-            "Messages handled, refused ones included.",
-            [({"type": kind.value}, counts.get(kind.value, 0)) for kind in incoming],
-        ),
-        _metric(
-            "esync_decisions_total",
-            "counter",
-            "Answers to queries.",
-            [({"action": action.value}, counts.get(action.value, 0)) for action in Action],
-        ),
-    ]
-    if snapshot is not None:
-        parts += _job(snapshot)
-    return "".join(parts)
+MAX_WORKER_SERIES = 1000  # workers that have series of their own, of all jobs together
 
 
-def _job(snapshot: Snapshot) -> Iterable[str]:
-    settings, rows = snapshot.settings, snapshot.rows
-    states = worker_states(snapshot)
-    yield _metric(
-        "esync_job_info", "gauge", "The running job.", [({"job": settings.job, "policy": settings.policy}, 1)]
-    )
-    yield _metric("esync_workers", "gauge", "Workers of the job.", [({}, settings.num_workers)])
-    yield _metric("esync_round", "gauge", "The latest round that any worker has entered.", [({}, snapshot.round)])
-    yield _metric("esync_job_seconds", "gauge", "Time since the job began.", [({}, snapshot.now - snapshot.began)])
-    yield _metric("esync_straggler_rank", "gauge", "Rank of the slowest worker.", [({}, snapshot.slowest)])
-    if snapshot.curve:
-        yield _metric(
-            "esync_test_accuracy", "gauge", "The latest that was reported.", [({}, snapshot.curve[-1].accuracy)]
+def exposition(registry: CollectorRegistry) -> bytes:
+    """All metrics in Prometheus' text format, version 0.0.4."""
+    return generate_latest(registry)
+
+
+class StateCollector(Collector):
+    """Makes the metrics of the jobs.
+
+    Args:
+        router: knows them.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        overview = self._router.overview()
+        yield from _messages(overview.counts)
+        states = {line.id: job_state(line, overview.now) for line in overview.jobs}
+        counted = list(states.values())
+        yield _family(
+            "jobs",
+            "Jobs that this server knows.",
+            ["state"],
+            ([state, counted.count(state)] for state in (AT_WORK, QUIET, ENDED)),
         )
+        snapshots = [snapshot for id in states if (snapshot := self._router.snapshot(id)) is not None]
+        jobs = [_Job(snapshot, states[snapshot.id]) for snapshot in snapshots]
+        yield from _of_jobs(jobs)
+        yield from _of_workers(_with_series(jobs))
 
-    labels = [{"rank": row.rank, "host": row.device.host, "device": row.device.device} for row in rows]
 
-    def per_worker(name: str, kind: str, text: str, values: Iterable[float | None]) -> str:
-        known = [(label, value) for label, value in zip(labels, values, strict=True) if value is not None]
-        return _metric(f"esync_worker_{name}", kind, text, known)
+class _Job:
+    """A snapshot, and what is computed once from it.
 
-    yield per_worker("round", "gauge", "Round that the worker is in.", (row.round for row in rows))
-    yield per_worker("local_steps", "gauge", "Local steps in this round.", (row.local_iteration for row in rows))
-    yield per_worker("local_steps_total", "counter", "Local steps since the job began.", (row.steps for row in rows))
-    yield per_worker(
-        "samples_total", "counter", "Samples trained on since the job began.", (row.samples for row in rows)
+    Attributes:
+        id: the job's, as each metric's first label.
+    """
+
+    def __init__(self, snapshot: Snapshot, state: str) -> None:
+        self.snapshot, self.state, self.id, self.rows = snapshot, state, snapshot.id, snapshot.rows
+        self.doings: Doings = doings.doings(snapshot)
+        self.work: Work = work(snapshot, self.doings.states)
+        self.marks = snapshot.policy.watch.marks(snapshot.rows, snapshot.slowest) if state == AT_WORK else {}
+        self.step_times = sorted(time for row in snapshot.rows if (time := row.step_time) is not None)
+
+
+def _with_series(jobs: Sequence[_Job]) -> list[_Job]:
+    """The jobs whose workers have series of their own; a job that begins takes them from nobody."""
+    chosen, left = [], MAX_WORKER_SERIES
+    for job in jobs:
+        if job.state != ENDED and len(job.snapshot.rows) <= left:
+            chosen.append(job)
+            left -= len(job.snapshot.rows)
+    return chosen
+
+
+def _family(name: str, text: str, labels: list[str], samples: Iterable[Sequence[object]]) -> Metric:
+    """A gauge, or a counter where the name ends in `_total`. Each sample is its labels' values and then its own; one
+    whose value is None is left out."""
+    name = f"esync_{name}"
+    if name.endswith("_total"):
+        metric: Metric = CounterMetricFamily(name.removesuffix("_total"), text, labels=labels)
+    else:
+        metric = GaugeMetricFamily(name, text, labels=labels)
+    for *values, value in samples:
+        if isinstance(value, (int, float)):
+            metric.add_sample(name, dict(zip(labels, map(str, values), strict=True)), float(value))
+    return metric
+
+
+def _messages(counts: Mapping[str, int]) -> Iterator[Metric]:
+    incoming = (MessageType.RESET, MessageType.REPORT, MessageType.QUERY)
+    yield _family(
+        "messages_total",
+        "Messages handled, refused ones included.",
+        ["type"],
+        ([kind.value, counts.get(kind.value, 0)] for kind in incoming),
     )
-    yield per_worker("step_time_seconds", "gauge", "Smoothed time of a local step.", (row.step_time for row in rows))
-    yield per_worker(
+    yield _family(
+        "decisions_total",
+        "Answers to queries.",
+        ["action"],
+        ([action.value, counts.get(action.value, 0)] for action in Action),
+    )
+
+
+# Of each job, however large it is: name, text, value. A name that ends in _total is a counter's.
+_OF_A_JOB: list[tuple[str, str, Callable[[_Job], float | None]]] = [
+    ("job_at_work", "1 while the job's workers are heard.", lambda job: job.state == AT_WORK),
+    ("job_seconds", "Time since the job began, until it ended.", lambda job: elapsed(job.snapshot, job.snapshot.now)),
+    ("workers", "Workers of the job.", lambda job: len(job.snapshot.rows)),
+    ("round", "The latest round that any worker has entered.", lambda job: job.snapshot.round),
+    ("limit_rounds", "Rounds after which the job ends.", lambda job: job.snapshot.limits.rounds),
+    ("limit_seconds", "Seconds after which the job ends.", lambda job: job.snapshot.limits.seconds),
+    ("target_accuracy", "Test accuracy at which the job ends.", lambda job: job.snapshot.limits.accuracy),
+    ("test_accuracy", "The latest that was told.", lambda job: _accuracy(job.snapshot.curve[-1:])),
+    ("best_test_accuracy", "The best that was told.", lambda job: _accuracy([job.snapshot.best])),
+    (
+        "computing_share",
+        "Share of the workers' time in the last rounds that was spent on local steps.",
+        lambda job: job.work.computing_share_of_all,
+    ),
+    ("straggler_rank", "The worker that the policy marks as slow.", lambda job: min(job.marks, default=None)),
+    ("samples_total", "Samples that all workers have trained on.", lambda job: sum([r.samples for r in job.rows])),
+    ("local_steps_total", "Local steps of all workers.", lambda job: sum([row.steps for row in job.rows])),
+    (
+        "computing_seconds_total",
+        "Seconds of local steps of all workers.",
+        lambda job: sum([row.computing for row in job.rows]),
+    ),
+]
+
+# Of each worker of the jobs that are not too large.
+_OF_A_WORKER: list[tuple[str, str, Callable[[_Job, Row], float | None]]] = [
+    ("round", "Round that the worker is in.", lambda job, row: row.round),
+    ("local_steps", "Local steps in this round.", lambda job, row: row.local_iteration),
+    ("local_steps_total", "Local steps since the job began.", lambda job, row: row.steps),
+    ("samples_total", "Samples trained on since the job began.", lambda job, row: row.samples),
+    ("computing_seconds_total", "Seconds of local steps since the job began.", lambda job, row: row.computing),
+    ("step_time_seconds", "Smoothed time of a local step.", lambda job, row: row.step_time),
+    (
         "transmission_time_seconds",
-        "gauge",
         "Time to push a model update.",
-        (row.transmission_time if row.step_times else None for row in rows),
+        lambda job, row: row.transmission_time if row.step_times else None,
+    ),
+    ("silence_seconds", "Time since the worker was heard.", lambda job, row: silence(job.snapshot, row)),
+    (
+        "computing_share",
+        "Share of its time in the last rounds that was spent on local steps.",
+        lambda job, row: job.work.computing_share(row.rank),
+    ),
+    (
+        "waiting",
+        "1 while the worker waits for others.",
+        lambda job, row: job.doings.states[row.rank] == doings.WAITING,
+    ),
+]
+
+
+def _accuracy(points: Sequence[Point | None]) -> float | None:
+    return points[0].accuracy if points and points[0] is not None else None
+
+
+def _of_jobs(jobs: Sequence[_Job]) -> Iterator[Metric]:
+    yield _family(
+        "job_info",
+        "A job.",
+        ["job", "policy", "algorithm"],
+        ([job.id, job.snapshot.settings.policy, job.snapshot.title, 1] for job in jobs),
     )
-    yield per_worker(
-        "silence_seconds", "gauge", "Time since the worker was heard.", (silence(snapshot, row) for row in rows)
+    yield _family(
+        "workers_in_state",
+        "Workers by what they do.",
+        ["job", "state"],
+        ([job.id, state, job.doings.states.count(state)] for job in jobs for state in doings.ALL),
     )
-    yield per_worker(
-        "waiting", "gauge", "1 while the worker waits for slower ones.", (float(state == WAITING) for state in states)
+    yield _family(
+        "step_time_seconds",
+        "Spread of the workers' smoothed step times.",
+        ["job", "worker"],
+        ([job.id, name, value] for job in jobs for name, value in _spread(job.step_times)),
     )
+    for name, text, value in _OF_A_JOB:
+        yield _family(name, text, ["job"], ([job.id, value(job)] for job in jobs))
 
 
-def _metric(name: str, kind: str, text: str, samples: Iterable[Sample]) -> str:
-    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    for labels, value in samples:
-        inside = ",".join(f'{label}="{_escaped(str(content))}"' for label, content in labels.items())
-        lines.append(f"{name}{{{inside}}} {value}" if inside else f"{name} {value}")
-    return "\n".join(lines) + "\n"
+def _spread(ascending: Sequence[float]) -> Iterator[tuple[str, float]]:
+    if ascending:
+        last = len(ascending) - 1
+        for name, share in (("fastest", 0.0), ("median", 0.5), ("90th percentile", 0.9), ("slowest", 1.0)):
+            yield name, ascending[round(share * last)]
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _of_workers(jobs: Sequence[_Job]) -> Iterator[Metric]:
+    rows = [(job, row) for job in jobs for row in job.rows]
+    yield _family(
+        "worker_info",
+        "Where a worker runs, once it has said so.",
+        ["job", "rank", "host", "device"],
+        (
+            [job.id, row.rank, row.device.host, row.device.device, 1]
+            for job, row in rows
+            if row.device.host or row.device.device
+        ),
+    )
+    for name, text, value in _OF_A_WORKER:
+        yield _family(
+            f"worker_{name}", text, ["job", "rank"], ([job.id, row.rank, value(job, row)] for job, row in rows)
+        )

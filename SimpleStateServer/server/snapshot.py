@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from server.curve import Point
 from server.jobs import Job, Jobs
 from server.messages import Limits, Reset
+from server.pace import Mark
 from server.policies import Policy
 from server.state import Row
 
@@ -29,6 +30,9 @@ class Snapshot:
         curve: test accuracies by round.
         best: the best of all, also of those that are not in the curve any more.
         history_lost: this server took the job over, and the accuracies before are not known.
+        marks: what all workers had done at moments since this server learned of the job.
+        heard: when any worker was heard last.
+        at_work: whether a worker is that has not left and is not overdue.
     """
 
     settings: Reset
@@ -43,6 +47,9 @@ class Snapshot:
     curve: tuple[Point, ...] = ()
     best: Point | None = None
     history_lost: bool = False
+    marks: tuple[Mark, ...] = ()
+    heard: float | None = None
+    at_work: bool = True
 
     @property
     def id(self) -> str:
@@ -71,6 +78,7 @@ class JobLine:
     round: int
     began: float
     ended: float | None
+    heard: float | None
     at_work: bool
     published: bool
 
@@ -107,6 +115,9 @@ def snapshot(job: Job, now: float) -> Snapshot:
         curve=job.curve.points,
         best=job.curve.best,
         history_lost=job.history_lost,
+        marks=table.pace.marks,
+        heard=table.pace.heard,
+        at_work=job.is_at_work(now),
     )
 
 
@@ -121,6 +132,7 @@ def overview(jobs: Jobs, now: float, counts: Mapping[str, int]) -> Overview:
             round=job.table.round,
             began=job.began,
             ended=job.ended,
+            heard=job.table.pace.heard,
             at_work=job.is_at_work(now),
             published=job is jobs.published,
         )

@@ -6,13 +6,12 @@ and may take as long as it likes. All times are seconds on the server's monotoni
 
 from __future__ import annotations
 
-import functools
 import math
-import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
 from server.messages import Action, Device, Doing, Total
+from server.pace import Pace
 from server.throughputs import Throughputs
 from server.tournament import OUT, Tournament
 
@@ -24,13 +23,9 @@ HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
 # reach-server time, and for at least SILENCE_S seconds.
 SILENCE_S = 30.0
 SILENCE_STEPS = 10
+EVALUATION_S = 300.0  # in which a worker that says that it evaluates has nothing else to say
 
 _NOWHERE = Device()
-
-
-@functools.lru_cache(maxsize=1 << 14)  # it is asked for several times a message, and changes once
-def _median(step_times: tuple[float, ...]) -> float:
-    return statistics.median_low(step_times)
 
 
 class PastRound(NamedTuple):
@@ -44,6 +39,9 @@ class PastRound(NamedTuple):
         samples: samples that it has trained on since the job began, at the end of this round.
         computing: seconds that it has computed since then.
         evaluating: when it began to evaluate in this round; None where it did not.
+        asked: when it last told of a step, or entered.
+        action: the last answer in this round.
+        way: how the job went on, by the worker's word.
     """
 
     round: int
@@ -53,6 +51,9 @@ class PastRound(NamedTuple):
     samples: int
     computing: float = 0.0
     evaluating: float | None = None
+    asked: float | None = None
+    action: Action | None = None
+    way: str = ""
 
 
 class Row(NamedTuple):
@@ -118,7 +119,8 @@ class Row(NamedTuple):
         The lower median of the last steps: one outlier, such as the slow first step of a device, does not show, and a
         lasting change shows after three steps.
         """
-        return _median(self.step_times) if self.step_times else None
+        times = self.step_times
+        return sorted(times)[(len(times) - 1) // 2] if times else None  # statistics.median_low takes twice as long
 
     @property
     def reach_server_time(self) -> float:
@@ -128,6 +130,8 @@ class Row(NamedTuple):
     @property
     def silence_limit(self) -> float:
         """Seconds of silence after which no decision counts on this worker."""
+        if self.doing is Doing.EVALUATING:
+            return EVALUATION_S
         return SILENCE_S if self.step_time is None else max(SILENCE_S, SILENCE_STEPS * self.reach_server_time)
 
     def entering(self, round: int, now: float, computed: float = 0.0) -> Row:
@@ -142,6 +146,9 @@ class Row(NamedTuple):
                 self.samples,
                 self.computing,
                 self.evaluating,
+                self.since,
+                self.action,
+                self.way,
             )
             past = (*past, over)[-HISTORY_ROUNDS:]
             computed = min(computed, now - (self.synced or self.entered))
@@ -213,6 +220,7 @@ class Table:
         self.started = started
         self.round = 1  # the latest that any worker has entered
         self.num_ended = 0  # workers that have left in order
+        self.pace = Pace(started, resumed=not counted)
         self.rows = [Row(rank, counted=counted) for rank in range(num_workers)]
         self._delay = delay
         self._delays = Tournament([self._counted_delay(row) for row in self.rows])
@@ -222,6 +230,7 @@ class Table:
     def put(self, row: Row) -> None:
         """Replaces the row of its worker."""
         self.num_ended += (row.doing is Doing.ENDED) - (self.rows[row.rank].doing is Doing.ENDED)
+        self.pace.note(self.rows[row.rank], row)
         self.rows[row.rank] = row
         self.round = max(self.round, row.round)
         delay = self._counted_delay(row)

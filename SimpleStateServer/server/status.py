@@ -1,108 +1,198 @@
-"""What the status page shows, computed from one snapshot. Pure: runs in a reader's thread, never in the router's.
+"""What the status page shows, computed from one snapshot. Pure.
 
-The payload is bounded: at most SHOWN_WORKERS workers and TIMELINE_ROUNDS rounds, however large the job is.
+The payload is bounded, however large the job is: SHOWN_WORKERS workers one by one, of all others a letter each, or a
+letter for several.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from server.messages import Action
-from server.snapshot import Overview, Snapshot
+from server import doings
+from server.doings import Doings, silence
+from server.ending import AT_WORK, elapsed, ending, job_state
+from server.pace import rates
+from server.snapshot import JobLine, Overview, Snapshot
 from server.state import HISTORY_ROUNDS, Row
+from server.timeline import timeline
 
-SHOWN_WORKERS = 64
-TIMELINE_ROUNDS = 12
+SHOWN_WORKERS = 100
+BY_RANK = 16  # so many workers stand in the order of their ranks; of more the slow and the silent come first
+CELLS = 1000
+SHOWN_JOBS = 24
 
-TRAINING = "training"  # computes local steps
-WAITING = "waiting"  # was told to aggregate, while others still compute in this round
-AGGREGATING = "aggregating"  # nobody is left to wait for: pushes, pulls, evaluates
-SILENT = "silent"  # should have been heard long ago
-ABSENT = "not seen yet"
+# On the wire and in the page's style sheet.
+LETTERS = {
+    doings.TRAINING: "t",
+    doings.EVALUATING: "e",
+    doings.WAITING: "w",
+    doings.EXCHANGING: "p",
+    doings.LEFT_OUT: "l",
+    doings.SILENT: "s",
+    doings.ABSENT: "n",
+    doings.ENDED: "d",
+}
+_NOT_AT_WORK = (doings.SILENT, doings.ABSENT, doings.ENDED)
 
 
 def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     """The state of the job for the page, as JSON; durations in seconds, ages in seconds before the snapshot."""
     if snapshot is None:
-        return {"job": None}
-    states = worker_states(snapshot)
-    shown = _shown(snapshot, states)
-    settings = snapshot.settings
+        return {"job": None, "jobs": _jobs(overview)}
+    now, rows, settings, watch = snapshot.now, snapshot.rows, snapshot.settings, snapshot.policy.watch
+    done = doings.doings(snapshot)
+    state = job_state(snapshot, now)
+    until = now if state == AT_WORK else snapshot.heard or now
+    works = work(snapshot, done.states)
+    marks = watch.marks(rows, snapshot.slowest) if state == AT_WORK else {}
+    shown = _shown(snapshot, done, marks)
     return {
         "job": settings.job,
+        "title": snapshot.title,
         "policy": settings.policy,
-        "epsilon_s": settings.epsilon,
+        "caption": watch.caption,
+        "epsilon_s": settings.epsilon if settings.policy == "preprint" else None,
+        "way": _way(rows),
+        "state": state,
         "num_workers": settings.num_workers,
         "round": snapshot.round,
-        "elapsed_s": _rounded(snapshot.now - snapshot.began),
-        "quiet": all(overdue(snapshot, row) for row in snapshot.rows),
-        "quiet_s": _rounded(min(silence(snapshot, row) for row in snapshot.rows)),
-        "samples": sum(row.samples for row in snapshot.rows),
-        "samples_per_s": _rounded(
-            sum(samples_per_s(row, snapshot.now) for row in snapshot.rows if states[row.rank] != SILENT)
-        ),
-        "states": {state: states.count(state) for state in (TRAINING, WAITING, AGGREGATING, SILENT, ABSENT)},
-        "accuracies": [[_rounded(point.time - snapshot.began), point.accuracy] for point in snapshot.curve],
-        "workers": [_worker(snapshot, row, states[row.rank]) for row in shown],
-        "timeline": _timeline(snapshot, shown, states),
+        "elapsed_s": _rounded(elapsed(snapshot, now)),
+        "quiet_s": _rounded(now - (snapshot.known_since if snapshot.heard is None else snapshot.heard)),
+        "resumed_s": _rounded(now - snapshot.known_since) if settings.resumed else None,
+        "beginning_known": not settings.resumed or snapshot.began < snapshot.known_since,
+        "history_lost": snapshot.history_lost,
+        "end": ending(snapshot),
+        "samples": sum([row.samples for row in rows]),
+        "samples_per_s": _rounded(_samples_per_s(snapshot, works, done.states, state)),
+        "rates": [[_rounded(time - snapshot.began), _rounded(rate)] for time, rate in rates(snapshot.marks, until)],
+        "computing_share": works.computing_share_of_all,
+        "states": {name: count for name, count in _counted(done.states).items() if count},
+        "many": len(rows) > BY_RANK,
+        "cells": _cells(done.states),
+        "accuracies": [
+            [_rounded(point.time - snapshot.began), point.accuracy, point.round] for point in snapshot.curve
+        ],
+        "best": snapshot.best and [_rounded(snapshot.best.time - snapshot.began), snapshot.best.accuracy],
+        "workers": [_worker(snapshot, row, done, works, marks) for row in shown],
+        "timeline": timeline(snapshot, shown, done),
+        "jobs": _jobs(overview),
     }
 
 
-def silence(snapshot: Snapshot, row: Row) -> float:
-    """Seconds since the worker was last heard, or since the job began where it never was."""
-    return snapshot.now - (snapshot.known_since if row.heard is None else row.heard)
+# ---------------------------------------------------------------------------------------------- what was worked
 
 
-def overdue(snapshot: Snapshot, row: Row) -> bool:
-    """Whether the worker was not heard for so long that no decision would count on it."""
-    return silence(snapshot, row) > row.silence_limit
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the workers have done in the rounds that are kept of them, by rank.
 
+    Columns: an object for each of 100,000 workers would set off the garbage collector, which then goes through the
+    whole state table.
 
-def worker_states(snapshot: Snapshot) -> list[str]:
-    """What each worker does, by rank.
-
-    A worker that waits has no reason to speak, so only the one that it waits for is called silent.
+    Attributes:
+        samples: that were trained on.
+        computing: seconds of local steps.
+        seconds: in which that was done, waiting included.
     """
-    others_compute = any(row.round < snapshot.round or row.action is not Action.SYNC for row in snapshot.rows)
 
-    def state(row: Row) -> str:
-        if row.heard is None:
-            return SILENT if overdue(snapshot, row) else ABSENT
-        told_to_aggregate = row.action is Action.SYNC
-        if told_to_aggregate and row.round == snapshot.round and others_compute:
-            return WAITING
-        if overdue(snapshot, row):
-            return SILENT
-        return AGGREGATING if told_to_aggregate else TRAINING
+    samples: list[int] = field(default_factory=list)
+    computing: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
-    return [state(row) for row in snapshot.rows]
+    def samples_per_s(self, rank: int) -> float:
+        """The worker's throughput."""
+        seconds = self.seconds[rank]
+        return self.samples[rank] / seconds if seconds > 0 else 0.0
+
+    def computing_share(self, rank: int) -> float | None:
+        """The share of its time that the worker computed; None where nothing is known."""
+        return _share(self.computing[rank], self.seconds[rank])
+
+    @property
+    def computing_share_of_all(self) -> float | None:
+        """The same of all workers' time."""
+        known = [seconds for seconds, computing in zip(self.seconds, self.computing, strict=True) if computing > 0]
+        return _share(sum(self.computing), sum(known))
 
 
-def samples_per_s(row: Row, now: float) -> float:
-    """The worker's throughput over the rounds that are kept of it, waiting included."""
-    if row.entered is None:
+def _share(computing: float, seconds: float) -> float | None:
+    return round(min(computing / seconds, 1.0), 3) if seconds > 0 and computing > 0 else None
+
+
+def work(snapshot: Snapshot, states: Sequence[str]) -> Work:
+    """What each worker has done. Of a running step nothing is counted, nor its time: it is told when it is over."""
+    done, now, resumed = Work(), snapshot.now, snapshot.settings.resumed
+    for row, state in zip(snapshot.rows, states, strict=True):
+        past, samples, computing, begin = row.past, 0, 0.0, row.entered
+        if len(past) == HISTORY_ROUNDS or resumed:
+            # What was done before the first round that is kept is known from its end on.
+            if past:
+                samples, computing = past[0].samples, past[0].computing
+                begin = past[1].entered if len(past) > 1 else begin
+            else:
+                samples, computing, begin = row.samples, row.computing, None
+        elif past:
+            begin = past[0].entered
+        end: float | None = now
+        if state == doings.TRAINING:
+            end = row.since
+        elif state in _NOT_AT_WORK:
+            end = row.heard
+        seconds = 0.0 if begin is None or end is None else end - begin
+        done.samples.append(row.samples - samples)
+        done.computing.append(row.computing - computing)
+        done.seconds.append(seconds if seconds > 0 else 0.0)
+    return done
+
+
+def _samples_per_s(snapshot: Snapshot, done: Work, states: Sequence[str], state: str) -> float:
+    """Of all that are at work; of a job that is not, the mean over its time."""
+    if state == AT_WORK:
+        return sum([done.samples_per_s(rank) for rank, name in enumerate(states) if name not in _NOT_AT_WORK])
+    if len(snapshot.marks) < 2:
         return 0.0
-    begins = [past.entered for past in row.past] + [row.entered]
-    if len(row.past) < HISTORY_ROUNDS:
-        begin, before = begins[0], 0
-    else:
-        begin, before = begins[1], row.past[0].samples
-    return (row.samples - before) / (now - begin) if now > begin else 0.0
+    first, last = snapshot.marks[0], snapshot.marks[-1]
+    return last.samples / (last.time - first.time) if last.time > first.time else 0.0
 
 
-def _shown(snapshot: Snapshot, states: list[str]) -> list[Row]:
-    """All workers, or of a large job the straggler, the silent and then the slowest ones; by rank."""
-    rows = snapshot.rows
-    if len(rows) <= SHOWN_WORKERS:
+# ------------------------------------------------------------------------------------------------ the workers
+
+
+def _shown(snapshot: Snapshot, done: Doings, marks: Mapping[int, str]) -> list[Row]:
+    """Those that are shown one by one. Of many the marked ones, the silent, the awaited and the slowest come first."""
+    rows, states = snapshot.rows, done.states
+    if len(rows) <= BY_RANK:
         return list(rows)
+    waiting = [row for row in rows if states[row.rank] == doings.WAITING]
+    awaited: tuple[int, ...] = ()
+    if waiting:
+        awaited = done.awaited(min(waiting, key=lambda row: row.since or 0.0)).ranks
 
-    def urgency(row: Row) -> tuple[bool, bool, float, int]:
-        return row.rank != snapshot.slowest, states[row.rank] != SILENT, -(row.step_time or 0.0), row.rank
+    def urgency(row: Row) -> tuple[int, float, int]:
+        rank, state = row.rank, states[row.rank]
+        if rank in marks:
+            kind = 0
+        elif state in (doings.SILENT, doings.LEFT_OUT):
+            kind = 1
+        else:
+            kind = 2 if rank in awaited or state == doings.EVALUATING else 3
+        return kind, -(row.step_time or 0.0), rank
 
-    return sorted(sorted(rows, key=urgency)[:SHOWN_WORKERS], key=lambda row: row.rank)
+    def steadily(row: Row) -> tuple[int, float, int]:
+        """Equal workers do not change places with every step."""
+        kind, delay, rank = urgency(row)
+        return kind, float(f"{delay:.1e}"), rank
+
+    return sorted(heapq.nsmallest(SHOWN_WORKERS, rows, key=urgency), key=steadily)
 
 
-def _worker(snapshot: Snapshot, row: Row, state: str) -> dict[str, Any]:
+def _worker(snapshot: Snapshot, row: Row, done: Doings, works: Work, marks: Mapping[int, str]) -> dict[str, Any]:
+    state = done.states[row.rank]
+    quiet_s = _rounded(silence(snapshot, row))
     return {
         "rank": row.rank,
         "host": row.device.host,
@@ -112,44 +202,66 @@ def _worker(snapshot: Snapshot, row: Row, state: str) -> dict[str, Any]:
         "transmission_time_s": row.transmission_time if row.step_times else None,
         "local_steps": row.local_iteration,
         "state": state,
-        "heard_s": None if row.heard is None else _rounded(silence(snapshot, row)),
-        "silence_s": _rounded(silence(snapshot, row)),
+        "whom": done.whom(row),
+        "heard_s": None if row.heard is None else quiet_s,
+        "silence_s": quiet_s,
         "action": row.last_action and row.last_action.value,
         "reason": row.reason,
-        "samples_per_s": _rounded(samples_per_s(row, snapshot.now)),
-        "straggler": row.rank == snapshot.slowest and bool(row.step_times),
+        "samples_per_s": _rounded(works.samples_per_s(row.rank)),
+        "computing_share": works.computing_share(row.rank),
+        "mark": marks.get(row.rank, ""),
     }
 
 
-def _timeline(snapshot: Snapshot, shown: list[Row], states: list[str]) -> dict[str, Any]:
-    """For each worker, spans [round, entered, told to aggregate or null, left or null], as ages in seconds.
+def _counted(states: Sequence[str]) -> dict[str, int]:
+    counts = Counter(states)
+    return {name: counts[name] for name in doings.ALL}
 
-    `silent` is the age from which on a silent worker's last span is not known to be true.
-    """
-    first_round = snapshot.round - TIMELINE_ROUNDS + 1
-    now = snapshot.now
 
-    def age(moment: float | None) -> float | None:
-        return None if moment is None else _rounded(now - moment)
+def _cells(states: Sequence[str]) -> dict[str, Any]:
+    """A letter for each worker by rank; for every `each` workers of a very large job: silent if one is, else as most
+    of them."""
+    each = -(-len(states) // CELLS)
+    if each == 1:
+        return {"each": 1, "letters": "".join([LETTERS[state] for state in states])}
+    letters = []
+    for begin in range(0, len(states), each):
+        counts = Counter(states[begin : begin + each])
+        most = doings.SILENT if counts[doings.SILENT] else counts.most_common(1)[0][0]
+        letters.append(LETTERS[most])
+    return {"each": each, "letters": "".join(letters)}
 
-    lanes: list[dict[str, Any]] = []
-    seconds = 0.0
-    for row in shown:
-        spans = [(past.round, past.entered, past.synced) for past in row.past]
-        if row.entered is not None:
-            spans.append((row.round, row.entered, row.synced))
-        left = [entered for _, entered, _ in spans[1:]] + [None]
-        recent = [(*span, until) for span, until in zip(spans, left, strict=False) if span[0] >= first_round]
-        if recent:
-            seconds = max(seconds, now - recent[0][1])
-        lanes.append(
+
+def _way(rows: Sequence[Row]) -> str:
+    """BSP or ASP, as most workers say; empty where that never changes."""
+    ways = Counter([row.way for row in rows if row.way])
+    return ways.most_common(1)[0][0] if ways else ""
+
+
+# ---------------------------------------------------------------------------------------------------- the jobs
+
+
+def _jobs(overview: Overview) -> dict[str, Any]:
+    """The latest jobs, those first that are at work."""
+
+    def order(job: JobLine) -> tuple[bool, float]:
+        return job_state(job, overview.now) != AT_WORK, -job.began
+
+    latest = sorted(overview.jobs, key=order)[:SHOWN_JOBS]
+    return {
+        "count": len(overview.jobs),
+        "shown": [
             {
-                "rank": row.rank,
-                "silent": age(row.heard) if states[row.rank] == SILENT else None,
-                "spans": [[round, age(entered), age(synced), age(until)] for round, entered, synced, until in recent],
+                "job": job.id,
+                "title": job.title,
+                "num_workers": job.num_workers,
+                "round": job.round,
+                "state": job_state(job, overview.now),
+                "elapsed_s": _rounded(elapsed(job, overview.now)),
             }
-        )
-    return {"seconds": _rounded(seconds), "lanes": lanes}
+            for job in latest
+        ],
+    }
 
 
 def _rounded(seconds: float) -> float:

@@ -1,28 +1,35 @@
-"""What people and programs read: the page, the state as JSON, /metrics and /healthz."""
+"""What people and programs read: the page, the state as JSON, /metrics and /healthz.
+
+These views run in the loop that the workers' questions go through. What takes longer the larger a job is comes from
+`KeptAnswers`, which bounds how much of the loop's time it gets.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from django.apps import apps
-from django.core.cache import cache
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
-from server.answers import Answer, error, json_answer
+from server.answers import JSON, Answer, error, json_answer
 from server.http import posting, reading
 from server.messages import Action
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
-from server.metrics import metrics
 from server.router import Router
 from server.snapshot import Snapshot
 from server.status import status
 
-STATUS_AGE_S = 0.5
+if TYPE_CHECKING:
+    from server.apps import ServerConfig
+
+NO_STORE = {"Cache-Control": "no-store"}
 PAGE_HEADERS = {
+    **NO_STORE,
     "Vary": "Accept",
-    "Cache-Control": "no-store",
     # The page loads nothing and talks to nobody but this server.
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -30,55 +37,103 @@ PAGE_HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
 }
+# As the page's JSON stands in HTML, where these would end it; in JSON they are the same letters.
+_IN_HTML = {ord("<"): "\\u003C", ord(">"): "\\u003E", ord("&"): "\\u0026"}
+_STATUS_HERE = "STATUS-HERE"
 
 call = posting
 
 
+class _NoSuchJob(Exception):
+    """A job is asked for by an id that is not known."""
+
+
+def app() -> ServerConfig:
+    """What this process consists of."""
+    return cast("ServerConfig", apps.get_app_config("server"))
+
+
 def router() -> Router:
     """The one router of this process."""
-    return apps.get_app_config("server").router
+    return app().router
 
 
 @reading
 def index(request: HttpRequest, job: str | None = None) -> Answer:
     """`GET /` as published, the state as JSON; a browser gets the status page. Of the latest job, or of `/jobs/ID/`."""
-    snapshot = router().snapshot(job)
-    if job is not None and snapshot is None:
-        return error(f"there is no job {job!r} here, or not any more; / shows those that there are", 404)
-    if request.get_preferred_type(["application/json", "text/html"]) != "text/html":
-        return json_answer(_published_state(snapshot), headers={"Vary": "Accept"})
-    page = render_to_string("server/status.html", {"status": _current_status(job)})
-    return Answer(200, page.encode(), "text/html; charset=utf-8", PAGE_HEADERS)
+    try:
+        if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
+            return _page(job)
+        return Answer(200, app().published_answers.get(job, lambda: _published(job)), JSON, {"Vary": "Accept"})
+    except _NoSuchJob:
+        return _no_such_job(job)
 
 
 @reading
 def status_json(request: HttpRequest, job: str | None = None) -> Answer:
     """`GET /status.json`, `GET /jobs/ID/status.json`: what the status page shows."""
-    current = _current_status(job)
-    if job is not None and current["job"] is None:
-        return error(f"there is no job {job!r} here, or not any more", 404)
-    return json_answer(current, headers={"Cache-Control": "no-store"})
+    try:
+        return Answer(200, _status(job), JSON, NO_STORE)
+    except _NoSuchJob:
+        return _no_such_job(job)
 
 
 @reading
 def metrics_text(request: HttpRequest) -> Answer:
     """`GET /metrics`: for Prometheus."""
-    return Answer(200, metrics(router()).encode(), METRICS_CONTENT_TYPE)
+    return Answer(200, app().kept_answers.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
 
 
 @reading
 def healthz(request: HttpRequest) -> Answer:
-    """`GET /healthz`: 200 while the router answers."""
-    router().overview()
+    """`GET /healthz`: 200 while this server answers."""
     return json_answer({"status": "ok"})
 
 
-def _current_status(job: str | None) -> dict[str, Any]:
-    """However many people watch, the work is done at most every STATUS_AGE_S seconds."""
-    current: dict[str, Any] = cache.get_or_set(
-        f"status-{job or ''}", lambda: status(router().snapshot(job), router().overview()), STATUS_AGE_S
-    )
-    return current
+def _no_such_job(job: str | None) -> Answer:
+    name = repr((job or "")[:200])
+    return error(f"there is no job {name} here, or not any more; / shows those that there are", 404)
+
+
+def _page(job: str | None) -> Answer:
+    before, after = _page_parts()
+    return Answer(200, before + _status(job) + after, "text/html; charset=utf-8", PAGE_HEADERS)
+
+
+@functools.cache
+def _page_parts() -> tuple[bytes, bytes]:
+    """The page is the same for all jobs, save the status in it."""
+    before, after = render_to_string("server/status.html", {"status": _STATUS_HERE}).split(_STATUS_HERE)
+    return before.encode(), after.encode()
+
+
+def _status(job: str | None) -> bytes:
+    """The status as JSON that can stand in HTML.
+
+    Raises:
+        _NoSuchJob: `job` is not known.
+    """
+    return app().kept_answers.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).translate(_IN_HTML).encode()
+
+
+def _published(job: str | None) -> bytes:
+    """The state as published.
+
+    Raises:
+        _NoSuchJob: `job` is not known.
+    """
+    return _json(_published_state(_snapshot(job)))
+
+
+def _snapshot(job: str | None) -> Snapshot | None:
+    snapshot = router().snapshot(job)
+    if job is not None and snapshot is None:
+        raise _NoSuchJob
+    return snapshot
 
 
 def _published_state(snapshot: Snapshot | None) -> dict[str, object]:

@@ -1,0 +1,53 @@
+"""What is costly to make and is asked for often is made once, and again only when there is time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+MAX_KEYS = 256
+LEAST_AGE_S = 0.5
+SHARE = 1 / 20  # of the time may be spent on making
+CHEAP_S = 0.002  # what takes less is not kept where an answer may have no age at all
+
+
+@dataclass(slots=True)
+class _Kept:
+    value: bytes
+    made: float
+    fresh_until: float
+
+
+class KeptAnswers:
+    """Answers of readers. They are made in the loop that the workers' questions go through, so what they take of it is
+    bounded, however many read and whatever they read: what took t seconds to make is not made again for 20 t, and all
+    of them together do not take more than a twentieth of the time. A reader gets an older answer instead of waiting.
+
+    Args:
+        clock: seconds, monotonic.
+        least_age: seconds for which an answer is kept, however little it cost.
+    """
+
+    def __init__(self, clock: Callable[[], float], least_age: float = LEAST_AGE_S) -> None:
+        self._clock = clock
+        self._least_age = least_age
+        self._kept: dict[Hashable, _Kept] = {}
+        self._idle_until = 0.0  # nothing that is known is made again before
+
+    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """What `make` returns, or has returned a short time ago."""
+        begin = self._clock()
+        kept = self._kept.get(key)
+        if kept is not None and (begin < kept.fresh_until or begin < self._idle_until):
+            return kept.value
+        value = make()
+        end = self._clock()
+        took = end - begin
+        if not self._least_age and took < CHEAP_S:
+            self._kept.pop(key, None)
+            return value
+        if len(self._kept) >= MAX_KEYS and key not in self._kept:
+            del self._kept[min(self._kept, key=lambda each: self._kept[each].made)]
+        self._kept[key] = _Kept(value, end, end + max(self._least_age, took / SHARE))
+        self._idle_until = max(self._idle_until, begin) + took / SHARE
+        return value

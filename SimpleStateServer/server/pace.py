@@ -1,0 +1,116 @@
+"""How fast a job is over its whole time: a bounded history of what all workers have done, and what follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.state import Row
+
+MAX_POINTS = 240
+FIRST_PAUSE_S = 1.0  # between two points; it doubles whenever there are too many
+WINDOWS = 40  # of a curve of rates
+RECENT_S = 20.0  # of a job that the rate of its rounds is taken from, at least
+RECENT_SHARE = 0.25  # likewise, of the time that is known
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What was done up to a moment, by all workers, since this server learned of the job.
+
+    Attributes:
+        time: on the server's clock (s).
+        samples: that were trained on.
+        computing: seconds of local steps.
+        round: the latest that any worker has entered.
+    """
+
+    time: float
+    samples: int
+    computing: float
+    round: int
+
+
+class Pace:
+    """Sums up what the rows say, whenever one changes: O(1), whatever the number of workers.
+
+    Args:
+        started: when this server learned of the job.
+        resumed: the job is older. What a worker has done before is told in its first message, and is no progress.
+    """
+
+    def __init__(self, started: float, resumed: bool = False) -> None:
+        self.heard: float | None = None  # when any worker was heard last
+        self._resumed = resumed
+        self._samples = 0
+        self._computing = 0.0
+        self._round = 0
+        self._marks: list[Mark] = [Mark(started, 0, 0.0, 0)]
+        self._pause = FIRST_PAUSE_S
+
+    def note(self, before: Row, after: Row) -> None:
+        """A worker's row was replaced."""
+        now = after.heard
+        if now is None:
+            return
+        if not (self._resumed and before.heard is None):
+            self._samples += after.samples - before.samples
+            self._computing += after.computing - before.computing
+        self._round = max(self._round, after.round)
+        self.heard = now
+        if now - self._marks[-1].time >= self._pause:
+            self._marks.append(self._mark(now))
+            if len(self._marks) > MAX_POINTS:
+                del self._marks[1::2]
+                self._pause *= 2
+
+    def _mark(self, now: float) -> Mark:
+        return Mark(now, self._samples, self._computing, self._round)
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """In the order of time; the last one is of the last message."""
+        last = self._marks[-1]
+        if self.heard is None or self.heard <= last.time:
+            return tuple(self._marks)
+        return (*self._marks, self._mark(self.heard))
+
+
+def rates(marks: Sequence[Mark], now: float) -> list[tuple[float, float]]:
+    """The curve of samples/s: (moment, rate in the window that ends there), evenly spaced.
+
+    A window holds a whole round where it can: within one the slow workers' steps come in lumps.
+
+    Args:
+        now: until when; nothing was done since the last mark.
+    """
+    if len(marks) < 2:
+        return []
+    span = marks[-1].time - marks[0].time
+    rounds = max(marks[-1].round - marks[0].round, 1)
+    window = max(FIRST_PAUSE_S, span / WINDOWS, min(span / rounds, span / 4))
+    curve: list[tuple[float, float]] = []
+    before, last = marks[0], marks[-1]
+    for mark in (*marks[1:], dataclasses.replace(last, time=max(now, last.time))):
+        if mark.time - before.time >= window * 0.999:
+            curve.append((mark.time, (mark.samples - before.samples) / (mark.time - before.time)))
+            before = mark
+    return curve
+
+
+def rounds_per_s(marks: Sequence[Mark], now: float) -> float | None:
+    """The recent rate of rounds; None while no round is over. Arguments as in `rates`."""
+    if len(marks) < 2:
+        return None
+    last = marks[-1]
+    recent = max(RECENT_S, RECENT_SHARE * (last.time - marks[0].time))
+    # Round 0 is the time before the first message, and tells nothing of a job that was taken over.
+    known = [mark for mark in marks if mark.round > 0]
+    first = next((mark for mark in known if mark.time >= last.time - recent), last)
+    if first.round == last.round:
+        first = known[0]
+    seconds = now - first.time
+    return (last.round - first.round) / seconds if seconds > 0 and last.round > first.round else None

@@ -1,0 +1,164 @@
+"""Who computed, waited, evaluated and was left out in the last rounds, as coloured stretches of time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from server.doings import ABSENT, ENDED, EVALUATING, LEFT_OUT, SILENT, TRAINING, Doings, is_on_its_own
+from server.messages import Action
+from server.policies import Sync
+from server.snapshot import Snapshot
+from server.state import PastRound, Row
+
+LANES = 24
+ROUNDS = 12  # of the fastest worker
+LONGEST_SILENCE = 0.25  # of what is shown, that nothing but silence may take
+
+COMPUTING, EXCHANGE, EVALUATION, OUT, NOTHING = "computing", "waiting", "evaluating", "left-out", "silent"
+
+# (kind, begin, end, round), in seconds on the server's clock
+Stretch = tuple[str, float, float, int]
+
+_LEGENDS = {
+    Sync.AGGREGATES: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling"},
+    Sync.RELEASES: {COMPUTING: "computing and uploading", EXCHANGE: "releasing the global model"},
+    Sync.STAYS_IN_STEP: {COMPUTING: "computing", EXCHANGE: "waiting, pushing, pulling under BSP"},
+}
+
+
+def timeline(snapshot: Snapshot, shown: Sequence[Row], done: Doings) -> dict[str, Any]:
+    """The lanes of some workers, as JSON.
+
+    Returns:
+        seconds: that the lanes are long; ends_s: how long ago they end, which is 0 unless nobody was heard for long;
+        legend: [kind, text]; lanes: rank, and stretches [kind, begin, end, round], as ages in seconds before the end.
+    """
+    lanes = [(row.rank, _lane(snapshot, row, done)) for row in shown[:LANES]]
+    begin = _begin([stretches for _, stretches in lanes])
+    end = _end(snapshot, begin)
+    legend = dict(_LEGENDS[snapshot.policy.watch.sync])
+    legend[EVALUATION] = "evaluating"
+    if snapshot.policy.watch.leaves_out:
+        legend[OUT] = "left out"
+    legend[NOTHING] = "silent"
+    return {
+        "seconds": round(end - begin, 3),
+        "ends_s": round(snapshot.now - end, 3),
+        "legend": [[kind, text] for kind, text in legend.items()],
+        "lanes": [
+            {
+                "rank": rank,
+                "spans": [
+                    [kind, round(end - max(first, begin), 3), round(end - min(last, end), 3), number]
+                    for kind, first, last, number in stretches
+                    if last > begin and first < end
+                ],
+            }
+            for rank, stretches in lanes
+        ],
+    }
+
+
+def _begin(lanes: Sequence[Sequence[Stretch]]) -> float:
+    """Where all lanes begin: ROUNDS rounds back in the lane that is the fastest; a short lane does not count."""
+    begins = [_first_of_last_rounds(lane) for lane in lanes if lane]
+    full = [begin for begin, rounds in begins if rounds >= ROUNDS]
+    return max(full) if full else min((begin for begin, _ in begins), default=0.0)
+
+
+def _first_of_last_rounds(lane: Sequence[Stretch]) -> tuple[float, int]:
+    """Where the last ROUNDS rounds of a lane begin, and how many there are."""
+    begin, rounds, number = 0.0, 0, None
+    for _, first, _, each in reversed(lane):
+        if each != number:
+            if rounds == ROUNDS:
+                break
+            rounds, number = rounds + 1, each
+        begin = first
+    return begin, rounds
+
+
+def _end(snapshot: Snapshot, begin: float) -> float:
+    """Now; the last message of a job that has ended; somewhat after it where nobody works on the job, or what was done
+    would shrink to nothing."""
+    now = snapshot.now
+    if snapshot.heard is None or snapshot.at_work:
+        return now
+    if snapshot.ended is not None:
+        return snapshot.heard
+    return min(now, snapshot.heard + max(5.0, LONGEST_SILENCE * (snapshot.heard - begin)))
+
+
+def _lane(snapshot: Snapshot, row: Row, done: Doings) -> list[Stretch]:
+    """One worker's stretches, in the order of time; neighbours of a kind and round are one."""
+    if row.entered is None:
+        return []
+    stretches: list[Stretch] = []
+    following = [*((past.entered, past.round) for past in row.past[1:]), (row.entered, row.round)]
+    parts = [
+        part
+        for past, (until, number) in zip(row.past, following, strict=False)  # in its first round it has no past
+        for part in _past(snapshot, past, until, number)
+    ]
+    for kind, begin, end, number in (*parts, *_current(snapshot, row, done)):
+        if end <= begin:
+            continue
+        if stretches and stretches[-1][0] == kind and stretches[-1][3] == number and stretches[-1][2] >= begin:
+            stretches[-1] = (kind, stretches[-1][1], end, number)
+        else:
+            stretches.append((kind, begin, end, number))
+    return stretches
+
+
+def _past(snapshot: Snapshot, past: PastRound, until: float, following: int) -> Iterator[Stretch]:
+    """What a worker did from a round's beginning to the beginning of the one that it told of next."""
+    watch = snapshot.policy.watch
+    synced = past.synced
+    if watch.sync is Sync.STAYS_IN_STEP:
+        if is_on_its_own(past) or (past.action is Action.TRAIN and not watch.leaves_out):
+            synced = None
+        elif past.action is Action.TRAIN:
+            out = past.asked or past.entered
+            yield COMPUTING, past.entered, out, past.round
+            yield OUT, out, until, past.round
+            return
+        elif following > past.round + 1:  # steps that were not told lie in between
+            synced = None
+    evaluating = until if past.evaluating is None else min(past.evaluating, until)
+    computed = evaluating if synced is None else min(synced, evaluating)
+    yield COMPUTING, past.entered, computed, past.round
+    yield EXCHANGE, computed, evaluating, past.round
+    yield EVALUATION, evaluating, until, past.round
+
+
+def _current(snapshot: Snapshot, row: Row, done: Doings) -> Iterator[Stretch]:
+    """What a worker has done in the round that it is in."""
+    state, now, number = done.states[row.rank], snapshot.now, row.round
+    entered, heard = row.entered or 0.0, row.heard or 0.0
+    if state in (ABSENT, ENDED):
+        now = heard
+    until = heard if state == SILENT else now
+    in_step = snapshot.policy.watch.sync is Sync.STAYS_IN_STEP
+    synced = row.synced
+    if in_step and (is_on_its_own(row) or row.action is Action.TRAIN):
+        synced = None
+    if state == LEFT_OUT:
+        out = row.since or entered
+        yield COMPUTING, entered, out, number
+        yield OUT, out, until, number
+        return
+    evaluating = row.evaluating if state in (EVALUATING, SILENT, ENDED) and row.evaluating is not None else until
+    if synced is None:
+        yield COMPUTING, entered, evaluating, number
+    else:
+        yield COMPUTING, entered, synced, number
+        freed = evaluating
+        if in_step and state == TRAINING and done.freed is not None:
+            # Its next step has begun: the last one to end the step before is known, and its own push and pull.
+            freed = min(max(synced, done.freed + row.transmission_time), evaluating)
+        yield EXCHANGE, synced, freed, number
+        yield COMPUTING, freed, evaluating, number
+    yield EVALUATION, evaluating, until, number
+    if state == SILENT:
+        yield NOTHING, heard, now, number
