@@ -92,6 +92,15 @@ def test_the_compensation_of_dcasgd_is_said_to_act_on_the_summed_loss(capsys):
     assert "0.04 at batch 64 is 2.56 on the mean" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_help_names_the_algorithms_whose_own_a_flag_is(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--staleness STALENESS SSP: steps that" in told
+    assert "--sync-every SYNC_EVERY Local SGD: local steps a round" in told
+    assert "--seed SEED seed of" in told
+
+
 SWITCH = ["-m", "sync-switch"]
 
 
