@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import models
+from algorithms import Transport
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Job, Trainer
@@ -102,9 +103,10 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
     asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
+    transport = Transport.SERVER if asynchronous or algorithm == "bsp" else Transport.SUM
     with (
         tempfile.TemporaryDirectory() as folder,
-        roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as (store, *_),
+        roles.joined(cluster, transport, 60) as (store, *_),
     ):
         uneven = algorithm.endswith("-uneven")
         algorithm = algorithm.removesuffix("-uneven")

@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from algorithms import RELEASE
 from trainer.base import Job, Trainer
 from trainer.engine import mx
 from trainer.parameters import wait_for
+from trainer.site import Site
 from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from trainer.whole_models import Keys, ModelKeeper, ModelLink
-from utils import GLOBAL_AGGREGATE, RELEASE
+from utils import GLOBAL_AGGREGATE
 
 UPLOADED, PUBLISH = 1, 2  # commands; UPLOADED also says whether the worker wants all to stop
 
@@ -214,7 +216,7 @@ class WBSPTrainer(Trainer):
         pairs = zip(uploaded.model, self.parameters.model(), self._base, strict=True)
         self.parameters.replace([release + (own - before) for release, own, before in pairs])
         self._released = self._base = uploaded.model
-        self._events.append({"kind": RELEASE, "text": f"release {self._board.release}"})
+        self._events.append({"kind": RELEASE.name, "text": f"release {self._board.release}"})
 
     # -------------------------------------------------------------------------- of the thread that communicates
 
@@ -255,3 +257,9 @@ class WBSPTrainer(Trainer):
             if after.release == board.release:
                 return model, after
             board = after
+
+
+def build(site: Site) -> WBSPTrainer:
+    """From the flags."""
+    overlap = bool(site.config.wbsp_overlap)
+    return WBSPTrainer(site.job, site.store, site.config.local_lr, site.state_server, overlap)
