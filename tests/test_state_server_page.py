@@ -1,4 +1,4 @@
-"""The status page in a real headless Chromium, its numbers on a virtual clock, and the metrics for Prometheus."""
+"""The status page: what it gets, on a virtual clock, and what a real headless Chromium makes of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 import requests
-from server.handlers import Handlers
-from server.messages import Device, Query, Report, Reset, Status
-from server.metrics import metrics
-from server.status import SHOWN_WORKERS, TIMELINE_ROUNDS, status
+from scripted_job import ScriptedJob
+from server.messages import Reset
+from server.policies import POLICIES
+from server.status import SHOWN_JOBS, SHOWN_WORKERS
 from state_server_process import StateServerProcess, running_state_server
 
 TIMEOUT_S = 10
@@ -43,134 +43,87 @@ def server() -> Iterator[StateServerProcess]:
 # ------------------------------------------------------------------------------- what is shown, on a virtual clock
 
 
-def step(
-    handlers: Handlers, rank: int, round: int, steps: int, seconds: float, now: float, job: str = "a", samples: int = 64
-) -> None:
-    handlers.query(Query(f"worker-{rank}", job, Status(rank, steps, round, seconds, 0.5), samples=samples), now)
-
-
-def enter(handlers: Handlers, rank: int, round: int, now: float, **more: Any) -> None:
-    handlers.report(Report(f"worker-{rank}", "a", Status(rank, 0, round), **more), now)
-
-
-def job_of(num_workers: int) -> Handlers:
-    handlers = Handlers()
-    handlers.reset(Reset("server-0", "a", num_workers, "journal", 0.5), 0.0)
-    return handlers
-
-
-def states(handlers: Handlers, now: float) -> list[str]:
-    return [worker["state"] for worker in status(handlers.snapshot(now))["workers"]]
-
-
-def test_each_worker_shows_what_it_does() -> None:
-    handlers = job_of(3)
-    assert states(handlers, 1.0) == ["not seen yet"] * 3
-    for rank in range(3):
-        enter(handlers, rank, 1, 1.0)
-    step(handlers, 0, 1, 1, 1.0, 2.0)
-    assert states(handlers, 2.0) == ["training", "training", "training"]
-    step(handlers, 2, 1, 1, 4.0, 5.0)
-    step(handlers, 1, 1, 1, 4.5, 5.5)  # is the straggler now
-    assert states(handlers, 5.5) == ["training", "waiting", "training"]
-    step(handlers, 0, 1, 2, 1.0, 5.6)
-    step(handlers, 2, 1, 2, 4.0, 9.0)
-    assert states(handlers, 9.0) == ["aggregating"] * 3
-    enter(handlers, 1, 2, 10.0)
-    assert states(handlers, 10.0) == ["aggregating", "training", "aggregating"]
-
-
-def test_a_lost_worker_is_silent_and_those_that_wait_for_it_are_not() -> None:
-    handlers = job_of(2)
-    for rank in range(2):
-        enter(handlers, rank, 1, 0.0)
-    step(handlers, 1, 1, 1, 4.0, 4.0)
-    for rank in range(2):
-        enter(handlers, rank, 2, 10.0)
-    step(handlers, 0, 2, 1, 4.0, 14.0)
-    shown = status(handlers.snapshot(56.0))
-    assert [worker["state"] for worker in shown["workers"]] == ["waiting", "silent"]
-    assert shown["workers"][1]["silence_s"] == 46.0
-    assert not shown["quiet"]  # ten reach-server times of the lost one are 45 s, those of worker 0 last until 59
-    assert status(handlers.snapshot(60.0))["quiet"]
-
-
-def test_the_throughput_counts_samples_over_the_time_of_the_rounds_that_are_kept() -> None:
-    handlers = job_of(1)
-    for round in range(1, 41):
-        enter(handlers, 0, round, 10.0 * round)
-        step(handlers, 0, round, 5, 1.0, 10.0 * round + 5)
-    shown = status(handlers.snapshot(410.0))
-    assert shown["samples_per_s"] == 5 * 64 / 10
-    assert shown["samples"] == 40 * 5 * 64
-
-
-def test_the_timeline_tells_who_computed_and_who_waited() -> None:
-    handlers = job_of(1)
-    enter(handlers, 0, 1, 100.0)
-    step(handlers, 0, 1, 1, 6.0, 106.0)
-    enter(handlers, 0, 2, 110.0)
-    timeline = status(handlers.snapshot(112.0))["timeline"]
-    assert timeline["seconds"] == 12.0
-    assert timeline["lanes"] == [{"rank": 0, "silent": None, "spans": [[1, 12.0, 6.0, 2.0], [2, 2.0, None, None]]}]
-
-
-def test_the_payload_is_bounded_and_keeps_the_straggler_of_a_large_job() -> None:
-    handlers = job_of(10_000)
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_the_payload_is_bounded_and_names_the_slowest_of_a_large_job(policy: str) -> None:
+    job = ScriptedJob(10_000, policy)
     for round in range(1, 4):
         for rank in range(10_000):
-            step(handlers, rank, round, 1, 1.0 + (rank == 7_777), 0.5 * round)
+            job.query(rank, round, 1, 1.0 + (rank == 7_777), 0.5 * round)
     for round in range(4, 40):
         for rank in range(100):
-            step(handlers, rank, round, 1, 1.0, 0.5 * round)
-    shown = status(handlers.snapshot(20.0))
+            job.query(rank, round, 1, 1.0, 0.5 * round)
+    shown = job.status(20.0)
     assert len(shown["workers"]) == SHOWN_WORKERS
-    assert [worker["rank"] for worker in shown["workers"] if worker["straggler"]] == [7_777]
-    assert all(len(lane["spans"]) <= TIMELINE_ROUNDS for lane in shown["timeline"]["lanes"])
-    assert len(json.dumps(shown)) < 64 * 1024
+    assert 7_777 in [worker["rank"] for worker in shown["workers"]]
+    assert shown["cells"]["each"] == 10
+    assert len(shown["cells"]["letters"]) == 1000
+    assert sum(shown["states"].values()) == 10_000
+    assert len(json.dumps(shown)) < 96 * 1024
+
+
+def test_of_many_workers_the_marked_and_the_silent_come_first() -> None:
+    job = ScriptedJob(40)
+    job.all_report(1, 0.0)
+    for rank in range(40):
+        if rank != 20:
+            job.query(rank, 1, 1, 9.0 if rank == 30 else 1.0 + rank / 10, 29.0)
+    shown = job.status(31.0)
+    assert [worker["rank"] for worker in shown["workers"][:4]] == [20, 30, 39, 38]
+    assert shown["workers"][0]["state"] == "silent"
+    assert shown["cells"]["letters"][20] == "s"
+
+
+def test_a_few_workers_stand_in_the_order_of_their_ranks() -> None:
+    shown = ScriptedJob(16).status(1.0)
+    assert [worker["rank"] for worker in shown["workers"]] == list(range(16))
+    assert not shown["many"]
 
 
 def test_a_decision_is_shown_until_the_next_one() -> None:
-    handlers = job_of(1)
-    step(handlers, 0, 1, 1, 1.0, 1.0)
-    enter(handlers, 0, 2, 2.0)
-    worker = status(handlers.snapshot(2.0))["workers"][0]
+    job = ScriptedJob(1)
+    job.query(0, 1, 1, 1.0, 1.0)
+    job.report(0, 2, 2.0)
+    worker = job.status(2.0)["workers"][0]
     assert (worker["action"], worker["state"]) == ("SYNC", "training")
     assert "is the straggler" in worker["reason"]
 
 
-# ------------------------------------------------------------------------------------------------------ metrics
+@pytest.mark.parametrize(
+    ("policy", "title", "marks"),
+    [
+        ("journal", "ESync", ["", "", "straggler"]),
+        ("wbsp", "WBSP", ["", "", "slowest"]),
+        ("sync-switch-none", "Sync-Switch", ["", "", ""]),
+    ],
+)
+def test_each_rule_has_its_name_and_marks_whom_it_calls_slow(policy: str, title: str, marks: list[str]) -> None:
+    job = ScriptedJob(3, policy)
+    for rank in range(3):
+        job.query(rank, 1, 1, 1.0 + rank, 3.0)
+    shown = job.status(3.5)
+    assert shown["title"] == title
+    assert [worker["mark"] for worker in shown["workers"]] == marks
+    assert "reach-server" not in shown["caption"] or policy == "journal"
 
 
-def test_metrics_are_in_prometheus_text_format() -> None:
-    handlers = job_of(2)
-    enter(handlers, 0, 1, 0.0, device=Device('a "host" \\ name', "gpu0"), accuracy=0.75)
-    step(handlers, 0, 1, 3, 0.25, 1.0)
-    text = metrics(handlers.snapshot(2.0))
-    sample = re.compile(r'[a-z_]+(\{[a-z_]+="([^"\\]|\\.)*"(,[a-z_]+="([^"\\]|\\.)*")*\})? -?[0-9.e+-]+')
-    for line in text.splitlines():
-        assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .+", line) or sample.fullmatch(line), line
-    assert text.endswith("\n")
-    lines = text.splitlines()
-    host = r'rank="0",host="a \"host\" \\ name",device="gpu0"'
-    assert 'esync_messages_total{type="QUERY"} 1' in lines
-    assert 'esync_decisions_total{action="TRAIN"} 1' in lines
-    assert "esync_round 1" in lines
-    assert "esync_test_accuracy 0.75" in lines
-    assert f"esync_worker_step_time_seconds{{{host}}} 0.25" in lines
-    assert f"esync_worker_samples_total{{{host}}} 192" in lines
-    assert f"esync_worker_silence_seconds{{{host}}} 1.0" in lines
-    assert 'esync_worker_step_time_seconds{rank="1"' not in text  # it is not known
+def test_a_job_may_have_a_title_of_its_own_and_says_how_it_goes_on() -> None:
+    job = ScriptedJob(2, "sync-switch-none", title="Sync-Switch, two phases")
+    for rank in range(2):
+        job.query(rank, 1, 1, 1.0, 1.0, way="ASP")
+    shown = job.status(1.5)
+    assert (shown["title"], shown["way"]) == ("Sync-Switch, two phases", "ASP")
 
 
-def test_metrics_are_served_before_and_during_a_job() -> None:
-    with running_state_server() as server:
-        answer = requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S)
-        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        assert 'esync_messages_total{type="RESET"} 0' in answer.text
-        assert "esync_round" not in answer.text
-        assert requests.post(f"{server.url}/init/", timeout=TIMEOUT_S).status_code == 200
-        assert "esync_workers 6" in requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text
+def test_the_list_of_jobs_has_those_first_that_are_at_work() -> None:
+    job = ScriptedJob(1)
+    for number in range(40):
+        job.handlers.reset(Reset("w", f"job-{number}", 1, "journal", 0.5), 1.0 + number)
+    jobs = job.status(45.0)["jobs"]
+    assert jobs["count"] == 41
+    assert len(jobs["shown"]) == SHOWN_JOBS
+    assert [line["job"] for line in jobs["shown"][:2]] == ["job-39", "job-38"]
+    job.report(0, 1, 500.0)
+    assert [line["state"] for line in job.status(500.0)["jobs"]["shown"][:2]] == ["at work", "quiet"]
 
 
 # ------------------------------------------------------------------------------------------------- JSON or page
@@ -205,6 +158,7 @@ class Dom(html.parser.HTMLParser):
         self.by_id: dict[str, str] = {}
         self.rows: list[list[str]] = []
         self.classes: list[str] = []
+        self.links: list[str] = []
         self.tags: list[str] = []
         self.body: dict[str, str | None] = {}
         self.root: dict[str, str | None] = {}
@@ -215,6 +169,7 @@ class Dom(html.parser.HTMLParser):
         values = dict(attributes)
         self.tags.append(tag)
         self.classes.append(values.get("class") or "")
+        self.links += [values["href"] or ""] if tag == "a" and "href" in values else []
         if tag == "body":
             self.body = values
         elif tag == "html":
@@ -272,11 +227,11 @@ def browse(url: str, virtual_ms: int = 3500, *flags: str) -> Dom:
 class Job:
     """A job on the server, spoken for by the test."""
 
-    def __init__(self, server: StateServerProcess, num_workers: int) -> None:
+    def __init__(self, server: StateServerProcess, num_workers: int, **settings: Any) -> None:
         self._server = server.url
         self._session = requests.Session()
         self.name = f"page-{next(_job_numbers)}"
-        self.send("RESET", num_workers=num_workers, policy="journal")
+        self.send("RESET", num_workers=num_workers, policy="journal", **settings)
 
     def send(self, msg_type: str, **fields: Any) -> dict[str, Any]:
         message = {"msg_type": msg_type, "sender": "test", "receiver": "state-server", "job": self.name, **fields}
@@ -331,10 +286,11 @@ def test_a_browser_shows_every_worker_and_the_last_rounds(server: StateServerPro
 
     page = browse(server.url)
     assert page.by_id["job"] == job.name
-    assert page.by_id["round"] == "3"
+    assert page.by_id["title"] == "ESync"
+    assert page.by_id["round"].startswith("3")
     assert page.by_id["workers-count"] == "33 training"
     assert page.by_id["accuracy"] == "75.0 %best 75.0 %"
-    assert page.by_id["policy"] == "journalreach-server time"
+    assert page.by_id["policy"] == "journalbalances the reach-server time"
     assert page.by_id["throughput"].endswith("/ssamples")
     rows = [row for row in page.rows if row]
     assert [row[:3] for row in rows] == [[str(k), f"node-{k}", "cpu0"] for k in range(3)]
@@ -342,11 +298,11 @@ def test_a_browser_shows_every_worker_and_the_last_rounds(server: StateServerPro
     assert [row[4] for row in rows] == ["7", "0", "0"]
     assert [row[5] for row in rows] == ["30 ms", "420 ms", "11 min 40 s"]
     assert [row[6] for row in rows] == ["50 ms"] * 3
-    assert rows[0][9].startswith("TRAIN straggler 2 is due in ")
+    assert rows[0][10].startswith("TRAIN straggler 2 is due in ")
     # Three rounds of three workers, two of which are over.
     assert page.classes.count("computing") == 9
     assert page.classes.count("waiting") == 6
-    assert page.tags.count("polyline") == 1
+    assert (page.classes.count("dot"), page.classes.count("best")) == (1, 0)  # the last one is the best
     assert int(page.body["data-refreshes"] or 0) >= 2
 
 
@@ -370,7 +326,7 @@ def test_the_page_follows_the_job_by_itself(server: StateServerProcess) -> None:
         watched.set()
         worker.join()
     at_first = json.loads(page.by_id["status"])["round"]
-    assert int(page.by_id["round"].replace(",", "")) > at_first > 0
+    assert int(re.sub(r"\D", "", page.by_id["round"])) > at_first > 0
 
 
 @needs_chromium
@@ -382,6 +338,60 @@ def test_the_page_says_that_no_job_has_begun_and_what_happens_when_the_server_is
     with as_file(text.replace('"status.json"', f'"{server.url}/status.json"')) as url:
         page = browse(url, 3500, "--disable-logging")
     assert "has not answered for" in page.by_id["notice"]
+
+
+@needs_chromium
+def test_a_page_says_how_far_the_job_is_who_waits_for_whom_and_when_it_has_ended(server: StateServerProcess) -> None:
+    job = Job(server, 2, limits={"rounds": 4, "accuracy": 0.9}, title="ESync, tried out")
+    for rank in range(2):
+        job.report(rank, 1)
+    job.report(0, 1, doing="evaluating")
+    assert job.query(1, 1, 1, 0.1) == "TRAIN"
+    assert job.query(1, 2, 1, 0.1) == "TRAIN"
+    job.shown()
+    page = browse(f"{server.url}/jobs/{job.name}/")
+    assert page.by_id["title"] == "ESync, tried out"
+    assert "1 of 4 rounds done" in page.by_id["left"]
+    assert "or ends at 90.0 % test accuracy" in page.by_id["left"]
+    assert [row[3] for row in page.rows if row] == ["evaluating", "training"]
+    other = Job(server, 1)  # is the latest now
+    other.report(0, 1)
+    for rank in range(2):
+        job.report(rank, 2, doing="ended")
+    other.shown()
+    page = browse(f"{server.url}/jobs/{job.name}/")
+    assert page.by_id["job"] == job.name
+    assert page.by_id["notice"].startswith("This job has ended.")
+    assert f"../{other.name}/" in page.links and f"../{job.name}/" in page.links
+    page = browse(server.url)
+    assert page.by_id["job"] == other.name
+    assert f"jobs/{job.name}/" in page.links
+
+
+@needs_chromium
+def test_of_many_workers_a_page_shows_a_square_each_and_a_few_rows(server: StateServerProcess) -> None:
+    job = Job(server, 120)
+    for rank in range(120):
+        job.report(rank, 1)
+    job.shown()
+    page = browse(server.url, 3500, "--window-size=1300,900")
+    assert page.classes.count("training") == 120
+    assert len([row for row in page.rows if row]) == 16
+    assert page.by_id["more"] == "Show 100 of 120"
+    assert page.by_id["counts"] == "120 training"
+
+
+@needs_chromium
+def test_a_page_of_a_job_that_the_server_does_not_know_any_more_says_so(server: StateServerProcess) -> None:
+    job = Job(server, 1)
+    job.report(0, 1)
+    text = requests.get(f"{server.url}/jobs/{job.name}/", headers=BROWSER, timeout=TIMEOUT_S).text
+    assert requests.get(f"{server.url}/jobs/no-such-job/", headers=BROWSER, timeout=TIMEOUT_S).status_code == 404
+    # Chromium lets no file read an answer of another origin, so the answer is put in its place.
+    gone = "const fetch = async () => ({ status: 404, ok: false });"
+    with as_file(text.replace('"use strict";', f'"use strict"; {gone}')) as url:
+        page = browse(url)
+    assert "does not know the job any more" in page.by_id["notice"]
 
 
 @needs_chromium

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from server.messages import Action, Doing
 from server.policies import Sync
 from server.snapshot import Snapshot
-from server.state import SILENCE_S, PastRound, Row
+from server.state import EVALUATION_S, SILENCE_S, PastRound, Row
 
 TRAINING = "training"  # computes local steps
 EVALUATING = "evaluating"  # by its word
@@ -29,7 +29,6 @@ ALL = (TRAINING, EVALUATING, WAITING, EXCHANGING, LEFT_OUT, SILENT, ABSENT, ENDE
 # A watcher wants to know sooner than the decisions that a worker is lost, and a wrong guess costs nothing here.
 PAGE_SILENCE_S = 5.0
 PAGE_SILENCE_STEPS = 5
-EVALUATION_S = 60.0  # that an evaluation may take
 
 ASP = "ASP"
 NAMED = 3  # workers that are named where one waits for several

@@ -54,7 +54,7 @@ class Pace:
     def note(self, before: Row, after: Row) -> None:
         """A worker's row was replaced."""
         now = after.heard
-        if now is None:
+        if now is None or (self.heard is not None and now < self.heard):  # it says nothing new
             return
         if not (self._resumed and before.heard is None):
             self._samples += after.samples - before.samples
@@ -73,16 +73,16 @@ class Pace:
     @property
     def marks(self) -> tuple[Mark, ...]:
         """In the order of time; the last one is of the last message."""
-        last = self._marks[-1]
-        if self.heard is None or self.heard <= last.time:
+        if self.heard is None:
             return tuple(self._marks)
-        return (*self._marks, self._mark(self.heard))
+        before = self._marks[:-1] if self._marks[-1].time >= self.heard else self._marks
+        return (*before, self._mark(self.heard))
 
 
 def rates(marks: Sequence[Mark], now: float) -> list[tuple[float, float]]:
     """The curve of samples/s: (moment, rate in the window that ends there), evenly spaced.
 
-    A window holds a whole round where it can: within one the slow workers' steps come in lumps.
+    A window holds some rounds where it can: within one the slow workers' steps come in lumps.
 
     Args:
         now: until when; nothing was done since the last mark.
@@ -91,7 +91,7 @@ def rates(marks: Sequence[Mark], now: float) -> list[tuple[float, float]]:
         return []
     span = marks[-1].time - marks[0].time
     rounds = max(marks[-1].round - marks[0].round, 1)
-    window = max(FIRST_PAUSE_S, span / WINDOWS, min(span / rounds, span / 4))
+    window = max(FIRST_PAUSE_S, span / WINDOWS, min(4 * span / rounds, span / 8))
     curve: list[tuple[float, float]] = []
     before, last = marks[0], marks[-1]
     for mark in (*marks[1:], dataclasses.replace(last, time=max(now, last.time))):

@@ -172,20 +172,20 @@ def _shown(snapshot: Snapshot, done: Doings, marks: Mapping[int, str]) -> list[R
     if waiting:
         awaited = done.awaited(min(waiting, key=lambda row: row.since or 0.0)).ranks
 
+    def kind(row: Row) -> int:
+        state = states[row.rank]
+        if row.rank in marks:
+            return 0
+        if state in (doings.SILENT, doings.LEFT_OUT):
+            return 1
+        return 2 if row.rank in awaited or state == doings.EVALUATING else 3
+
     def urgency(row: Row) -> tuple[int, float, int]:
-        rank, state = row.rank, states[row.rank]
-        if rank in marks:
-            kind = 0
-        elif state in (doings.SILENT, doings.LEFT_OUT):
-            kind = 1
-        else:
-            kind = 2 if rank in awaited or state == doings.EVALUATING else 3
-        return kind, -(row.step_time or 0.0), rank
+        return kind(row), -row.step_times[-1] if row.step_times else 0.0, row.rank
 
     def steadily(row: Row) -> tuple[int, float, int]:
         """Equal workers do not change places with every step."""
-        kind, delay, rank = urgency(row)
-        return kind, float(f"{delay:.1e}"), rank
+        return kind(row), -float(f"{row.step_time or 0.0:.1e}"), row.rank
 
     return sorted(heapq.nsmallest(SHOWN_WORKERS, rows, key=urgency), key=steadily)
 

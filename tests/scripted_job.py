@@ -1,0 +1,86 @@
+"""A job on a virtual clock: a test says what its workers say and when, and looks at what is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
+from server.doings import Doings, doings
+from server.handlers import Handlers
+from server.jobs import Jobs
+from server.messages import Doing, Limits, Query, Report, Reset, Status
+from server.snapshot import Overview, Snapshot
+from server.status import status
+
+EVALUATING, ENDED = Doing.EVALUATING, Doing.ENDED
+
+
+class ScriptedJob:
+    """One job of a state server; `now` is in seconds on the server's clock.
+
+    Args:
+        num_workers: N.
+        policy: its rule.
+        transmission_time: that all workers tell (s).
+        limits: when the job ends.
+        more: what else its RESET says.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        policy: str = "journal",
+        transmission_time: float = 0.5,
+        limits: Limits | None = None,
+        began: float = 0.0,
+        **more: Any,
+    ) -> None:
+        self.handlers = Handlers(Jobs(max_rows=10**6))
+        self._transmission_time = transmission_time
+        self.id = "a"
+        self.handlers.reset(
+            Reset("server-0", self.id, num_workers, policy, 0.5, limits=limits or Limits(), **more), began
+        )
+
+    def report(self, rank: int, round: int, now: float, **more: Any) -> None:
+        """A worker enters a round, or says what it does in it."""
+        self.handlers.report(Report(f"worker-{rank}", self.id, Status(rank, 0, round), **more), now)
+
+    def all_report(self, round: int, now: float) -> None:
+        """All workers enter a round."""
+        for row in self.snapshot(now).rows:
+            self.report(row.rank, round, now)
+
+    def query(self, rank: int, round: int, steps: int, seconds: float, now: float, **more: Any) -> str:
+        """A worker has done its `steps`-th step of a round, which took `seconds`; returns what it is told."""
+        told = Status(rank, steps, round, seconds, self._transmission_time)
+        message = Query(f"worker-{rank}", self.id, told, **{"samples": 64, **more})
+        action = self.handlers.query(message, now).action
+        assert action is not None
+        return action.value
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The job at a moment."""
+        snapshot = self.handlers.snapshot(self.id, now)
+        assert snapshot is not None
+        return snapshot
+
+    def overview(self, now: float) -> Overview:
+        """The list of jobs."""
+        return self.handlers.overview(now)
+
+    def status(self, now: float) -> dict[str, Any]:
+        """What the page gets."""
+        return status(self.snapshot(now), self.overview(now))
+
+    def doings(self, now: float) -> Doings:
+        """What each worker does."""
+        return doings(self.snapshot(now))
+
+    def states(self, now: float) -> list[str]:
+        """The same by rank."""
+        return self.doings(now).states
+
+    def whom(self, rank: int, now: float) -> str:
+        """For whom a worker waits."""
+        return self.doings(now).whom(self.snapshot(now).rows[rank])

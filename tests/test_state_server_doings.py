@@ -1,0 +1,220 @@
+"""What each worker is said to do, under each policy: on a virtual clock, from messages alone."""
+
+from __future__ import annotations
+
+import pytest
+from scripted_job import ENDED, EVALUATING, ScriptedJob
+from server.messages import Total
+
+TRAINING, WAITING, EXCHANGING, SILENT = "training", "waiting", "pushing and pulling", "silent"
+
+
+# ------------------------------------------------------------------------------------ ESync: SYNC is to aggregate
+
+
+@pytest.mark.parametrize("policy", ["journal", "upload-aware"])
+def test_each_worker_trains_waits_for_those_that_do_and_aggregates_with_them(policy: str) -> None:
+    job = ScriptedJob(3, policy)
+    assert job.states(1.0) == ["not seen yet"] * 3
+    job.all_report(1, 1.0)
+    assert job.states(1.5) == [TRAINING] * 3
+    assert job.query(2, 1, 1, 10.0, 11.0) == "TRAIN"  # no other step time is known
+    assert job.query(0, 1, 1, 1.0, 11.0) == "TRAIN"
+    assert job.query(1, 1, 1, 1.0, 11.0) == "SYNC"
+    assert job.states(11.1) == [TRAINING, WAITING, TRAINING]
+    assert job.whom(1, 11.1) == "workers 2 and 0"
+    assert job.query(0, 1, 2, 1.0, 12.0) == "SYNC"
+    assert job.states(12.1) == [WAITING, WAITING, TRAINING]
+    assert job.whom(0, 12.1) == "worker 2"
+    assert job.query(2, 1, 2, 10.0, 21.0) == "SYNC"
+    assert job.states(21.1) == [EXCHANGING] * 3
+    job.report(1, 2, 22.0)
+    assert job.states(22.1) == [EXCHANGING, TRAINING, EXCHANGING]
+
+
+def two_in_step() -> ScriptedJob:
+    """Worker 1 takes 1.5 s a step, worker 0 one second; both were told to aggregate."""
+    job = ScriptedJob(2)
+    job.all_report(1, 1.0)
+    job.query(0, 1, 1, 1.0, 2.0)
+    job.query(1, 1, 1, 1.5, 2.5)
+    job.query(0, 1, 2, 1.0, 3.0)
+    assert job.states(3.0) == [EXCHANGING] * 2
+    return job
+
+
+def test_an_evaluation_is_no_aggregation_and_others_wait_for_it() -> None:
+    job = two_in_step()
+    job.report(0, 1, 3.5, doing=EVALUATING)
+    job.report(1, 2, 3.5)
+    assert job.states(3.6) == ["evaluating", TRAINING]
+    assert job.query(1, 2, 1, 1.5, 5.0) == "SYNC"
+    assert job.states(5.1) == ["evaluating", WAITING]
+    assert job.whom(1, 5.1) == "worker 0, which evaluates"
+    job.report(0, 2, 6.0, accuracy=0.5)
+    assert job.states(6.1) == [TRAINING, WAITING]
+    assert job.whom(1, 6.1) == "worker 0"
+
+
+def test_many_that_are_waited_for_are_counted_and_who_evaluates_is_named_first() -> None:
+    job = ScriptedJob(8)
+    job.all_report(1, 0.0)
+    for rank in range(1, 8):
+        assert job.query(rank, 1, 1, 0.1 * rank, 4.9) == "TRAIN"  # worker 0's step time is not known yet
+    job.query(0, 1, 1, 5.0, 5.0)
+    assert job.query(0, 1, 2, 5.0, 9.0) == "SYNC"
+    assert job.whom(0, 9.1) == "workers 7, 6, 5 and 4 more"
+    job.report(2, 1, 9.1, doing=EVALUATING)
+    assert job.whom(0, 9.1) == "worker 2, which evaluates, and 6 more"
+
+
+def test_a_lost_worker_is_silent_after_some_seconds_and_those_that_wait_for_it_are_not() -> None:
+    job = two_in_step()
+    job.report(0, 2, 4.0)
+    job.report(1, 2, 4.0)
+    assert job.query(0, 2, 1, 1.0, 5.0) == "SYNC"
+    # Nobody is told to do without it before 30 s; who watches the page may know sooner.
+    assert job.states(13.9) == [WAITING, TRAINING]  # five times the 2 s in which it reaches the server
+    assert job.states(14.1) == [WAITING, SILENT]
+    assert job.whom(0, 14.1) == "worker 1, which is silent"
+    assert job.states(100.0) == [WAITING, SILENT]
+
+
+def test_a_worker_whose_step_time_is_not_known_has_longer() -> None:
+    job = ScriptedJob(1)
+    job.report(0, 1, 0.0)
+    assert job.states(29.0) == [TRAINING]
+    assert job.states(31.0) == [SILENT]
+
+
+def test_an_evaluation_may_last_and_is_silent_in_the_end() -> None:
+    job = two_in_step()
+    job.report(0, 1, 3.5, doing=EVALUATING)
+    assert job.states(300.0)[0] == "evaluating"
+    assert job.states(304.0)[0] == SILENT
+
+
+def test_all_that_exchange_are_silent_only_after_long() -> None:
+    job = two_in_step()  # a published worker evaluates here without a word
+    assert job.states(20.0) == [EXCHANGING] * 2
+    assert job.states(34.0) == [SILENT] * 2
+
+
+def test_nobody_waits_for_who_has_left_and_a_job_that_has_ended_has_no_other_state() -> None:
+    job = ScriptedJob(2)
+    job.all_report(1, 0.0)
+    job.query(0, 1, 1, 1.0, 1.0)
+    job.query(1, 1, 1, 1.0, 1.0)
+    job.report(1, 1, 2.0, doing=ENDED)
+    assert job.query(0, 1, 2, 1.0, 2.5) == "SYNC"
+    assert job.states(3.0) == [EXCHANGING, "ended"]
+    job.report(0, 1, 3.5, doing=ENDED)
+    assert job.states(100.0) == ["ended"] * 2
+
+
+def test_after_a_restart_nobody_is_said_to_wait_for_those_that_may_wait_themselves() -> None:
+    job = ScriptedJob(2, resumed=True)
+    assert job.query(0, 57, 3, 1.0, 1.0) == "SYNC"
+    assert job.states(1.5) == [EXCHANGING, "not seen yet"]
+
+
+# -------------------------------------------------------------------------------------- WBSP: SYNC is to release
+
+
+def test_under_wbsp_nobody_waits() -> None:
+    job = ScriptedJob(3, "wbsp")
+    job.all_report(1, 0.0)
+    for rank, seconds in enumerate((0.1, 0.2, 2.0)):
+        job.query(rank, 1, 1, seconds, 2.0)
+    assert job.query(0, 1, 2, 0.1, 2.1) == "TRAIN"
+    assert job.query(2, 1, 2, 2.0, 4.0) == "SYNC"
+    assert job.states(4.1) == [TRAINING, TRAINING, EXCHANGING]
+    job.report(2, 2, 4.5)
+    assert job.states(4.6) == [TRAINING] * 3
+
+
+# ---------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
+
+
+def in_step(policy: str = "sync-switch-none", num_workers: int = 3) -> ScriptedJob:
+    """All began a step at 0.5 and ended it at 1.0; they exchange 0.1 s."""
+    job = ScriptedJob(num_workers, policy, transmission_time=0.1)
+    job.all_report(1, 0.5)
+    for rank in range(num_workers):
+        assert job.query(rank, 1, 1, 0.5, 1.0, way="BSP") == "SYNC"
+    return job
+
+
+def test_under_bsp_equal_workers_train_and_do_not_wait() -> None:
+    job = in_step()
+    assert job.states(1.2) == [TRAINING] * 3
+    for step in range(2, 30):
+        for rank in range(3):
+            job.query(rank, step, 1, 0.5, 0.4 + 0.6 * step)
+            assert job.states(0.4 + 0.6 * step + 0.001).count(TRAINING) >= 1
+        assert job.states(0.5 + 0.6 * step) == [TRAINING] * 3
+
+
+def test_under_bsp_those_that_have_ended_their_step_wait_for_those_that_have_not() -> None:
+    job = in_step()
+    job.query(0, 2, 1, 0.5, 1.6)
+    assert job.states(1.7) == [WAITING, TRAINING, TRAINING]
+    assert job.whom(0, 1.7) == "workers 1 and 2"
+    job.query(1, 2, 1, 0.9, 2.0)
+    assert job.states(2.1) == [WAITING, WAITING, TRAINING]
+    assert job.whom(1, 2.1) == "worker 2"
+    job.query(2, 2, 1, 1.4, 2.5)
+    assert job.states(2.6) == [TRAINING] * 3
+
+
+def test_who_has_waited_long_under_bsp_is_not_silent_when_it_goes_on() -> None:
+    job = in_step(num_workers=2)
+    job.query(0, 2, 1, 0.5, 1.6)
+    assert job.states(11.0)[0] == WAITING
+    job.query(1, 2, 1, 10.0, 11.1)
+    assert job.states(11.2) == [TRAINING] * 2
+    assert job.states(17.0)[0] == SILENT  # it should have ended its step long ago
+
+
+def test_an_evaluation_under_bsp_is_named() -> None:
+    job = in_step()
+    job.report(0, 1, 1.1, doing=EVALUATING)
+    job.query(1, 2, 1, 0.5, 1.6)
+    assert job.states(1.7) == ["evaluating", WAITING, TRAINING]
+    assert job.whom(1, 1.7) == "worker 0, which evaluates, and 1 more"
+
+
+def test_under_asp_all_train_whatever_others_do() -> None:
+    job = in_step()
+    for rank, round in enumerate((40, 30, 9)):
+        total = Total(round, 64 * round, 0.4 * round)
+        job.report(rank, round, 5.0 + 0.1 * rank, way="ASP", total=total)
+    assert job.states(5.4) == [TRAINING] * 3
+    job.report(0, 50, 10.0, way="ASP")
+    assert job.states(10.5) == [TRAINING, SILENT, SILENT]
+
+
+def test_what_greedy_takes_for_asp_is_training() -> None:
+    job = ScriptedJob(4, "sync-switch-greedy", transmission_time=0.1)
+    job.all_report(1, 0.0)
+    for step in range(1, 7):
+        for rank in range(4):
+            action = job.query(rank, step, 1, 5.0 if rank == 3 else 0.5, 6.0 * step, way="BSP")
+    assert action == "TRAIN"
+    assert job.states(37.0)[3] == TRAINING
+
+
+def test_whom_elastic_leaves_out_is_left_out_and_neither_awaited_nor_silent() -> None:
+    job = ScriptedJob(4, "sync-switch-elastic", transmission_time=0.1)
+    job.all_report(1, 0.0)
+    for step in range(1, 7):
+        for rank in range(4):
+            action = job.query(rank, step, 1, 5.0 if rank == 3 else 0.5, 6.0 * step, way="BSP")
+    assert action == "TRAIN"
+    for step in range(7, 200):
+        for rank in range(3):
+            job.query(rank, step, 1, 0.5, 36.0 + 0.6 * (step - 6), way="BSP")
+    now = 36.0 + 0.6 * 193 + 0.1
+    assert job.states(now) == [TRAINING, TRAINING, TRAINING, "left out"]
+    job.query(0, 200, 1, 0.5, now + 0.5)
+    assert job.whom(0, now + 0.51) == "workers 1 and 2"

@@ -1,0 +1,135 @@
+"""The metrics for Prometheus: of several jobs, of many workers, and what their labels say."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from scripted_job import ENDED, ScriptedJob
+from server.messages import Device, Limits, Reset
+from server.metrics import MAX_WORKER_SERIES, StateCollector, exposition
+from server.router import Router
+from state_server_process import StateServerProcess, running_state_server
+
+TIMEOUT_S = 10
+
+
+def exposed(job: ScriptedJob, now: float) -> str:
+    """What a scrape at that moment gets."""
+    registry = CollectorRegistry()
+    registry.register(StateCollector(Router(job.handlers, lambda: now)))
+    return exposition(registry).decode()
+
+
+def samples(text: str) -> dict[str, float]:
+    """Each sample by name and labels, as it stands in the text."""
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
+
+
+def test_every_metric_of_a_job_has_its_name_and_values() -> None:
+    job = ScriptedJob(2, limits=Limits(rounds=100, seconds=3600.0, accuracy=0.9))
+    job.report(0, 1, 0.0, device=Device('a "host" \\ name', "gpu0"), accuracy=0.75)
+    job.query(0, 1, 3, 0.25, 1.0)
+    text = exposed(job, 2.0)
+    assert list(text_string_to_metric_families(text))
+    found = samples(text)
+    assert found['esync_messages_total{type="QUERY"}'] == 1
+    assert found['esync_decisions_total{action="TRAIN"}'] == 1
+    assert found['esync_jobs{state="at work"}'] == 1
+    assert found['esync_job_info{algorithm="ESync",job="a",policy="journal"}'] == 1
+    assert found['esync_round{job="a"}'] == 1
+    assert found['esync_test_accuracy{job="a"}'] == found['esync_best_test_accuracy{job="a"}'] == 0.75
+    assert found['esync_limit_rounds{job="a"}'] == 100
+    assert found['esync_limit_seconds{job="a"}'] == 3600
+    assert found['esync_target_accuracy{job="a"}'] == 0.9
+    assert found['esync_workers_in_state{job="a",state="training"}'] == 1
+    assert found['esync_workers_in_state{job="a",state="not seen yet"}'] == 1
+    assert found['esync_samples_total{job="a"}'] == 192
+    assert found['esync_worker_step_time_seconds{job="a",rank="0"}'] == 0.25
+    assert found['esync_worker_samples_total{job="a",rank="0"}'] == 192
+    assert found['esync_worker_silence_seconds{job="a",rank="0"}'] == 1.0
+    assert found['esync_worker_computing_share{job="a",rank="0"}'] == 0.75
+    assert 'esync_worker_step_time_seconds{job="a",rank="1"}' not in found  # it is not known
+
+
+def test_labels_do_not_change_when_a_worker_says_where_it_runs() -> None:
+    job = ScriptedJob(1)
+    before = samples(exposed(job, 1.0))
+    job.report(0, 1, 1.5, device=Device("node", "gpu0"))
+    after = samples(exposed(job, 2.0))
+    assert set(before) <= set(after)
+    assert set(after) - set(before) == {'esync_worker_info{device="gpu0",host="node",job="a",rank="0"}'}
+
+
+def test_jobs_stand_side_by_side_and_one_that_has_ended_keeps_its_totals() -> None:
+    job = ScriptedJob(1)
+    job.query(0, 1, 1, 1.0, 1.0)
+    job.handlers.reset(Reset("w", "b", 3, "wbsp", 0.5), 2.0)
+    job.report(0, 1, 3.0, doing=ENDED)
+    found = samples(exposed(job, 4.0))
+    assert (found['esync_workers{job="a"}'], found['esync_workers{job="b"}']) == (1, 3)
+    assert (found['esync_jobs{state="at work"}'], found['esync_jobs{state="ended"}']) == (1, 1)
+    assert found['esync_samples_total{job="a"}'] == 64
+    assert not [name for name in found if name.startswith("esync_worker_") and 'job="a"' in name]
+
+
+def test_no_worker_is_called_a_straggler_where_the_rule_does_not_say_so() -> None:
+    job = ScriptedJob(2, "sync-switch-none")
+    for rank in range(2):
+        job.query(rank, 1, 1, 1.0 + rank, 2.0)
+    assert "esync_straggler_rank{" not in exposed(job, 2.5)
+
+
+@pytest.mark.parametrize("num_workers", [MAX_WORKER_SERIES, MAX_WORKER_SERIES + 1])
+def test_of_too_many_workers_there_are_counts_and_a_spread_of_step_times(num_workers: int) -> None:
+    job = ScriptedJob(num_workers)
+    for rank in range(num_workers):
+        job.query(rank, 1, 1, 1.0 + rank, 10_000.0)
+    text = exposed(job, 10_000.5)
+    found = samples(text)
+    one_by_one = [name for name in found if name.startswith("esync_worker_")]
+    assert bool(one_by_one) is (num_workers <= MAX_WORKER_SERIES)
+    assert len(text) < (1 << 20 if one_by_one else 1 << 14)
+    spread = {name: found[f'esync_step_time_seconds{{job="a",worker="{name}"}}'] for name in ("fastest", "slowest")}
+    assert spread == {"fastest": 1.0, "slowest": float(num_workers)}
+
+
+def test_jobs_that_begin_take_no_series_from_one_that_has_them() -> None:
+    job = ScriptedJob(600)
+    job.handlers.reset(Reset("w", "b", 600, "wbsp", 0.5), 1.0)
+    job.handlers.reset(Reset("w", "c", 100, "wbsp", 0.5), 1.0)
+    found = samples(exposed(job, 2.0))
+    jobs = {re.findall(r'job="(\w)"', name)[0] for name in found if name.startswith("esync_worker_")}
+    assert jobs == {"a", "c"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StateServerProcess]:
+    with running_state_server(command=("serve",)) as process:
+        yield process
+
+
+def test_metrics_are_served_before_and_during_a_job_with_those_of_the_process(server: StateServerProcess) -> None:
+    def get() -> requests.Response:
+        return requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S)
+
+    answer = get()
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert samples(answer.text)['esync_messages_total{type="RESET"}'] == 0
+    assert "esync_round{" not in answer.text
+    assert samples(answer.text)["process_resident_memory_bytes"] > 1e6
+    assert requests.post(f"{server.url}/init/", timeout=TIMEOUT_S).status_code == 200
+    give_up = time.monotonic() + TIMEOUT_S
+    while "esync_workers{" not in (text := get().text):  # it may be half a second old
+        assert time.monotonic() < give_up, text
+    assert re.search(r'^esync_workers\{job="init-\w+"\} 6', text, re.MULTILINE)
+    assert re.search(r'^esync_request_seconds_count\{path="/metrics"\} [1-9]', text, re.MULTILINE)
