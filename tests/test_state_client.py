@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
-from cluster_processes import free_ports, wait_for
+from cluster_processes import free_ports
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_state_server import recording, refusal, response, rounds_that_skip
@@ -160,7 +160,7 @@ def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(reco
         client.tell_doing()
     assert time.monotonic() - began < AT_ONCE_S
     recorder.is_awake.set()
-    wait_for(lambda: not client._notices._is_busy, "the end of the background's tries", SOON_S)
+    client._notices.wait_until_idle(SOON_S)
 
 
 def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorder):
@@ -184,10 +184,11 @@ def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait():
     for number in range(5):
         background.do(lambda number=number: done.append(number))
     go_on.set()
-    wait_for(lambda: not background._is_busy, "the end", SOON_S)
+    background.wait_until_idle(SOON_S)
     assert done == [4]
     background.do(lambda: done.append(5))
-    wait_for(lambda: done == [4, 5], "the next task", SOON_S)
+    background.wait_until_idle(SOON_S)
+    assert done == [4, 5]
 
 
 def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recorder):
@@ -197,6 +198,29 @@ def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recor
     last = recorder.heard[-1]
     assert (last["msg_type"], last["status"]["round"], last["doing"]) == ("REPORT", 4, "ended")
     assert last["accuracies"] == [[3, 9.0, 0.25], [4, 9.0, 0.5]]
+
+
+def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder):
+    made = progress()
+    client = joined(recorder, made)
+    client.report(1, 0.5, 0.0, None)
+    over = threading.Event()
+
+    def answer(message):
+        if message["doing"] == "evaluating":
+            over.wait(SOON_S)
+        return response()
+
+    recorder.answer = answer
+    made.doing = EVALUATING
+    client.tell_doing()
+    recorder.wait_for(2)
+    slow_answer = threading.Timer(0.1, over.set)
+    slow_answer.start()
+    client.leave(None)
+    assert recorder.heard[-1]["doing"] == "ended"
+    assert over.is_set()
+    slow_answer.join()
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
