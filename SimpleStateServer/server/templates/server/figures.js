@@ -29,7 +29,7 @@ function showFigure(id, value, note) {
   write(element.children[1], note);
 }
 
-function showEnd({ end, state }) {
+function showEnd({ end, state, states }) {
   const known = end.rounds || end.seconds || end.accuracy !== null;
   byId("end").hidden = !known;
   if (!known) return;
@@ -40,8 +40,9 @@ function showEnd({ end, state }) {
   bar.firstElementChild.style.width = `${100 * share}%`;
   const parts = [];
   if (end.share !== null) parts.push(`${Math.floor(100 * share)} %`);
-  if (end.left_s !== null) parts.push(`about ${about(end.left_s)} left`);
-  else if (end.share !== null && state === "at work") parts.push("the time that is left is not known yet");
+  const stands = states.silent && states.waiting; // who waits for a lost worker has no pace
+  if (end.left_s !== null && !stands) parts.push(`about ${about(end.left_s)} left`);
+  else if (end.share !== null && state === "at work" && !stands) parts.push("the time that is left is not known yet");
   if (end.rounds) parts.push(`${number(end.rounds[0])} of ${number(end.rounds[1])} rounds done`);
   if (end.seconds) parts.push(`${clock(end.seconds[0])} of ${clock(end.seconds[1])}`);
   if (end.accuracy !== null) parts.push(`${parts.length ? "or ends" : "ends"} at ${percent(end.accuracy)} test accuracy`);
