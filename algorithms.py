@@ -14,7 +14,7 @@ from typing import Any
 # ------------------------------------------------------------------------------------------------ what a row is
 
 
-class Transport(enum.Enum):
+class TransportKind(enum.Enum):
     """What an algorithm needs between its processes."""
 
     NONE = "nothing: one process alone"
@@ -61,7 +61,7 @@ class Algorithm(Entry):
     """A row. Its name is the value of -m."""
 
     trainer: str  # module:function that builds it; imported by workers alone, since it needs MXNet
-    transport: Transport
+    transport: TransportKind
     flags: tuple[str, ...]  # fields of Config that count in this mode and not in all
     rule: str | None = None  # the state server's policy, with fields of Config in braces; None: it is not asked
     one_server: bool = False  # whether it must have all of the model on one; else any number of parameter servers
@@ -72,7 +72,7 @@ class Algorithm(Entry):
     @property
     def is_distributed(self) -> bool:
         """Whether there are other processes: a scheduler and servers."""
-        return self.transport is not Transport.NONE
+        return self.transport is not TransportKind.NONE
 
     @property
     def asks_state_server(self) -> bool:
@@ -103,7 +103,7 @@ TABLE = (
         title="ESync",
         paper="Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043",
         trainer="trainer.esync:build",
-        transport=Transport.SUM,
+        transport=TransportKind.SUM,
         flags=("local_lr", "global_lr", "policy", "epsilon", "query"),
         rule="{policy}",
         stem="ESync",
@@ -114,7 +114,7 @@ TABLE = (
         title="SSGD",
         paper="Chen et al., 2016, arXiv:1604.00981",
         trainer="trainer.sync:build",
-        transport=Transport.SUM,
+        transport=TransportKind.SUM,
         flags=("learning_rate",),
         stem="Sync",
         look=Look("#D55E00", "--", "s", "//"),
@@ -124,7 +124,7 @@ TABLE = (
         title="ASGD",
         paper="Dean et al., NIPS 2012",
         trainer="trainer.asynchronous:build",
-        transport=Transport.SERVER,
+        transport=TransportKind.SERVER,
         flags=("learning_rate", "use_dcasgd", "dcasgd_lambda"),
         stem="Async",
         look=Look("#009E73", "-.", "^", ".."),
@@ -144,7 +144,7 @@ TABLE = (
         title="SSP",
         paper="Ho et al., NIPS 2013",
         trainer="trainer.ssp:build",
-        transport=Transport.SERVER,
+        transport=TransportKind.SERVER,
         flags=("learning_rate", "staleness"),
         stem="SSP",
         look=Look("#E69F00", (0, (6, 2)), "v", "\\\\"),
@@ -154,7 +154,7 @@ TABLE = (
         title="Local SGD",
         paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
         trainer="trainer.local_sgd:build",
-        transport=Transport.SUM,
+        transport=TransportKind.SUM,
         flags=("local_lr", "global_lr", "sync_every"),
         stem="LocalSGD",
         look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
@@ -164,7 +164,7 @@ TABLE = (
         title="WBSP",
         paper="Yang et al., Parallel Computing 121, 2024, 103092",
         trainer="trainer.wbsp:build",
-        transport=Transport.SERVER,
+        transport=TransportKind.SERVER,
         flags=("local_lr", "wbsp_overlap"),
         rule="wbsp",
         one_server=True,
@@ -186,7 +186,7 @@ TABLE = (
         title="Sync-Switch",
         paper="Li et al., ICDCS 2021, arXiv:2104.08364",
         trainer="trainer.sync_switch:build",
-        transport=Transport.SERVER,
+        transport=TransportKind.SERVER,
         flags=(
             *("learning_rate", "switch_order", "train_steps", "momentum", "straggler_policy"),
             *("ckpt_frequency", "checkpoint", "resume"),
@@ -202,7 +202,7 @@ TABLE = (
         name="local",
         title="Standalone",
         trainer="trainer.local:build",
-        transport=Transport.NONE,
+        transport=TransportKind.NONE,
         flags=("learning_rate",),
         stem="Local",
         look=Look("#000000", ":", "", ""),

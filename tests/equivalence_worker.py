@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import models
-from algorithms import Transport
+from algorithms import TransportKind
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Job, Trainer
@@ -103,21 +103,21 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
     asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
-    transport = Transport.SERVER if asynchronous or algorithm == "bsp" else Transport.SUM
+    transport = TransportKind.SERVER if asynchronous or algorithm == "bsp" else TransportKind.SUM
     with (
         tempfile.TemporaryDirectory() as folder,
-        roles.joined(cluster, transport, 60) as (store, *_),
+        roles.joined(cluster, transport, 60) as (shared, *_),
     ):
         uneven = algorithm.endswith("-uneven")
         algorithm = algorithm.removesuffix("-uneven")
-        mine = job(store.rank, store.num_workers, uneven)
+        mine = job(shared.rank, shared.num_workers, uneven)
         trainer: Trainer
         if algorithm == "sync":
-            trainer = SyncTrainer(mine, store, STEP_SIZE)
+            trainer = SyncTrainer(mine, shared, STEP_SIZE)
         elif algorithm == "esync":
             state = OneStepARound()
             queries = BlockingQueries(state)
-            trainer = ESyncTrainer(mine, store, STEP_SIZE, 1.0, state=state, queries=queries)
+            trainer = ESyncTrainer(mine, shared, STEP_SIZE, 1.0, state=state, queries=queries)
         elif algorithm in ("bsp", "asp"):
             # ASP divides the step size by the number of workers.
             bsp = algorithm == "bsp"
@@ -130,27 +130,27 @@ def train_in_cluster(algorithm: str, path: str) -> None:
                 policy="none",
             )
             checkpoint = CheckpointFile(Path(folder) / "none.npz", {})
-            trainer = SyncSwitchTrainer(mine, store, settings, OneStepARound(), checkpoint, resume=False)
+            trainer = SyncSwitchTrainer(mine, shared, settings, OneStepARound(), checkpoint, resume=False)
         else:
             compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
-            trainer = AsyncTrainer(mine, store, cluster.num_servers, STEP_SIZE, compensation)
+            trainer = AsyncTrainer(mine, shared, cluster.num_servers, STEP_SIZE, compensation)
         if asynchronous:
-            take_turns(trainer, store, Path(folder))
+            take_turns(trainer, shared, Path(folder))
         else:
             trainer.run(lambda: Path(folder))
         save(trainer, path)
         del trainer
 
 
-def take_turns(trainer: Trainer, store, folder: Path) -> None:
+def take_turns(trainer: Trainer, shared, folder: Path) -> None:
     trainer.broadcast()
     trainer.measure = Measure(folder)
     for turn in [0, 1, 1, 0, 1, 0]:
-        if turn == store.rank:
+        if turn == shared.rank:
             trainer.rounds += 1
             trainer._train_round()
         mx.nd.waitall()
-        store._barrier()
+        shared.barrier()
 
 
 if __name__ == "__main__":

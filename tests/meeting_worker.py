@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorithms import Transport
+from algorithms import TransportKind
 from trainer import roles
 from trainer.cluster import Cluster
 from trainer.engine import mx
@@ -14,9 +14,10 @@ if __name__ == "__main__":
     prepare_environment()
     cluster = Cluster.from_environment()
     assert cluster is not None
-    with roles.joined(cluster, Transport.SUM, 60) as (store, membership, members):
+    with roles.joined(cluster, TransportKind.SUM, 60) as (transport, membership, members):
         assert members is None  # one is a plain MXNet program
         assert membership.gather("speed", 1) is None
+        store = transport.store
         store.init(0, mx.nd.zeros(3))
         store.push(0, mx.nd.ones(3))
         total = mx.nd.zeros(3)

@@ -9,13 +9,19 @@ from trainer.engine import mx
 from trainer.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
 
 
-class SlowStore:
+class SlowTransport:
     """A link on which each pull takes so many seconds."""
 
-    pull_s = 0.0
+    rank, num_workers, pull_s = 0, 1, 0.0
 
-    def pull(self, key, out, priority):
+    def arrays(self):
+        return self
+
+    def pull(self, arrays):
         time.sleep(self.pull_s)
+
+    def wait_all(self):
+        pass
 
 
 class Told:
@@ -29,7 +35,7 @@ class Told:
 
 @pytest.fixture
 def trainer(batch):  # noqa: F811
-    return ESyncTrainer(job(batch), SlowStore(), 0.01, 1.0, state=None, queries=Told())
+    return ESyncTrainer(job(batch), SlowTransport(), 0.01, 1.0, state=None, queries=Told())
 
 
 def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
@@ -39,7 +45,7 @@ def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
         trainer.rounds += 1
         trainer.begin_round()
         time.sleep(round_s)
-        trainer.store.pull_s = pull_s
+        trainer.transport.pull_s = pull_s
         trainer.pull([mx.nd.zeros((1,))])
     trainer.begin_round()
     return trainer._queries.transmission_s

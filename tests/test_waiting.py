@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import waiting
+from trainer import clock as clocks
 
 
 class Clock:
@@ -29,8 +29,8 @@ def waited_for(wait_s: float) -> tuple[float, list[float]]:
     clock = Clock()
     happens = clock.now + wait_s
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waiting, "time", clock)
-        waiting.wait_until(lambda: clock.now >= happens)
+        patch.setattr(clocks, "time", clock)
+        clocks.RealClock().wait_until(lambda: clock.now >= happens)
     return clock.now - happens, clock.pauses
 
 
@@ -42,9 +42,9 @@ def test_the_condition_is_looked_at_again_after_each_pause() -> None:
     answers = iter([False, False, True, False])
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waiting, "time", clock)
-        waiting.wait_until(lambda: next(answers))
-    assert clock.pauses == [waiting.SHORTEST_PAUSE_S] * 2
+        patch.setattr(clocks, "time", clock)
+        clocks.RealClock().wait_until(lambda: next(answers))
+    assert clock.pauses == [clocks.SHORTEST_PAUSE_S] * 2
     assert next(answers) is False
 
 

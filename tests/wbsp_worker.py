@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import models
-from algorithms import Transport
+from algorithms import TransportKind
 from trainer import data, roles
 from trainer.base import DeviceFeed, Job
 from trainer.cluster import Cluster
@@ -55,13 +55,13 @@ class Recorded(WBSPTrainer):
 def main(port: str, overlap: str, step_time: str, output: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
-    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, Transport.SERVER, 60) as (store, *_):
+    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, TransportKind.SERVER, 60) as (shared, *_):
         train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
-        rank = store.rank
+        rank = shared.rank
         job = Job(
             network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
             feed=DeviceFeed(mx.cpu(), 0),
-            batches=data.EndlessBatches(train, np.arange(rank, 2000, store.num_workers), BATCH, seed=(0, rank)),
+            batches=data.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
             warm_up_batch=data.Samples(*(part[:BATCH] for part in train)),
             evaluate=None,
             eval_every=1,
@@ -69,11 +69,11 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
             limits=Limits(max_rounds=0, max_seconds=SECONDS, target_accuracy=0),
             stop_requested=lambda: False,
             rank=rank,
-            num_workers=store.num_workers,
+            num_workers=shared.num_workers,
             min_step_time_s=float(step_time),
         )
         state = StateClient("127.0.0.1", port, "wbsp", 0.0)
-        trainer = Recorded(job, store, 0.003, state, bool(int(overlap)))
+        trainer = Recorded(job, shared, 0.003, state, bool(int(overlap)))
         trainer.run(lambda: Path(folder))
         save(trainer, output)
         del trainer

@@ -3,16 +3,13 @@ w <- w - eta * g, and the worker pulls. With DC-ASGD's optimizer on the server (
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import numpy as np
 
 from trainer.base import Job, Trainer
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
-from trainer.parameters import Exchange
 from trainer.site import Site
+from trainer.transport.protocol import Transport
 from utils import GLOBAL_AGGREGATE
 
 
@@ -28,7 +25,7 @@ class AsyncTrainer(Trainer):
     def __init__(
         self,
         job: Job,
-        store: Any,
+        transport: Transport,
         num_servers: int,
         step_size: float,
         compensation: float | None,
@@ -42,7 +39,7 @@ class AsyncTrainer(Trainer):
             board_size: numbers on the board.
         """
         super().__init__(job)
-        self._store = store
+        self._transport = transport
         self._step_size = step_size
         self._values = mx.nd.zeros((board_size,))
         num_arrays = len(self.parameters.weights)
@@ -56,14 +53,14 @@ class AsyncTrainer(Trainer):
                 step_size, compensation, keys_per_worker, first_shared_key=job.num_workers * keys_per_worker
             )
         own = job.rank if self._num_models > 1 else 0
-        self._models = [Exchange(store, first_key=model * keys_per_worker) for model in range(self._num_models)]
+        self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
         self.exchange = self._models[own]
-        self._board = Exchange(store, first_key=self._num_models * keys_per_worker)
+        self._board = transport.arrays(self._num_models * keys_per_worker)
 
     def broadcast(self) -> None:
         """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
         if self.job.rank == 0:
-            self._store.set_optimizer(self._optimizer)
+            self._transport.set_optimizer(self._optimizer)
         for model in self._models:
             model.broadcast(self.parameters.weights)
         self._board.broadcast([self._values])
@@ -78,7 +75,7 @@ class AsyncTrainer(Trainer):
         if wants_stop:
             self.post(0)
         self.before_pull()
-        time.sleep(self.link_delay())
+        self.wait_for_slow_link()
         self.exchange.pull(self.parameters.weights)
         return bool(self.read_board()[0] > 0)
 
@@ -94,7 +91,7 @@ class AsyncTrainer(Trainer):
     def read_board(self) -> np.ndarray:
         """The numbers on the board; waits for all that is under way."""
         self._board.pull([self._values])
-        mx.nd.waitall()
+        self._transport.wait_all()
         return self._values.asnumpy()
 
 
@@ -102,4 +99,4 @@ def build(site: Site) -> AsyncTrainer:
     """From the flags: ASGD, or DC-ASGD."""
     config = site.config
     compensation = config.dcasgd_lambda if config.use_dcasgd else None
-    return AsyncTrainer(site.job, site.store, site.num_servers, config.learning_rate, compensation)
+    return AsyncTrainer(site.job, site.shared, site.num_servers, config.learning_rate, compensation)

@@ -3,24 +3,23 @@ w <- w + eps * sum_k (n_k / n) * (w_k - w), n_k the samples that worker k holds.
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainer.base import Job
 from trainer.engine import mx
 from trainer.sync import SynchronousTrainer
+from trainer.transport.protocol import Transport
 from utils import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):
     """Local SGD steps, and one aggregation a round. Subclasses say when a round's steps are done."""
 
-    def __init__(self, job: Job, store: Any, local_rate: float, global_rate: float) -> None:
+    def __init__(self, job: Job, transport: Transport, local_rate: float, global_rate: float) -> None:
         """
         Args:
             local_rate: step size of the local steps.
             global_rate: eps.
         """
-        super().__init__(job, store)
+        super().__init__(job, transport)
         self._local_rate = local_rate
         self._global_rate = global_rate
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trainer.clock import Clock, RealClock
 from trainer.data import WHITE, EndlessBatches, Samples
 from trainer.engine import mx
-from trainer.parameters import Exchange, Parameters, wait_for
+from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.queries import FORWARD_SHARE
 from trainer.saved_model import ModelSaver
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time
+from trainer.transport.protocol import SharedArrays
 from trainer.whole_models import ModelLink
 from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
 
@@ -85,6 +86,7 @@ class Job:
     is_evaluator: Callable[[float], bool] = lambda step_s: True
     logs_lines: bool = False  # rounds are lines of one file, not files
     tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case
+    clock: Clock = field(default_factory=RealClock)
     places: tuple[str, ...] = ()  # device and host of each worker by rank, where they are known
 
     @property
@@ -107,8 +109,9 @@ class Trainer:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.clock = job.clock
         self.parameters = Parameters(job.network)
-        self.exchange: Exchange | ModelLink | None = None
+        self.exchange: SharedArrays | ModelLink | None = None
         self.rounds = 0
         self.steps = 0  # local steps in this round
         self.accuracy: float | None = None  # the last that was measured
@@ -131,7 +134,7 @@ class Trainer:
 
     def open_measure(self, folder: Path) -> Measure:
         """The log of the rounds to come."""
-        return Measure(folder, as_lines=self.job.logs_lines)
+        return Measure(folder, self.clock.now, as_lines=self.job.logs_lines)
 
     def begin_round(self) -> None:
         """Called before the first local step of each round."""
@@ -200,7 +203,7 @@ class Trainer:
         measure, samples, self.steps = self.measure, 0, 0
         self.begin_round()
         while True:
-            self._step_began = time.monotonic()
+            self._step_began = self.clock.now()
             measure.enter(GET_BATCH)
             batch = next(self.job.batches)
             images, labels = self.job.feed(batch)
@@ -249,7 +252,7 @@ class Trainer:
         self._pad(1.0)
         if extra_s := self.extra_time(COMPUTE):
             self.wait_for_gradients()
-            time.sleep(extra_s)
+            self.clock.sleep(extra_s)
         self._loss = loss
         return True
 
@@ -261,7 +264,11 @@ class Trainer:
         """Seconds by which an emulated slow link makes the push or the pull longer that begins now."""
         return self.extra_time(NETWORK)
 
-    def push(self, exchange: Exchange, arrays: Sequence[mx.nd.NDArray], stage: str) -> None:
+    def wait_for_slow_link(self) -> None:
+        """Takes the time by which an emulated slow link makes the push or the pull longer that begins now."""
+        self.clock.sleep(self.link_delay())
+
+    def push(self, exchange: SharedArrays, arrays: Sequence[mx.nd.NDArray], stage: str) -> None:
         """Begins to push all arrays as they are computed. Time counts for `stage` from when the last of them was.
 
         Over a slow link all of them leave later, so that nobody else sees them before.
@@ -272,7 +279,7 @@ class Trainer:
         wait_for(arrays)
         self.measure.enter(stage)
         if delay_s:
-            time.sleep(delay_s)
+            self.clock.sleep(delay_s)
             exchange.push(arrays)
 
     def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, step_size: float) -> bool:
@@ -288,14 +295,14 @@ class Trainer:
         self.measure.enter(LOCAL_UPDATE)
         self.parameters.sgd_step(step_size)
         wait_for(self.parameters.weights)
-        self.step_s = time.monotonic() - self._step_began
+        self.step_s = self.clock.now() - self._step_began
         return True
 
     def _pad(self, share: float) -> None:
         """Emulates a slower device: waits until a share of the step's shortest time has passed."""
         if self.job.min_step_time_s:
             self.wait_for_gradients()
-            time.sleep(max(0.0, self._step_began + share * self.job.min_step_time_s - time.monotonic()))
+            self.clock.sleep(self._step_began + share * self.job.min_step_time_s - self.clock.now())
 
     def wait_for_gradients(self) -> None:
         """Waits for the passes that were begun, and for nothing that may be under way beside them."""
@@ -307,10 +314,10 @@ class Trainer:
         statistics = self.parameters.statistics()
         times_s = []
         for _ in range(3):
-            self._step_began = time.monotonic()
+            self._step_began = self.clock.now()
             self.compute_gradients(*self.job.feed(self.job.warm_up_batch))
             mx.nd.waitall()
-            times_s.append(time.monotonic() - self._step_began)
+            times_s.append(self.clock.now() - self._step_began)
         self.step_s = min(times_s[1:])
         self.parameters.set_statistics(statistics)
 

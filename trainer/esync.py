@@ -4,7 +4,6 @@ straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,12 +42,12 @@ class ESyncTrainer(ModelAveragingTrainer):
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
-        begin_job(self._state, self.store, self.job, self.progress)
+        begin_job(self._state, self.transport, self.job, self.progress)
         super().broadcast()
 
     def begin_round(self) -> None:
         """Tells the state server that this worker is in the round."""
-        self._round_began = time.monotonic()
+        self._round_began = self.clock.now()
         self.measure.enter(CHECK_READY)
         self._queries.report(self.rounds, self.step_s, self._transmission.value, self.take_accuracy())
 
@@ -77,14 +76,14 @@ class ESyncTrainer(ModelAveragingTrainer):
         The kvstore acknowledges a push when all workers have pushed, so a push cannot be timed without the wait for
         the straggler. The pull that follows carries the same bytes and waits for nobody.
         """
-        cheap = self._transmission.value <= CHEAP_SHARE * (time.monotonic() - self._round_began)
+        cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
         if not cheap and self.rounds > TIMED_ROUNDS_AT_START and self.rounds % TIMED_EVERY:
             super().pull(arrays)
             return
-        mx.nd.waitall()
-        begin = time.monotonic()
+        self.transport.wait_all()
+        begin = self.clock.now()
         super().pull(arrays)
-        self._transmission.add(time.monotonic() - begin)
+        self._transmission.add(self.clock.now() - begin)
 
 
 def build(site: Site) -> ESyncTrainer:

@@ -7,9 +7,9 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from algorithms import Transport
+from algorithms import TransportKind
 from trainer import addresses, version
 from trainer.cluster import Cluster
 from trainer.meeting import Arrival, Membership
@@ -18,6 +18,9 @@ from trainer.setups import PROGRAM
 from trainer.stop import SignalWatch
 from trainer.watch import Watch, prepare_environment
 from utils import SetupError, die_on_error
+
+if TYPE_CHECKING:
+    from trainer.transport.kvstore import KVStoreTransport
 
 
 def check_address(cluster: Cluster) -> None:
@@ -113,13 +116,13 @@ def _meet(cluster: Cluster, device: str, setup: Mapping[str, str], start_timeout
 
 
 # With what MXNet's kvstore offers it; `dist_sync` without an optimizer gives back the sum of what all have pushed.
-STORE_TYPES = {Transport.SUM: "dist_sync", Transport.SERVER: "dist_async"}
+STORE_TYPES = {TransportKind.SUM: "dist_sync", TransportKind.SERVER: "dist_async"}
 
 
 class Joined(NamedTuple):
     """What a worker has in its cluster."""
 
-    store: Any  # MXNet's kvstore
+    transport: KVStoreTransport
     membership: Membership
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where the meeting knows them
 
@@ -127,7 +130,7 @@ class Joined(NamedTuple):
 @contextlib.contextmanager
 def joined(
     cluster: Cluster,
-    transport: Transport,
+    transport: TransportKind,
     start_timeout_s: float,
     device: str = "",
     setup: Mapping[str, str] | None = None,
@@ -146,6 +149,7 @@ def joined(
         PeerLost: the job was not complete in time.
     """
     from trainer.engine import mx
+    from trainer.transport.kvstore import KVStoreTransport
 
     membership = _meet(cluster, device, setup or {}, start_timeout_s)
     try:
@@ -155,7 +159,7 @@ def joined(
             membership.tell_rank(store.rank)
             me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
             members = membership.gather("members", me)
-            yield Joined(store, membership, members)
+            yield Joined(KVStoreTransport(store), membership, members)
             mx.nd.waitall()
             store._barrier()
     except Exception as error:

@@ -9,16 +9,17 @@ from config import Config
 from trainer.base import Job
 from trainer.cluster import Cluster
 from trainer.state_client import StateClient
+from trainer.transport.protocol import Transport
 
 
 @dataclass(frozen=True)
 class Site:
-    """Flags, job, cluster and kvstore of this process. One on its own has no cluster and no store."""
+    """Flags, job, cluster and transport of this process. One on its own has neither of the latter."""
 
     config: Config
     job: Job
     cluster: Cluster | None
-    store: Any
+    transport: Transport | None
     state: StateClient | None  # where the algorithm asks a state server
 
     @property
@@ -33,6 +34,12 @@ class Site:
         return self.state
 
     @property
+    def shared(self) -> Transport:
+        """The way to the other workers, of a distributed algorithm."""
+        assert self.transport is not None
+        return self.transport
+
+    @property
     def averaging(self) -> tuple[Any, ...]:
         """What every model-averaging trainer needs."""
-        return self.job, self.store, self.config.local_lr, self.config.global_lr
+        return self.job, self.shared, self.config.local_lr, self.config.global_lr

@@ -5,15 +5,12 @@ With s = 0 all steps are in step, with a large s it is ASGD."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import Job
-from trainer.engine import mx
 from trainer.site import Site
-from trainer.waiting import wait_until
+from trainer.transport.protocol import Transport
 
 
 class SSPTrainer(AsyncTrainer):
@@ -22,19 +19,19 @@ class SSPTrainer(AsyncTrainer):
     The workers' clocks (steps done) stand behind the vote on the board that all ranks read from the kvstore.
     """
 
-    def __init__(self, job: Job, store: Any, num_servers: int, step_size: float, staleness: int) -> None:
+    def __init__(self, job: Job, transport: Transport, num_servers: int, step_size: float, staleness: int) -> None:
         """
         Args:
             staleness: s, steps that a worker may be ahead of the slowest.
         """
-        super().__init__(job, store, num_servers, step_size, compensation=None, board_size=1 + job.num_workers)
+        super().__init__(job, transport, num_servers, step_size, compensation=None, board_size=1 + job.num_workers)
         self._staleness = staleness
 
     def before_pull(self) -> None:
         """Turns this worker's clock once its gradient has arrived, and waits for those too far behind."""
-        mx.nd.waitall()
+        self._transport.wait_all()
         self.post(1 + self.job.rank)
-        wait_until(self._may_go_on)
+        self.clock.wait_until(self._may_go_on)
 
     def _may_go_on(self) -> bool:
         board = self.read_board()
@@ -43,4 +40,4 @@ class SSPTrainer(AsyncTrainer):
 
 def build(site: Site) -> SSPTrainer:
     """From the flags."""
-    return SSPTrainer(site.job, site.store, site.num_servers, site.config.learning_rate, site.config.staleness)
+    return SSPTrainer(site.job, site.shared, site.num_servers, site.config.learning_rate, site.config.staleness)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from config import Config
 from trainer.base import Job
 from trainer.engine import mx
-from trainer.parameters import Exchange
 from trainer.progress import Progress
 from trainer.state_client import StateClient, draw_job_number, job_id
+from trainer.transport.protocol import Transport
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 
 
-def begin_job(state: StateClient, store: Any, job: Job, progress: Progress, resumed: bool = False) -> None:
+def begin_job(state: StateClient, transport: Transport, job: Job, progress: Progress, resumed: bool = False) -> None:
     """Rank 0 begins the job on the state server; when this returns on any rank, the job is there and joined.
 
     Args:
@@ -25,7 +23,7 @@ def begin_job(state: StateClient, store: Any, job: Job, progress: Progress, resu
     if job.rank == 0:
         state.join(job_id(number.asnumpy()), job.rank, job.num_workers)
         state.begin_job(resumed)
-    Exchange(store, first_key=JOB_NUMBER_KEY).broadcast([number])
+    transport.arrays(JOB_NUMBER_KEY).broadcast([number])
     state.join(job_id(number.asnumpy()), job.rank, job.num_workers, progress)
 
 

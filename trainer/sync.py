@@ -3,14 +3,12 @@ w <- w - eta * (sum of the workers' gradients) / N, after every step."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Any
 
 from trainer.base import Job, Trainer
 from trainer.engine import mx
-from trainer.parameters import Exchange
 from trainer.site import Site
+from trainer.transport.protocol import Transport
 from utils import GLOBAL_AGGREGATE
 
 
@@ -21,10 +19,10 @@ class SynchronousTrainer(Trainer):
     same round.
     """
 
-    def __init__(self, job: Job, store: Any) -> None:
+    def __init__(self, job: Job, transport: Transport) -> None:
         super().__init__(job)
-        self.store = store
-        self.exchange = Exchange(store)
+        self.transport = transport
+        self.exchange = transport.arrays()
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
@@ -46,16 +44,16 @@ class SynchronousTrainer(Trainer):
 
     def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Waits for what was pushed, of all workers."""
-        time.sleep(self.link_delay())
+        self.wait_for_slow_link()
         self.exchange.pull(arrays)
-        mx.nd.waitall()
+        self.transport.wait_all()
 
 
 class SyncTrainer(SynchronousTrainer):
     """SSGD. Every rank applies the same sum to the same weights, so they stay equal without being sent."""
 
-    def __init__(self, job: Job, store: Any, step_size: float) -> None:
-        super().__init__(job, store)
+    def __init__(self, job: Job, transport: Transport, step_size: float) -> None:
+        super().__init__(job, transport)
         self._step_size = step_size
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
@@ -74,4 +72,4 @@ class SyncTrainer(SynchronousTrainer):
 
 def build(site: Site) -> SyncTrainer:
     """From the flags."""
-    return SyncTrainer(site.job, site.store, site.config.learning_rate)
+    return SyncTrainer(site.job, site.shared, site.config.learning_rate)

@@ -10,7 +10,6 @@ and stops nobody.
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
-from trainer.waiting import wait_until
+from trainer.transport.protocol import Transport
 from trainer.whole_models import Keys, ModelLink
 from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds
 
@@ -45,7 +44,7 @@ class SyncSwitchTrainer(Trainer):
     def __init__(
         self,
         job: Job,
-        store: Any,
+        transport: Transport,
         settings: Settings,
         state: StateClient,
         checkpoint: CheckpointFile,
@@ -58,17 +57,17 @@ class SyncSwitchTrainer(Trainer):
             resume: go on from it, and with the logs.
         """
         super().__init__(job)
+        self._transport = transport
         self._settings = settings
         self._state = state
         self._advice = Advice(state)
         self._checkpoint = checkpoint
         self._resume = resume
-        self._store = store
         self._num_sent = len(self.parameters.model())
         copies = self._num_sent + len(self.parameters.weights) if settings.saves else 0
         self._keys = Keys(self._num_sent + copies, self._num_sent, job.num_workers)
         board_size = Board.size(job.num_workers, len(settings.order))
-        self.exchange = self._link = ModelLink(store, job.rank, self._keys, board_size, self.link_delay)
+        self.exchange = self._link = ModelLink(transport, self._keys, board_size, self.wait_for_slow_link)
         self._in_step = True
         self._reported_at = 0.0  # when the state server was last told or asked something
         self._gradients_sent = 0
@@ -82,7 +81,7 @@ class SyncSwitchTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
-        begin_job(self._state, self._store, self.job, self.progress, self._resume)
+        begin_job(self._state, self._transport, self.job, self.progress, self._resume)
         settings = self._settings
         done, batches = [0] * len(settings.order), 0
         velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
@@ -121,7 +120,9 @@ class SyncSwitchTrainer(Trainer):
             next(self.job.batches)
         self.rounds = int(rounds[-1]["num_iters"])
         elapsed_s = rounds[-1]["total_time"]
-        return Measure(folder, rounds_before=self.rounds, elapsed_before_s=elapsed_s, as_lines=self.job.logs_lines)
+        return Measure(
+            folder, self.clock.now, rounds_before=self.rounds, elapsed_before_s=elapsed_s, as_lines=self.job.logs_lines
+        )
 
     def begin_round(self) -> None:
         """Tells the state server what it does not know yet: an accuracy, and all of a job that was resumed."""
@@ -136,14 +137,14 @@ class SyncSwitchTrainer(Trainer):
         self.compute_gradients(images, labels, self.job.weight)
         self._sending = self._link.begin_to_send([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
-        self.step_s = time.monotonic() - self._step_began
+        self.step_s = self.clock.now() - self._step_began
         return True
 
     def ready(self) -> bool:
         """After every step; asks the state server meanwhile, where its answer counts."""
         if self._asks:
             self._advice.ask(self.rounds, self.step_s, self._transmission.value)
-            self._reported_at = time.monotonic()
+            self._reported_at = self.clock.now()
         else:
             self._tell_now_and_then()
         return True
@@ -154,17 +155,17 @@ class SyncSwitchTrainer(Trainer):
         Push and pull are timed without that wait: they are this worker's own also where all have the slowest's pace.
         """
         self.measure.enter(GLOBAL_AGGREGATE)
-        begin = time.monotonic()
+        begin = self.clock.now()
         self._link.wait_until_sent(self._sending)
-        push_s = time.monotonic() - begin
+        push_s = self.clock.now() - begin
         board = self._link.command(COMPUTED, wants_stop, not self._stays_in_step())
         self._gradients_sent += 1
         if not self._is_dealt_with(self._read(board)):
             self._wait(wants_stop)
         model = self.parameters.model()
-        begin = time.monotonic()
+        begin = self.clock.now()
         self._link.pull(model)
-        self._transmission.add(push_s + time.monotonic() - begin)
+        self._transmission.add(push_s + self.clock.now() - begin)
         self.parameters.take_back(model)
         self._save_if_due()
         if self._board.finished:
@@ -215,10 +216,10 @@ class SyncSwitchTrainer(Trainer):
     def _tell(self, steps: int, accuracy: float | None = None) -> None:
         """This worker is there, and what it has done; so a watcher tells it from one that is dead."""
         self._advice.tell(self.rounds, steps, self.step_s, self._transmission.value, accuracy)
-        self._reported_at = time.monotonic()
+        self._reported_at = self.clock.now()
 
     def _tell_now_and_then(self) -> None:
-        if time.monotonic() - self._reported_at >= TELL_EVERY_S:
+        if self.clock.now() - self._reported_at >= TELL_EVERY_S:
             self._tell(1)
 
     def _note_way(self) -> None:
@@ -253,7 +254,7 @@ class SyncSwitchTrainer(Trainer):
                 told, numbers = True, self._link.command(WANT_STOP)
             return self._is_dealt_with(self._read(numbers))
 
-        wait_until(is_dealt_with)
+        self.clock.wait_until(is_dealt_with)
 
     def _is_dealt_with(self, board: Board) -> bool:
         return board.freed[self.job.rank] >= self._gradients_sent
@@ -293,4 +294,4 @@ def build(site: Site) -> SyncSwitchTrainer:
         policy=config.straggler_policy,
     )
     checkpoint = CheckpointFile.of_job(config, site.job.num_workers)
-    return SyncSwitchTrainer(site.job, site.store, settings, site.state_server, checkpoint, bool(config.resume))
+    return SyncSwitchTrainer(site.job, site.shared, settings, site.state_server, checkpoint, bool(config.resume))

@@ -9,10 +9,8 @@ Which worker is the slowest is measured: each asks the state server after an upl
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +18,14 @@ import numpy as np
 
 from algorithms import RELEASE
 from trainer.base import Job, Trainer
+from trainer.clock import Task
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.site import Site
 from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
+from trainer.transport.protocol import Transport
 from trainer.whole_models import Keys, ModelKeeper, ModelLink
 from utils import GLOBAL_AGGREGATE
 
@@ -102,7 +102,7 @@ class WBSPTrainer(Trainer):
 
     rounds_in_step = False
 
-    def __init__(self, job: Job, store: Any, local_rate: float, state: StateClient, overlap: bool) -> None:
+    def __init__(self, job: Job, transport: Transport, local_rate: float, state: StateClient, overlap: bool) -> None:
         """
         Args:
             local_rate: step size of the local steps.
@@ -110,14 +110,13 @@ class WBSPTrainer(Trainer):
         """
         super().__init__(job)
         num_arrays = len(self.parameters.model())
-        self._store = store
+        self._transport = transport
         self._keys = Keys(num_arrays, num_arrays, job.num_workers)
-        self._link = ModelLink(store, job.rank, self._keys, Board.size(job.num_workers), self.link_delay)
+        self._link = ModelLink(transport, self._keys, Board.size(job.num_workers), self.wait_for_slow_link)
         self._local_rate = local_rate
         self._state = state
         self._overlap = overlap
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="communication")
-        self._under_way: Future[Uploaded] | None = None
+        self._under_way: Task[Uploaded] | None = None
         self._released: list[mx.nd.NDArray] = []  # the global model as this worker knows it
         self._base: list[mx.nd.NDArray] = []  # its own model without what was not handed over yet
         self._steps_to_hand_over = 0
@@ -134,7 +133,7 @@ class WBSPTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is release 0."""
-        begin_job(self._state, self._store, self.job, self.progress)
+        begin_job(self._state, self._transport, self.job, self.progress)
         model = self.parameters.model()
         self._link.define(WBSPKeeper(self._keys), model)
         self.parameters.take_back(model)
@@ -185,7 +184,6 @@ class WBSPTrainer(Trainer):
         if self._steps_to_hand_over:
             self._hand_over()
             self._take()
-        self._thread.shutdown()
         accuracy = self.take_accuracy()
         self._state.leave(self._accuracy_to_tell if accuracy is None else accuracy)
 
@@ -198,7 +196,7 @@ class WBSPTrainer(Trainer):
         self._base = [array.copy() for array in model]
         steps, self._steps_to_hand_over = self._steps_to_hand_over, 0
         arguments = (update, steps, self.step_s, self._stop_to_hand_over, self.take_accuracy())
-        self._under_way = self._thread.submit(self._upload, *arguments)
+        self._under_way = self.clock.start(lambda: self._upload(*arguments), "communication")
 
     def _take(self) -> None:
         """Waits for the upload under way, if there is one, and takes a release that it brought.
@@ -224,10 +222,10 @@ class WBSPTrainer(Trainer):
         self, update: list[mx.nd.NDArray], steps: int, step_s: float, wants_stop: bool, accuracy: float | None
     ) -> Uploaded:
         """Uploads, releases if this worker is the slowest, and pulls a release that is new to it."""
-        begin = time.monotonic()
+        begin = self.clock.now()
         self._link.wait_until_sent(self._link.begin_to_send(update))
         # The way back counts as well: who needs longer for that than others for a step is the slowest.
-        self._transmission.add(time.monotonic() - begin + self._pull_s)
+        self._transmission.add(self.clock.now() - begin + self._pull_s)
         transmission_s = self._transmission.value
         board = Board.read(self._link.command(UPLOADED, wants_stop))
         self._steps_since += steps
@@ -236,9 +234,9 @@ class WBSPTrainer(Trainer):
             board = Board.read(self._link.command(PUBLISH))
         if board.release == self._pulled_release:
             return Uploaded(None, board, self._link.take_traffic())
-        begin = time.monotonic()
+        begin = self.clock.now()
         model, board = self._pull(update, board)
-        self._pull_s = time.monotonic() - begin
+        self._pull_s = self.clock.now() - begin
         self._steps_since = 0
         while self._pulled_release < board.release:  # where several came: rounds go up by one on the state server
             self._pulled_release += 1
@@ -262,4 +260,4 @@ class WBSPTrainer(Trainer):
 def build(site: Site) -> WBSPTrainer:
     """From the flags."""
     overlap = bool(site.config.wbsp_overlap)
-    return WBSPTrainer(site.job, site.store, site.config.local_lr, site.state_server, overlap)
+    return WBSPTrainer(site.job, site.shared, site.config.local_lr, site.state_server, overlap)

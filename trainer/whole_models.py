@@ -11,15 +11,13 @@ All keys must lie on one server (`one_server` in algorithms.py): two have no com
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trainer.engine import mx
-from trainer.parameters import Exchange, wait_for
+from trainer.transport.protocol import SharedArrays, Transport
 from utils import die_on_error
 
 
@@ -95,23 +93,22 @@ class ModelKeeper(mx.optimizer.Optimizer):  # type: ignore[misc]
 class ModelLink:
     """A worker's side. Only one thread may use it at a time; it waits for its own arrays and for nothing else.
 
-    Counts its traffic like the Exchange that it is made of.
+    Counts its traffic like the shared arrays that it is made of.
     """
 
-    def __init__(self, store: Any, rank: int, keys: Keys, board_size: int, delay: Callable[[], float]) -> None:
+    def __init__(self, transport: Transport, keys: Keys, board_size: int, on_link: Callable[[], None]) -> None:
         """
         Args:
-            delay: seconds by which an emulated slow link makes a push of an inbox, or a pull of a model, longer that
-                begins now. Commands and the board, which are small, are not delayed.
+            on_link: called for each push of an inbox and each pull of a model: an emulated slow link makes them longer.
+                Commands and the board, which are small, are not delayed.
         """
-        self._store = store
-        self._rank = rank
+        self._transport = transport
         self._keys = keys
-        self._shown = Exchange(store)
-        self._board = Exchange(store, first_key=keys.board)
-        self._inbox = Exchange(store, first_key=keys.inbox(rank))
+        self._shown = transport.arrays()
+        self._board = transport.arrays(keys.board)
+        self._inbox = transport.arrays(keys.inbox(transport.rank))
         self._board_size = board_size
-        self._delay = delay
+        self._on_link = on_link
 
     def define(self, keeper: ModelKeeper, shown: Sequence[mx.nd.NDArray]) -> None:
         """Gives the server its keeper and all keys; every rank calls it, once.
@@ -121,13 +118,13 @@ class ModelLink:
                 rank's model holds them.
         """
         model = shown[: self._keys.num_sent]
-        if self._rank == 0:
-            self._store.set_optimizer(keeper)
+        if self._transport.rank == 0:
+            self._transport.set_optimizer(keeper)
         empty = [mx.nd.zeros(array.shape) for array in model]
         self._shown.define([*shown, mx.nd.array(keeper.board), *empty * self._keys.num_workers])
-        if self._rank == 0:
+        if self._transport.rank == 0:
             self._push(self._shown, [mx.nd.zeros(array.shape) for array in shown])
-        self._store._barrier()
+        self._transport.barrier()
         self.pull(model)
         self.take_traffic()  # the rounds' traffic is what is asked for
 
@@ -142,13 +139,13 @@ class ModelLink:
 
         The kvstore pushes out of the arrays themselves, so nobody may write to them before that.
         """
-        time.sleep(self._delay())
-        _wait_until_acknowledged(sending)
+        self._on_link()
+        self._inbox.wait_until_arrived(sending)
 
     def command(self, code: int, *values: float) -> np.ndarray:
         """Has a command done, with this worker's rank; returns the board as it is then or later."""
         said = np.zeros(self._board_size, dtype=np.float32)
-        said[: 2 + len(values)] = (code, self._rank, *values)
+        said[: 2 + len(values)] = (code, self._transport.rank, *values)
         self._push(self._board, [mx.nd.array(said)])
         return self.read_board()
 
@@ -156,25 +153,20 @@ class ModelLink:
         """The numbers on the board."""
         board = mx.nd.empty((self._board_size,))
         self._board.pull([board])
+        self._board.wait([board])
         return board.asnumpy()
 
     def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
         """Replaces the arrays by those that the workers see, from key `first` on. Commands may come between two."""
-        time.sleep(self._delay())
+        self._on_link()
         self._shown.pull(arrays, first)
-        wait_for(arrays)
+        self._shown.wait(arrays)
 
     def take_traffic(self) -> dict[str, int]:
         """Bytes pushed and pulled since the last call, under their names in the round logs."""
         parts = [part.take_traffic() for part in (self._shown, self._board, self._inbox)]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
 
-    def _push(self, exchange: Exchange, arrays: Sequence[mx.nd.NDArray]) -> None:
-        exchange.push(arrays)
-        _wait_until_acknowledged(arrays)
-
-
-def _wait_until_acknowledged(pushed: Sequence[mx.nd.NDArray]) -> None:
-    """What is pushed may be written to when the server has acknowledged it."""
-    for array in pushed:
-        mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
+    def _push(self, shared: SharedArrays, arrays: Sequence[mx.nd.NDArray]) -> None:
+        shared.push(arrays)
+        shared.wait_until_arrived(arrays)

@@ -68,7 +68,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         checkpoint.check_folder()
     setup = {**job_setup(config), DATA: data.content_hash(place.dataset)}
     with roles.joined(cluster, config.algorithm.transport, config.start_timeout, config.device, setup) as joined:
-        setup_logging(f"worker {joined.store.rank} {config.device}")
+        setup_logging(f"worker {joined.transport.rank} {config.device}")
         return _train(config, cluster, joined, place)
 
 
@@ -104,8 +104,8 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
 
 
 def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None, place: Workplace) -> int:
-    store = joined.store if joined else None
-    rank, num_workers = (store.rank, store.num_workers) if store else (0, 1)
+    transport = joined.transport if joined else None
+    rank, num_workers = (transport.rank, transport.num_workers) if transport else (0, 1)
     labels = place.dataset.train.labels
     parts = [
         data.partition(labels, worker, num_workers, bool(config.split_by_class), config.seed)
@@ -114,7 +114,7 @@ def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None,
     indices = parts[rank]
     job = _job(config, place, indices, rank, num_workers, joined)
     build = pkgutil.resolve_name(config.algorithm.trainer)
-    trainer: Trainer = build(Site(config, job, cluster, store, place.state))
+    trainer: Trainer = build(Site(config, job, cluster, transport, place.state))
     parameter_bytes = trainer.parameters.num_bytes()
     logging.info(
         "%s, %s, %d bytes of parameters, rank %d of %d, %d samples",

@@ -1,0 +1,137 @@
+"""A cluster in this process, in virtual time: the real trainers, networks small enough to follow by hand."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithms import TransportKind
+from trainer.base import DeviceFeed, Job, Trainer
+from trainer.clock import VirtualClock, run_all
+from trainer.data import Samples
+from trainer.engine import mx
+from trainer.stop import Limits
+from trainer.transport.memory import MemoryServer, MemoryTransport
+from trainer.transport.network import Link
+
+
+def dense() -> Any:
+    """One weight a class and pixel, no bias; zero at first."""
+    network = mx.gluon.nn.Dense(2, use_bias=False, in_units=4)
+    network.initialize(mx.init.Zero())
+    return network
+
+
+def normalised() -> Any:
+    """BatchNorm in front of the weights: its running mean and variance are a part of the model."""
+    network = mx.gluon.nn.HybridSequential()
+    network.add(mx.gluon.nn.BatchNorm(in_channels=1, momentum=0.5), mx.gluon.nn.Dense(2, use_bias=False, in_units=4))
+    network.initialize(mx.init.Zero())
+    network(mx.nd.zeros((1, 1, 2, 2)))
+    return network
+
+
+def batch(number: int, size: int = 1) -> Samples:
+    """Images of 2 x 2 pixels that differ by number; class 0 and 1 in turn."""
+    pixels = (np.arange(4 * size, dtype=np.uint8).reshape(size, 1, 2, 2) * 7 + 31 * (number + 1)) % 251
+    return Samples(pixels.astype(np.uint8), np.full(size, number % 2, dtype=np.uint8))
+
+
+def gradient(weight: np.ndarray, samples: Samples) -> np.ndarray:
+    """Of the summed loss of `dense` with this weight (2, 4), by hand: (softmax(W x) - y) x^T, summed over the batch."""
+    images = samples.images.reshape(len(samples.labels), 4).astype(np.float64) / 255
+    scores = images @ weight.T.astype(np.float64)
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    shares[np.arange(len(shares)), samples.labels] -= 1
+    return shares.T @ images
+
+
+@dataclass
+class Worker:
+    """One worker of a cluster: what it trains on, how long a step takes, and its share of the samples."""
+
+    batches: Sequence[Samples]
+    step_s: float = 1.0
+    weight: float = 1.0
+    link: Link = field(default_factory=Link)
+
+
+@dataclass
+class Trained:
+    """What is left of a run."""
+
+    clock: VirtualClock
+    trainers: list[Trainer]
+    reasons: list[str]
+
+    def weights(self, rank: int = 0) -> np.ndarray:
+        """Of the last layer (2, 4), as this worker has them."""
+        return self.trainers[rank].parameters.weights[-1].asnumpy()
+
+
+def train(
+    kind: TransportKind,
+    workers: Sequence[Worker],
+    build: Callable[[Job, MemoryTransport], Trainer],
+    rounds: int,
+    network: Callable[[], Any] = dense,
+    server_bytes_per_s: float = float("inf"),
+) -> Trained:
+    """Runs workers in virtual time for so many rounds each.
+
+    Args:
+        build: makes a worker's trainer.
+    """
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind, [worker.link for worker in workers], server_bytes_per_s)
+    trainers: list[Trainer] = []
+    reasons: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def work(rank: int) -> Callable[[], None]:
+            path = Path(folder) / str(rank)
+            path.mkdir()
+            return lambda: reasons.append(trainers[rank].run(lambda: path))
+
+        for rank, worker in enumerate(workers):
+            job = Job(
+                network=network(),
+                feed=DeviceFeed(mx.cpu(), 0),
+                batches=_PutBack(worker.batches),  # type: ignore[arg-type]
+                warm_up_batch=worker.batches[0],
+                evaluate=None,
+                eval_every=1,
+                eval_every_s=0.0,
+                limits=Limits(rounds, 0, 0),
+                stop_requested=lambda: False,
+                rank=rank,
+                num_workers=len(workers),
+                weight=worker.weight,
+                min_step_time_s=worker.step_s,
+                clock=clock,
+            )
+            trainers.append(build(job, MemoryTransport(server, rank)))
+        run_all(clock, [work(rank) for rank in range(len(workers))])
+    return Trained(clock, trainers, reasons)
+
+
+class _PutBack(Iterator[Samples]):
+    """Batches that go round; one may be put back."""
+
+    def __init__(self, batches: Sequence[Samples]) -> None:
+        self._batches = batches
+        self._next = 0
+
+    def __next__(self) -> Samples:
+        taken = self._batches[self._next % len(self._batches)]
+        self._next += 1
+        return taken
+
+    def put_back(self, batch: Samples) -> None:
+        self._next -= 1

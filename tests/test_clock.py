@@ -1,0 +1,189 @@
+"""The clocks: both keep the same promises; the virtual one also runs a cluster the same way every time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.clock import Clock, Deadlock, RealClock, VirtualClock, run_all
+
+
+def on_real(work: Callable[[Clock], Any]) -> Any:
+    return work(RealClock())
+
+
+def on_virtual(work: Callable[[Clock], Any]) -> Any:
+    clock, results = VirtualClock(), []
+    run_all(clock, [lambda: results.append(work(clock))])
+    return results[0]
+
+
+@pytest.fixture(params=[on_real, on_virtual], ids=["real", "virtual"])
+def on_a_clock(request: pytest.FixtureRequest) -> Callable[[Callable[[Clock], Any]], Any]:
+    """Runs work on a clock, and returns what it returned."""
+    return request.param
+
+
+# ------------------------------------------------------------------------------------------------ both clocks
+
+
+def test_sleeping_lets_that_much_time_pass(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> float:
+        begin = clock.now()
+        clock.sleep(0.02)
+        clock.sleep(0.0)
+        clock.sleep(-1.0)
+        return clock.now() - begin
+
+    assert on_a_clock(work) >= 0.02 - 1e-9
+
+
+def test_work_that_was_started_goes_on_beside_its_starter(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> tuple[bool, str, bool]:
+        task = clock.start(lambda: (clock.sleep(0.02), "done")[1], "beside")
+        before = task.done()
+        return before, task.result(), task.done()
+
+    assert on_a_clock(work) == (False, "done", True)
+
+
+def test_a_result_is_waited_for_as_long_as_one_likes(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> str:
+        task = clock.start(lambda: clock.sleep(0.2), "slow")
+        with pytest.raises(TimeoutError):
+            task.result(0.01)
+        assert task.result(10.0) is None
+        return "waited"
+
+    assert on_a_clock(work) == "waited"
+
+
+def test_what_the_work_raises_reaches_whoever_asks_for_its_result(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> str:
+        task = clock.start(lambda: 1 // 0, "wrong")
+        with pytest.raises(ZeroDivisionError):
+            task.result(10.0)
+        return "told"
+
+    assert on_a_clock(work) == "told"
+
+
+def test_a_condition_is_waited_for_until_another_ones_work_makes_it_true(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> list[str]:
+        seen: list[str] = []
+
+        def other() -> None:
+            clock.sleep(0.02)
+            seen.append("other")
+            if isinstance(clock, VirtualClock):
+                clock.changed()
+
+        task = clock.start(other, "other")
+        clock.wait_until(lambda: bool(seen))
+        task.result()
+        return [*seen, "waited"]
+
+    assert on_a_clock(work) == ["other", "waited"]
+
+
+# ------------------------------------------------------------------------------------------------ virtual time
+
+
+def test_computing_takes_no_virtual_time_and_sleeping_no_real_one() -> None:
+    clock, moments = VirtualClock(), []
+    run_all(clock, [lambda: (sum(range(10_000)), moments.append(clock.now()), clock.sleep(1e9))])
+    assert (moments, clock.now()) == ([0.0], 1e9)
+
+
+@given(naps=st.lists(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), max_size=6), min_size=1, max_size=5))
+def test_workers_take_their_turns_in_the_order_of_time_and_of_asking(naps: list[list[float]]) -> None:
+    def run() -> list[tuple[float, int]]:
+        clock, moments = VirtualClock(), []
+
+        def worker(number: int) -> Callable[[], None]:
+            def work() -> None:
+                for nap in naps[number]:
+                    clock.sleep(nap)
+                    moments.append((clock.now(), number))
+
+            return work
+
+        run_all(clock, [worker(number) for number in range(len(naps))])
+        return moments
+
+    moments = run()
+    assert [moment for moment, _ in moments] == sorted(moment for moment, _ in moments)
+    expected = {(sum(part), number) for number, one in enumerate(naps) for part in _beginnings(one)}
+    assert set(moments) == expected
+    assert run() == moments
+
+
+def _beginnings(values: list[float]) -> list[list[float]]:
+    return [values[:end] for end in range(1, len(values) + 1)]
+
+
+def test_conditions_are_looked_at_after_changes_only() -> None:
+    clock, looks, value = VirtualClock(), itertools.count(), []
+
+    def waits() -> None:
+        clock.wait_until(lambda: (next(looks), len(value) >= 2)[1])
+
+    def changes() -> None:
+        for _ in range(2):
+            clock.sleep(100.0)
+            value.append(1)
+            clock.changed()
+
+    run_all(clock, [waits, changes])
+    assert next(looks) == 3
+
+
+def test_whoever_was_woken_is_not_woken_again_by_an_alarm_it_had_set() -> None:
+    clock, moments = VirtualClock(), []
+
+    def work() -> None:
+        task = clock.start(lambda: clock.sleep(1.0), "short")
+        task.result(5.0)
+        clock.sleep(10.0)  # the alarm at 5 s is none any more
+        moments.append(clock.now())
+
+    run_all(clock, [work])
+    assert moments == [11.0]
+
+
+def test_workers_that_wait_for_each_other_are_named() -> None:
+    clock = VirtualClock()
+    with pytest.raises(Deadlock, match="worker 0, worker 1"):
+        run_all(clock, [lambda: clock.wait_until(lambda: False)] * 2)
+
+
+def test_an_error_of_a_worker_ends_the_run_and_the_others() -> None:
+    clock, ended = VirtualClock(), []
+
+    def other() -> None:
+        try:
+            clock.sleep(math.inf)
+        finally:
+            ended.append("other")
+
+    with pytest.raises(ZeroDivisionError):
+        run_all(clock, [other, lambda: (clock.sleep(1.0), 1 // 0)])
+    assert ended == ["other"]
+
+
+def test_a_run_can_end_before_its_workers() -> None:
+    clock, steps = VirtualClock(), []
+
+    def work() -> None:
+        while True:
+            clock.sleep(1.0)
+            steps.append(clock.now())
+
+    run_all(clock, [work], until=3.5)
+    assert steps == [1.0, 2.0, 3.0]

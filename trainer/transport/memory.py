@@ -1,0 +1,198 @@
+"""A parameter server and its workers in the memory of one process, in virtual time.
+
+It does what MXNet's distributed kvstore does with the same calls. Transfers take the time that the network says, all
+arrays of a call together; what the server does with them takes none.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Sequence
+
+from algorithms import TransportKind
+from trainer.clock import Task, VirtualClock
+from trainer.engine import mx
+from trainer.parameters import num_bytes
+from trainer.transport.network import Direction, Link
+
+
+class MemoryServer:
+    """What all workers share: the values by key, and the network.
+
+    Args:
+        kind: whether it sums, or tells an optimizer of each push.
+        links: of the workers, by rank.
+        bytes_per_s: what the server's own link carries in each direction.
+    """
+
+    def __init__(
+        self, clock: VirtualClock, kind: TransportKind, links: Sequence[Link], bytes_per_s: float = math.inf
+    ) -> None:
+        self.clock = clock
+        self.num_workers = len(links)
+        self.sums = kind is TransportKind.SUM
+        self.up = Direction(clock, links, bytes_per_s)
+        self.down = Direction(clock, links, bytes_per_s)
+        self.values: dict[int, mx.nd.NDArray] = {}
+        self.versions: dict[int, int] = {}  # how many sums are complete, by key
+        self._arrived: dict[int, list[mx.nd.NDArray]] = {}  # parts of the sum that is not complete, by key
+        self._apply: Callable[[int, mx.nd.NDArray, mx.nd.NDArray], None] = _add
+        self._at_barrier = 0
+        self._barriers = 0
+
+    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+        """As on a parameter server: a copy of it is told of each array that arrives."""
+        self._apply = mx.optimizer.get_updater(pickle.loads(pickle.dumps(optimizer)))
+
+    def define(self, key: int, array: mx.nd.NDArray) -> None:
+        """Gives a key its first value; a key that has one keeps it."""
+        if key not in self.values:
+            self.values[key] = array.copy()
+            self.versions[key] = 0
+
+    def arrive(self, key: int, array: mx.nd.NDArray) -> None:
+        """An array has arrived: adds it to its sum, or tells the optimizer."""
+        if not self.sums:
+            self._apply(key, array, self.values[key])
+            return
+        parts = self._arrived.setdefault(key, [])
+        parts.append(array)
+        if len(parts) == self.num_workers:
+            self.values[key] = mx.nd.add_n(*parts)
+            self.versions[key] += 1
+            del self._arrived[key]
+
+    def barrier(self) -> None:
+        """Waits until all workers are here."""
+        self._at_barrier += 1
+        if self._at_barrier == self.num_workers:
+            self._at_barrier = 0
+            self._barriers += 1
+            self.clock.changed()
+            return
+        passed = self._barriers
+        self.clock.wait_until(lambda: self._barriers > passed)
+
+
+def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
+    value += array
+
+
+class MemoryArrays:
+    """SharedArrays of a MemoryServer."""
+
+    def __init__(self, transport: MemoryTransport, first_key: int) -> None:
+        self._transport = transport
+        self._server = transport.server
+        self._first_key = first_key
+        self._bytes_pushed = 0
+        self._bytes_pulled = 0
+        self._pushing: Task[None] | None = None  # the last; pushes of one worker arrive one after the other
+        self._pulling: Task[None] | None = None
+        self._num_pushed: dict[int, int] = {}  # by key
+
+    def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SharedArrays says."""
+        if self._transport.rank == 0:
+            for key, array in enumerate(arrays, self._first_key):
+                self._server.define(key, array)
+        self._server.barrier()
+
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SharedArrays says."""
+        self.define(arrays)
+        self.pull(arrays)
+        self.wait(arrays)
+        self.take_traffic()
+
+    def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SharedArrays says."""
+        sent = [array.copy() for array in arrays]
+        size, rank, before = sum(map(num_bytes, arrays)), self._transport.rank, self._pushing
+        self._bytes_pushed += size
+        keys = range(self._first_key, self._first_key + len(sent))
+        for key in keys:
+            self._num_pushed[key] = self._num_pushed.get(key, 0) + 1
+
+        def work() -> None:
+            if before is not None:
+                before.result()
+            self._server.up.transfer(rank, size)
+            for key, array in zip(keys, sent, strict=True):
+                self._server.arrive(key, array)
+            self._server.clock.changed()
+
+        self._pushing = self._transport.begin(work, "push")
+
+    def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SharedArrays says."""
+        if self._pushing is not None:
+            self._pushing.result()
+
+    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
+        """As SharedArrays says."""
+        size, rank, before = sum(map(num_bytes, arrays)), self._transport.rank, self._pulling
+        self._bytes_pulled += size
+        keys = range(self._first_key + first, self._first_key + first + len(arrays))
+        pushed = dict(self._num_pushed) if self._server.sums else {}
+        mine = self._pushing
+
+        def work() -> None:
+            if before is not None:
+                before.result()
+            if mine is not None:  # a worker sees what it has pushed
+                mine.result()
+            versions = self._server.versions
+            self._server.clock.wait_until(lambda: all(versions[key] >= pushed.get(key, 0) for key in keys))
+            values = [self._server.values[key].copy() for key in keys]
+            self._server.down.transfer(rank, size)
+            for array, value in zip(arrays, values, strict=True):
+                value.copyto(array)
+
+        self._pulling = self._transport.begin(work, "pull")
+
+    def wait(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SharedArrays says."""
+        if self._pulling is not None:
+            self._pulling.result()
+
+    def take_traffic(self) -> dict[str, int]:
+        """As SharedArrays says."""
+        traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}
+        self._bytes_pushed = self._bytes_pulled = 0
+        return traffic
+
+
+class MemoryTransport:
+    """One worker's place at a MemoryServer."""
+
+    def __init__(self, server: MemoryServer, rank: int) -> None:
+        self.server = server
+        self.rank = rank
+        self.num_workers = server.num_workers
+        self._begun: list[Task[None]] = []
+
+    def arrays(self, first_key: int = 0) -> MemoryArrays:
+        """As Transport says."""
+        return MemoryArrays(self, first_key)
+
+    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+        """As Transport says."""
+        self.server.set_optimizer(optimizer)
+
+    def barrier(self) -> None:
+        """As Transport says."""
+        self.server.barrier()
+
+    def begin(self, work: Callable[[], None], name: str) -> Task[None]:
+        """Begins a transfer beside the worker."""
+        self._begun = [task for task in self._begun if not task.done()]
+        task = self.server.clock.start(work, f"{name} of worker {self.rank}")
+        self._begun.append(task)
+        return task
+
+    def wait_all(self) -> None:
+        """As Transport says."""
+        for task in self._begun:
+            task.result()
