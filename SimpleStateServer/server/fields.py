@@ -114,7 +114,9 @@ class Fields:
             return default
         raise self.wrong(field, value, "a JSON object")
 
-    def rows(self, field: str, longest: int, minima: Sequence[float], maxima: Sequence[float]) -> tuple[Any, ...] | None:
+    def rows(
+        self, field: str, longest: int, minima: Sequence[float], maxima: Sequence[float]
+    ) -> tuple[Any, ...] | None:
         """A list of at most `longest` lists of numbers, each in its range; the first number of each is whole."""
         value = self._value(field)
         if value is None:
