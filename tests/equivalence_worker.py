@@ -44,13 +44,19 @@ UNEVEN = (1.5, 0.5)  # what the ranks count in a mean, in algorithms whose name 
 class OneStepARound:
     """A state server that always says: aggregate, stay in step with the others."""
 
-    def begin_job(self):
+    def begin_job(self, resumed):
         pass
 
-    def join(self, job, rank, num_workers):
+    def join(self, job, rank, num_workers, progress=None):
         pass
 
-    def report(self, round_, step_s, transmission_s, accuracy):
+    def report(self, *told):
+        pass
+
+    def leave(self, *told):
+        pass
+
+    def stop_waiting(self):
         pass
 
     def query(self, round_, steps, step_s, transmission_s):

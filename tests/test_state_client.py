@@ -10,14 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 from cluster_processes import free_ports
-from hypothesis import given
-from hypothesis import strategies as st
 from recording_state_server import recording, refusal, response, rounds_that_skip
 from state_server_process import clients, running_state_server
 
 import config
-from trainer.background import Background
-from trainer.progress import EVALUATING, TRAINING, Curve, Point, Progress, Total
+from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.queries import Advice, BlockingQueries, NonBlockingQueries
 from trainer.state_client import StateClient
 from trainer.state_job import limits
@@ -110,19 +107,6 @@ def test_before_training_begins_no_time_is_told(recorder):
     assert "elapsed" not in recorder.heard[0]
 
 
-def test_the_total_of_a_job_that_goes_on_counts_its_logs():
-    rounds = [
-        {"num_iters": 1, "num_samples": 64, "total_time": 1.0, "time": {"0": {"get_batch": 0.1, "evaluation": 9.0}}},
-        {"num_iters": 2, "num_samples": 32, "total_time": 2.0, "time": {"0": {"forward and backward": 0.5}}},
-    ]
-    rounds[1]["accuracy"] = 0.5
-    made = Progress()
-    made.go_on(rounds, evaluates=True)
-    assert made.total == Total(2, 96, 0.6)
-    made.begin(Clock(), evaluates=True)
-    assert made.curve.points() == [(2, 2.0, 0.5)]
-
-
 # ------------------------------------------------------------------------------------------ what it is doing
 
 
@@ -169,26 +153,6 @@ def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorde
     made.doing = EVALUATING
     client.query(1, 1, 0.5, 0.0)  # the server takes who asks for one who trains
     assert recorder.wait_for(2)[-1]["doing"] == "evaluating"
-
-
-def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait():
-    done, go_on, begun = [], threading.Event(), threading.Event()
-
-    def first():
-        begun.set()
-        go_on.wait(SOON_S)
-
-    background = Background("test")
-    background.do(first)
-    begun.wait(SOON_S)
-    for number in range(5):
-        background.do(lambda number=number: done.append(number))
-    go_on.set()
-    background.wait_until_idle(SOON_S)
-    assert done == [4]
-    background.do(lambda: done.append(5))
-    background.wait_until_idle(SOON_S)
-    assert done == [4, 5]
 
 
 def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recorder):
@@ -311,27 +275,6 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
         status = requests.get(f"{server.url}/status.json", timeout=10).json()
     assert [point[1:] for point in status["accuracies"]] == [[0.2, 1], [0.3, 2], [0.4, 3]]
     assert status["samples"] == 2 * 7 * 64
-
-
-@given(st.lists(st.floats(0, 1), max_size=300), st.integers(4, 40))
-def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best(accuracies, limit):
-    curve = Curve(limit)
-    all_points = [Point(round_, float(round_), accuracy) for round_, accuracy in enumerate(accuracies, start=2)]
-    for point in all_points:
-        curve.add(point)
-    points = curve.points()
-    assert len(points) <= limit
-    assert points == sorted(points)
-    assert set(points) <= set(all_points)
-    if not accuracies:
-        return
-    best = max(accuracies)
-    assert points[-1] == all_points[-1]
-    assert all_points[accuracies.index(best)] in points
-    rounds = [point.round for point in curve._kept]
-    assert rounds == list(range(2, 2 + len(accuracies), curve._stride))
-    if curve._stride > 1:
-        assert len(rounds) > (limit - 2) // 2
 
 
 # ------------------------------------------------------------------------------------------------ who refuses

@@ -237,12 +237,9 @@ class WBSPTrainer(Trainer):
         begin = self.clock.now()
         model, board = self._pull(update, board)
         self._pull_s = self.clock.now() - begin
-        self._steps_since = 0
-        while self._pulled_release < board.release:  # where several came: rounds go up by one on the state server
-            self._pulled_release += 1
-            is_here = self._pulled_release == board.release
-            accuracy = self._accuracy_to_tell if is_here else None
-            self._state.report(self._pulled_release + 1, step_s, transmission_s, accuracy)
+        # Several releases may have come since the last pull; the state server lets WBSP's rounds skip.
+        self._pulled_release, self._steps_since = board.release, 0
+        self._state.report(self._pulled_release + 1, step_s, transmission_s, self._accuracy_to_tell)
         self._accuracy_to_tell = None
         return Uploaded(model, board, self._link.take_traffic())
 
