@@ -1,37 +1,27 @@
 """The command line: one table of flags, which is the frozen dataclass `Config` itself.
 
-The published flags keep their names, types, defaults and meaning; the others are this project's own.
+The published flags keep their names, types, defaults and meaning; the others are this project's own. In which modes a
+flag counts is the table's in algorithms.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+import pkgutil
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flag_types import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
-from flag_use import check_given
-from utils import CHECKPOINT_FILE, VARIANTS, SetupError, mode_name
+from algorithms import ALGORITHMS, Algorithm, entry_name, folder_name, modes_of, titles_of
+from utils import CHECKPOINT_FILE, SetupError
 
-MODES = ("esync", "sync", "async", "ssp", "local-sgd", "wbsp", "sync-switch", "local")
-COORDINATED = ("esync", "wbsp", "sync-switch")  # these modes ask a state server
-DISTRIBUTED = tuple(mode for mode in MODES if mode != "local")
-AVERAGING = ("esync", "local-sgd")  # these average what several local steps changed
-LOCAL_STEPS = (*AVERAGING, "wbsp")  # these have a step size for local steps, the others one for gradients
-GRADIENTS = tuple(mode for mode in MODES if mode not in LOCAL_STEPS)
-ONE_SERVER = ("wbsp", "sync-switch")  # these change whole models at one moment (trainer/whole_models.py)
-MAX_BATCHES = 1 << 24  # whole numbers up to this survive the kvstore's float32
+MODES = tuple(ALGORITHMS)
 NETWORKS = (
-    "alexnet",
-    "resnet18-v1",
-    "resnet50-v1",
-    "resnet50-v2",
-    "mobilenet-v1",
-    "mobilenet-v2",
-    "inception-v3",
+    *("alexnet", "resnet18-v1", "resnet50-v1", "resnet50-v2", "mobilenet-v1", "mobilenet-v2", "inception-v3"),
     "lenet",
 )
 DATASETS = ("fashion-mnist", "mnist", "cifar10")
@@ -40,34 +30,88 @@ QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
+STEP_SIZES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
+
+# ------------------------------------------------------------------------------------------ what flags may hold
+
+
+def number(allowed: Callable[[Any], bool], words: str, kind: type = float) -> Callable[[str], Any]:
+    """Makes a parser for a finite number that is `allowed`; `words` say which are."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not math.isfinite(value) or not allowed(value):
+            raise argparse.ArgumentTypeError(f"{text} is out of range; give {words}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it in "invalid int value"
+    return parse
+
+
+def at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
+    """Makes a parser for a finite number that is not below `minimum`."""
+    return number(lambda value: value >= minimum, f"{minimum} or more", kind)
+
+
+above_zero = number(lambda value: value > 0, "a number above 0")
+accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
+fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def text_like(pattern: str, complaint: str) -> Callable[[str], str]:
+    """Makes a parser for a text that matches all of `pattern`; `complaint` follows the text in the message."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
+        return text
+
+    return parse
+
+
+switch_order = text_like("[01]+", "is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
+device_name = text_like("([A-Za-z0-9][A-Za-z0-9._-]*)?", "cannot name a folder; use letters, digits, '.', '_' and '-'")
+
+
+def zero_or_one(text: str) -> int:
+    """Parses 0 or 1."""
+    return int(text_like("[01]", "is not 0 or 1")(text))
+
+
+def port(text: str) -> str:
+    """Parses a port, which stays a text."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
+    return text
+
+
+# --------------------------------------------------------------------------------------------------- the flags
 
 
 def _flag(
-    *names: str,
     default: Any,
     help: str,
+    *short: str,
     type: Callable[[str], Any] = str,
-    choices: Sequence[str] | None = None,
-    modes: Sequence[str] = MODES,
     needs: tuple[str, Any] | None = None,
     published: bool = False,
     instead: Sequence[str] = (),
     of_host: bool = False,
     **more: Any,
 ) -> Any:
-    """A field of Config and its flag.
+    """A field of Config and its flag, whose long name is the field's.
 
     Args:
-        modes: where it counts. In another one it would do nothing, so to give it there is an error.
         needs: a field that must have this value, else it does nothing either.
         published: the published program takes it in silence in any mode; so it gets a warning, not an error.
         instead: fields that count in the other modes, for that warning.
         of_host: a matter of the worker's own host. All other flags must be the same on all workers of a job.
         more: goes to argparse.
     """
-    arguments = {"default": default, "help": help, "type": type, "choices": choices, **more}
-    about = {"modes": tuple(modes), "needs": needs, "published": published, "instead": instead, "of_host": of_host}
-    return dataclasses.field(default=default, metadata={"names": names, "arguments": arguments, **about})
+    about = {"needs": needs, "published": published, "instead": instead, "of_host": of_host}
+    return dataclasses.field(
+        default=default, metadata={"short": short, "arguments": {"help": help, "type": type, **more}, **about}
+    )
 
 
 @dataclass(frozen=True)
@@ -76,263 +120,134 @@ class Config:
 
     # Published flags.
     learning_rate: float = _flag(
-        "-l",
-        "--learning-rate",
-        default=0.001,
-        type=above_zero,
-        modes=GRADIENTS,
-        published=True,
-        instead=("local_lr",),
-        help="step size of SSGD, ASGD, DC-ASGD, SSP, Sync-Switch and standalone SGD",
+        0.001, "step size of the gradients", "-l", type=above_zero, published=True, instead=STEP_SIZES
     )
     local_lr: float = _flag(
-        "-ll",
-        "--local-lr",
-        default=0.001,
-        type=above_zero,
-        modes=LOCAL_STEPS,
-        published=True,
-        instead=("learning_rate",),
-        help="step size of the local steps of ESync, local SGD and WBSP",
+        0.001, "step size of the local steps", "-ll", type=above_zero, published=True, instead=STEP_SIZES
     )
     global_lr: float = _flag(
-        "-gl",
-        "--global-lr",
-        default=1.0,
-        type=above_zero,
-        modes=AVERAGING,
-        published=True,
-        instead=("learning_rate", "local_lr"),
-        help="factor on the averaged model update of ESync and local SGD",
+        1.0, "factor on the averaged model update", "-gl", type=above_zero, published=True, instead=STEP_SIZES
     )
-    batch_size: int = _flag("-b", "--batch-size", default=64, type=at_least(1), help="samples per step on each device")
-    data_dir: str = _flag(
-        "-dd", "--data-dir", default="data", help="folder that holds the dataset's folder", of_host=True
-    )
-    gpu: int = _flag(
-        "-g", "--gpu", default=0, type=at_least(0), help="id of the one GPU that this process uses", of_host=True
-    )
-    cpu: int = _flag("-c", "--cpu", default=0, type=zero_or_one, help="1 trains on the CPU", of_host=True)
-    network: str = _flag("-n", "--network", default="resnet18-v1", choices=NETWORKS, help="the network to train")
-    log_dir: str = _flag(
-        "-ld", "--log-dir", default="logs", help="round logs go into a folder of the device in it", of_host=True
-    )
-    eval_duration: int = _flag(
-        "-e", "--eval-duration", default=1, type=at_least(1), help="rounds between two evaluations (on one worker)"
-    )
-    mode: str = _flag("-m", "--mode", default="esync", choices=MODES, help="the synchronisation algorithm")
-    use_dcasgd: int = _flag(
-        "-dcasgd",
-        "--use-dcasgd",
-        default=0,
-        type=zero_or_one,
-        modes=("async",),
-        published=True,
-        help="1 selects DC-ASGD in async mode",
-    )
+    batch_size: int = _flag(64, "samples per step on each device", "-b", type=at_least(1))
+    data_dir: str = _flag("data", "folder that holds the dataset's folder", "-dd", of_host=True)
+    gpu: int = _flag(0, "id of the one GPU that this process uses", "-g", type=at_least(0), of_host=True)
+    cpu: int = _flag(0, "1 trains on the CPU", "-c", type=zero_or_one, of_host=True)
+    network: str = _flag("resnet18-v1", "the network to train", "-n", choices=NETWORKS)
+    log_dir: str = _flag("logs", "round logs go into a folder of the device in it", "-ld", of_host=True)
+    eval_duration: int = _flag(1, "rounds between two evaluations (on one worker)", "-e", type=at_least(1))
+    mode: str = _flag("esync", "the synchronisation algorithm", "-m", choices=MODES)
+    use_dcasgd: int = _flag(0, "1 selects DC-ASGD", "-dcasgd", type=zero_or_one, published=True)
     split_by_class: int = _flag(
-        "-s",
-        "--split-by-class",
-        default=0,
-        type=zero_or_one,
-        modes=DISTRIBUTED,
-        published=True,
-        help="1: equal parts in order of class (non-i.i.d.)",
+        0, "1: equal parts in order of class (non-i.i.d.)", "-s", type=zero_or_one, published=True
     )
-    state_server_ip: str = _flag(
-        "-ip",
-        "--state-server-ip",
-        default="127.0.0.1",
-        modes=COORDINATED,
-        published=True,
-        of_host=True,
-        help="host of the state server",
-    )
+    state_server_ip: str = _flag("127.0.0.1", "host of the state server", "-ip", published=True, of_host=True)
     state_server_port: str = _flag(
-        "-port",
-        "--state-server-port",
-        default="10010",
-        type=port,
-        modes=COORDINATED,
-        published=True,
-        of_host=True,
-        help="port of the state server",
+        "10010", "port of the state server", "-port", type=port, published=True, of_host=True
     )
 
     # This project's own.
-    dataset: str = _flag("--dataset", default="fashion-mnist", choices=DATASETS, help="the data to train on")
+    dataset: str = _flag("fashion-mnist", "the data to train on", choices=DATASETS)
     device_name: str = _flag(
-        "--device-name",
-        default="",
-        type=device_name,
-        help="name of this worker's log folder (default: cpu, or gpu with its id)",
-        of_host=True,
+        "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=device_name, of_host=True
     )
     log_form: str = _flag(
-        "--log-form",
-        default="auto",
+        "auto",
+        "log of the rounds: a file iter-N.txt for each (files, as published), or a line of rounds.jsonl for each "
+        "(lines); auto: lines in mode local, whose rounds are single steps, else files",
         choices=LOG_FORMS,
         of_host=True,
-        help="log of the rounds: a file iter-N.txt for each (files, as published), or a line of rounds.jsonl for each "
-        "(lines); auto: lines in mode local, whose rounds are single steps, else files",
     )
     eval_seconds: float = _flag(
-        "--eval-seconds",
-        default=0.0,
+        0.0,
+        "evaluate after so many seconds, whatever rounds they hold, in place of -e (0: as -e says)",
         type=at_least(0, float),
-        help="evaluate after so many seconds, whatever rounds they hold, in place of -e (0: as -e says)",
     )
     evaluate: str = _flag(
-        "--evaluate",
-        default="auto",
+        "auto",
+        "whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
         choices=EVALUATE,
-        modes=DISTRIBUTED,
         of_host=True,
-        help="whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
     )
-    max_rounds: int = _flag("--max-rounds", default=0, type=at_least(0), help="stop after so many rounds (0: no limit)")
-    max_seconds: float = _flag(
-        "--max-seconds", default=0.0, type=at_least(0, float), help="stop after so many seconds (0: no limit)"
-    )
-    target_accuracy: float = _flag(
-        "--target-accuracy", default=0.0, type=fraction, help="stop at this test accuracy (0: no target)"
-    )
-    seed: int = _flag("--seed", default=0, type=at_least(0), help="seed of initial weights, shuffling and dropout")
+    max_rounds: int = _flag(0, "stop after so many rounds (0: no limit)", type=at_least(0))
+    max_seconds: float = _flag(0.0, "stop after so many seconds (0: no limit)", type=at_least(0, float))
+    target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
+    seed: int = _flag(0, "seed of initial weights, shuffling and dropout", type=at_least(0))
     min_step_time: float = _flag(
-        "--min-step-time",
-        default=0.0,
-        type=at_least(0, float),
-        help="pad every local step to so many seconds: emulates a slower device",
-        of_host=True,
+        0.0, "pad every local step to so many seconds: emulates a slower device", type=at_least(0, float), of_host=True
     )
     straggler_trace: str = _flag(
-        "--straggler-trace",
-        default="",
-        help="CSV file (start_s,duration_s,extra_s,kind), emulates a straggler: for a while every local step takes "
+        "",
+        "CSV file (start_s,duration_s,extra_s,kind), emulates a straggler: for a while every local step takes "
         "longer (compute, also without that column), or each push and each pull (network)",
         of_host=True,
     )
     dcasgd_lambda: float = _flag(
-        "--dcasgd-lambda",
-        default=0.04,
+        0.04,
+        "strength of DC-ASGD's delay compensation; acts on the summed loss: 0.04 at batch 64 is 2.56 on the mean",
         type=at_least(0, float),
-        modes=("async",),
         needs=("use_dcasgd", 1),
-        help="strength of DC-ASGD's delay compensation; acts on the summed loss: 0.04 at batch 64 is 2.56 on the mean",
     )
     policy: str = _flag(
-        "--policy",
-        default="journal",
+        "journal",
+        "reach-server time (journal), the same but training on while the straggler uploads, for slow links "
+        "(upload-aware), or computing time and --epsilon (preprint)",
         choices=POLICIES,
-        modes=("esync",),
-        help="ESync's rule: reach-server time (journal), the same but training on while the straggler uploads, for "
-        "slow links (upload-aware), or computing time and --epsilon (preprint)",
     )
     epsilon: float = _flag(
-        "--epsilon",
-        default=0.5,
-        type=at_least(0, float),
-        modes=("esync",),
-        needs=("policy", "preprint"),
-        help="tolerance in seconds of the preprint's rule",
+        0.5, "tolerance in seconds of the preprint's rule", type=at_least(0, float), needs=("policy", "preprint")
     )
     query: str = _flag(
-        "--query",
-        default="non-blocking",
-        choices=QUERIES,
-        modes=("esync",),
-        help="ESync's question after each local step: wait for the answer, or train on until it comes",
+        "non-blocking", "question after each local step: wait for the answer, or train on meanwhile", choices=QUERIES
     )
     query_delay: float = _flag(
-        "--query-delay",
-        default=0.0,
+        0.0,
+        "seconds on top of each round trip to the state server: emulates a slower network",
         type=at_least(0, float),
-        modes=COORDINATED,
-        help="seconds on top of each round trip to the state server: emulates a slower network",
         of_host=True,
     )
-    staleness: int = _flag(
-        "--staleness",
-        default=3,
-        type=at_least(0),
-        modes=("ssp",),
-        help="ssp: steps that a worker may be ahead of the slowest",
-    )
-    sync_every: int = _flag(
-        "--sync-every", default=8, type=at_least(1), modes=("local-sgd",), help="local-sgd: local steps a round"
-    )
-    wbsp_overlap: int = _flag(
-        "--wbsp-overlap",
-        default=0,
-        type=zero_or_one,
-        modes=("wbsp",),
-        help="wbsp: 1 pushes and pulls in a second thread while training goes on (PCC)",
-    )
-    switch_order: str = _flag(
-        "--switch-order",
-        default="10",
-        type=switch_order,
-        modes=("sync-switch",),
-        help="sync-switch: the phases, 1 for BSP and 0 for ASP",
-    )
+    staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=at_least(0))
+    sync_every: int = _flag(8, "local steps a round", type=at_least(1))
+    wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread while training goes on (PCC)", type=zero_or_one)
+    switch_order: str = _flag("10", "the phases, 1 for BSP and 0 for ASP", type=switch_order)
     train_steps: tuple[int, ...] = _flag(
-        "--train-steps",
-        default=(400, 7600),
+        (400, 7600),
+        "steps of each phase; a step is one update under BSP, as many batches as workers under ASP",
         type=at_least(1),
         nargs="+",
         metavar="STEPS",
-        modes=("sync-switch",),
-        help="sync-switch: steps of each phase; a step is one update under BSP, as many batches as workers under ASP",
     )
-    momentum: float = _flag(
-        "--momentum",
-        default=0.0,
-        type=fraction,
-        modes=("sync-switch",),
-        help="sync-switch: momentum of the server's SGD, below 1",
-    )
+    momentum: float = _flag(0.0, "momentum of the server's SGD, below 1", type=fraction)
     straggler_policy: str = _flag(
-        "--straggler-policy",
-        default="none",
+        "none",
+        "what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts (greedy), or leave it "
+        "out for the rest of the phase (elastic)",
         choices=STRAGGLER_POLICIES,
-        modes=("sync-switch",),
-        help="sync-switch: what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts "
-        "(greedy), or leave it out for the rest of the phase (elastic)",
     )
     ckpt_frequency: tuple[int, ...] = _flag(
-        "--ckpt-frequency",
-        default=(0,),
+        (0,),
+        "steps between two checkpoints, one number, or one for each phase (0: none)",
         type=at_least(0),
         nargs="+",
         metavar="STEPS",
-        modes=("sync-switch",),
-        help="sync-switch: steps between two checkpoints, one number, or one for each phase (0: none)",
     )
     checkpoint: str = _flag(
-        "--checkpoint",
-        default="",
-        modes=("sync-switch",),
+        "",
+        "rank 0 keeps its checkpoint there (default: checkpoint.npz in the log folder)",
         metavar="FILE",
-        help="sync-switch: rank 0 keeps its checkpoint there (default: checkpoint.npz in the log folder)",
         of_host=True,
     )
-    resume: int = _flag(
-        "--resume",
-        default=0,
-        type=zero_or_one,
-        modes=("sync-switch",),
-        nargs="?",
-        const=1,
-        help="sync-switch: go on from the checkpoint, and with the logs",
-    )
+    resume: int = _flag(0, "go on from the checkpoint, and with the logs", type=zero_or_one, nargs="?", const=1)
     start_timeout: float = _flag(
-        "--start-timeout",
-        default=600.0,
+        600.0,
+        "seconds to wait for the other processes of the job at the start (0: for ever)",
         type=at_least(0, float),
-        modes=DISTRIBUTED,
-        help="seconds to wait for the other processes of the job at the start (0: for ever)",
         of_host=True,
     )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The row of the mode."""
+        return ALGORITHMS[self.mode]
 
     @property
     def device(self) -> str:
@@ -342,20 +257,22 @@ class Config:
     @property
     def logs_lines(self) -> bool:
         """Whether rounds are logged as lines of one file."""
-        return self.log_form == "lines" or (self.log_form == "auto" and self.mode == "local")
+        return self.log_form == "lines" or (self.log_form == "auto" and not self.algorithm.is_distributed)
+
+    @property
+    def entry(self) -> str:
+        """Name of the algorithm, or of the preset of it that the flags make: DC-ASGD, for example, is one of async."""
+        return entry_name(self.mode, vars(self))
 
     @property
     def mode_folder(self) -> Path:
         """NETWORK/MODE, this job's place in the log tree; DC-ASGD, for example, has one of its own."""
-        variants = (name for name, (mode, flag) in VARIANTS.items() if mode == self.mode and getattr(self, flag))
-        return Path(self.network) / mode_name(next(variants, self.mode), bool(self.split_by_class))
+        return Path(self.network) / folder_name(self.entry, bool(self.split_by_class))
 
     @property
     def rule(self) -> str:
-        """The state server's name of the policy that it is asked for."""
-        if self.mode == "sync-switch":
-            return f"sync-switch-{self.straggler_policy}"
-        return self.policy if self.mode == "esync" else self.mode
+        """The state server's name of the policy that it is asked for; empty where it is not asked."""
+        return (self.algorithm.rule or "").format_map(vars(self))
 
     @property
     def checkpoint_path(self) -> Path:
@@ -367,6 +284,17 @@ class Config:
         """Steps between two checkpoints, one number for each phase."""
         same = self.ckpt_frequency * len(self.switch_order)
         return same if len(self.ckpt_frequency) == 1 else self.ckpt_frequency
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+
+
+def names_of(field: str) -> tuple[str, ...]:
+    """The names of a field's flag, the shortest first."""
+    return (*FIELDS[field].metadata["short"], "--" + field.replace("_", "-"))
+
+
+# --------------------------------------------------------------------------------------- parsing and checking
 
 
 def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = lambda text: None) -> Config:
@@ -382,11 +310,12 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    fields = dataclasses.fields(Config)
-    for field in fields:
-        parser.add_argument(*field.metadata["names"], dest=field.name, **field.metadata["arguments"])
+    for name, field in FIELDS.items():
+        arguments_of = dict(field.metadata["arguments"])
+        arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
+        parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
     # argparse leaves alone what is there already, so this tells a flag that was given from its default.
-    absent = argparse.Namespace(**{field.name: _ABSENT for field in fields})
+    absent = argparse.Namespace(**dict.fromkeys(FIELDS, _ABSENT))
     values = vars(parser.parse_args(arguments, absent))
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -395,8 +324,8 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
     }
     config = Config(**given)
     try:
-        check_given(config, given, warn)
-        _check(config)
+        _check_given(config, given, warn)
+        _check_together(config, num_workers=1)
     except SetupError as error:
         parser.error(str(error))
     return config
@@ -405,51 +334,47 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
 _ABSENT = object()
 
 
-def _check(config: Config) -> None:
-    """Makes sure that the flags fit together.
+def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:
+    """Makes sure that every flag that was given does something.
+
+    Args:
+        given: fields of the flags on the command line.
+        warn: gets a line for each published one that does nothing: existing scripts have them.
 
     Raises:
-        SetupError: they do not.
+        SetupError: one of this project's own does nothing.
     """
-    if config.mode != "sync-switch":
-        return
-    order, phases = config.switch_order, len(config.switch_order)
-    if len(config.train_steps) != phases:
-        raise SetupError(
-            f"--switch-order {order} has {phases} phase(s), --train-steps {len(config.train_steps)} number(s): "
-            "give one number for each phase"
-        )
-    if len(config.ckpt_frequency) not in (1, phases):
-        raise SetupError(
-            f"--switch-order {order} has {phases} phase(s), --ckpt-frequency {len(config.ckpt_frequency)} number(s): "
-            "give one number, or one for each phase"
-        )
-    if not any(config.ckpt_frequency) and (config.resume or config.checkpoint):
-        flag = "--resume" if config.resume else "--checkpoint"
-        raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
-    if config.momentum == 1:
-        raise SetupError("--momentum 1 never forgets: give a number from 0 to below 1")
-    if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
-        raise SetupError(
-            "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP phase "
-            f"needs one behind it; --switch-order is {order}: choose one with a 1 that ends with 0, or another policy"
-        )
-    if config.straggler_policy == "elastic" and "1" not in order:
-        raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
+    for name in given:
+        about, modes = FIELDS[name].metadata, modes_of(name)
+        text = f"{names_of(name)[0]} {_as_typed(getattr(config, name))}"
+        if config.mode not in modes:
+            where = " or ".join(filter(None, (", ".join(modes[:-1]), modes[-1])))
+            if not about["published"]:
+                raise SetupError(
+                    f"{text} belongs to mode {where}, not to {config.mode}: leave it out, or change the mode (-m)"
+                )
+            counts = (names_of(each)[0] for each in about["instead"] if config.mode in modes_of(each))
+            rather = "".join(f"; in mode {config.mode} {flag} counts" for flag in counts)
+            warn(f"{text} does nothing in mode {config.mode}: it counts in mode {where}{rather}")
+        elif about["needs"] is not None and getattr(config, about["needs"][0]) != about["needs"][1]:
+            other, needed = about["needs"]
+            raise SetupError(f"{text} does nothing without {names_of(other)[0]} {needed}: leave it out, or give both")
 
 
-def job_setup(config: Config) -> dict[str, str]:
-    """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
-    fields = (
-        field
-        for field in dataclasses.fields(Config)
-        if config.mode in field.metadata["modes"] and not field.metadata["of_host"]
-    )
-    return {field.metadata["names"][0]: _as_typed(getattr(config, field.name)) for field in fields}
+def _check_together(config: Config, num_workers: int) -> None:
+    """Makes sure that the flags fit together; raises SetupError as the algorithm's own check does."""
+    if config.algorithm.check:
+        pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
 
 
 def _as_typed(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def job_setup(config: Config) -> dict[str, str]:
+    """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
+    names = (name for name in FIELDS if config.mode in modes_of(name) and not FIELDS[name].metadata["of_host"])
+    return {names_of(name)[0]: _as_typed(getattr(config, name)) for name in names}
 
 
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:
@@ -458,11 +383,9 @@ def check_job(config: Config, num_servers: int, num_workers: int) -> None:
     Raises:
         SetupError: it cannot.
     """
-    if config.mode in ONE_SERVER and num_servers != 1:
+    if config.algorithm.one_server and num_servers != 1:
         raise SetupError(
             f"mode {config.mode} keeps the model on one parameter server, here there are {num_servers}: set "
             "DMLC_NUM_SERVER=1 in every process (local_cluster.sh: --servers 1)"
         )
-    batches = sum(config.train_steps) * num_workers
-    if config.mode == "sync-switch" and batches > MAX_BATCHES:
-        raise SetupError(f"--train-steps makes {batches} batches of all workers; {MAX_BATCHES} can be counted")
+    _check_together(config, num_workers)

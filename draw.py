@@ -4,7 +4,7 @@
 
 reads what summary.py wrote and saves each figure as PNG and PDF: test accuracy over time (i.i.d. and non-i.i.d.) with
 marks where something happened, data throughput, traffic load and computing time ratio. The numbers are worked out in
-metrics.py, the table and the figures made in report/.
+report/metrics.py, the table and the figures made in report/.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ import matplotlib as mpl
 from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
-import metrics
 import summary
-from flag_types import accuracy, at_least
-from metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, distributed
-from report import definitions, tables
+from config import accuracy, at_least
+from report import definitions, metrics, tables
 from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
 from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
+from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, distributed
 from summary import warning
 from utils import SetupError
 

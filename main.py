@@ -31,13 +31,13 @@ def run_role(config: Config) -> int:
 
         roles.serve(cluster, config.start_timeout)
         return EXIT_OK
-    if cluster is None and config.mode != "local":
+    if cluster is None and config.algorithm.is_distributed:
         raise SetupError(
             f"mode {config.mode} needs a cluster: set DMLC_ROLE and the other DMLC_ variables as scripts/worker.sh "
             "does, start a whole one with scripts/local_cluster.sh, or train alone with -m local"
         )
-    if cluster is not None and config.mode == "local":
-        raise SetupError("mode local trains alone: unset DMLC_ROLE, or choose another mode with -m")
+    if cluster is not None and not config.algorithm.is_distributed:
+        raise SetupError(f"mode {config.mode} trains alone: unset DMLC_ROLE, or choose another mode with -m")
     from trainer.stop import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")

@@ -18,10 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import metrics
 import utils
-from metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
-from report import tables
+from report import metrics, tables
+from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from utils import JobError, SetupError
 
 # ---------------------------------------------------------------------------------------------- log tree

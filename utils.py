@@ -173,13 +173,6 @@ CHECKPOINT = "checkpoint"
 SAVING = "save model"
 ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
 
-# Kinds of events in a round log, "events": [{"kind": ..., "text": ...}, ...]
-RELEASE = "release"  # WBSP's global model became a newer one
-SWITCH = "switch"  # Sync-Switch went over to its next phase
-GREEDY, ELASTIC = "greedy", "elastic"  # a straggler policy acted
-RESUME = "resume"  # the job went on from a checkpoint
-EVENT_KINDS = (RELEASE, SWITCH, GREEDY, ELASTIC, RESUME)
-
 COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 
@@ -204,15 +197,6 @@ def round_files(folder: Path) -> list[Path]:
     """The files of one device's folder that hold its rounds, in either form."""
     lines = folder / LINES_FILE
     return [*iter_files(folder).values(), *([lines] if lines.exists() else [])]
-
-
-# Algorithms that are another mode of main.py with a flag: their name -> that mode and the flag's field in Config.
-VARIANTS = {"dcasgd": ("async", "use_dcasgd"), "wbsp-pcc": ("wbsp", "wbsp_overlap")}
-
-
-def mode_name(algorithm: str, split_by_class: bool) -> str:
-    """Folder of a run in the log tree: the mode as summary.py names it (dcasgd, esync-niid, ...)."""
-    return f"{algorithm}-niid" if split_by_class else algorithm
 
 
 class Measure:

@@ -3,7 +3,8 @@
 #
 #   benchmarks/nine_ways.sh [SECONDS] [LOG_BASE] [FOLDER FOR TABLE AND FIGURES]
 #
-# Each algorithm has the better of two or three step sizes that were tried for 25 s (results/README.md).
+# Each algorithm has the better of two or three step sizes that were tried for 25 s (results/README.md); one that is new
+# in algorithms.py has main.py's own until it gets a line here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60} logs=${2:-logs/nine-ways} out=${3:-results/nine-ways}
@@ -20,8 +21,8 @@ declare -A own=(
     [wbsp-pcc]="-ll 0.006"
     [sync-switch]="-l 0.006 --switch-order 10 --train-steps 30 100000"
 )
-for mode in sync async dcasgd ssp local-sgd esync wbsp wbsp-pcc sync-switch; do
-    read -ra flags <<<"${own[$mode]}"
+for mode in $("$python" -c 'from report.metrics import DISTRIBUTED; print(*(each.name for each in DISTRIBUTED))'); do
+    read -ra flags <<<"${own[$mode]-}"
     echo "== $mode ${flags[*]}"
     "$python" -m scripts.local_cluster -m "$mode" -n lenet --workers 0.04,0.04,0.04,0.4 --log-base "$logs" \
         -- --max-seconds "$seconds" --eval-seconds 3 --seed 0 "${flags[@]}" | grep -E "accuracy|switch:|ended|^done|^stopped"

@@ -1,2 +1,2 @@
-"""What draw.py shows: the table as text (tables.py), the figures (figures.py) and the marks on them (marks.py), and
-what the numbers mean (definitions.py)."""
+"""What summary.py and draw.py show: the numbers (metrics.py) and what they mean (definitions.py), the table as text
+(tables.py), the figures (figures.py) and the marks on them (marks.py)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import metrics
-from metrics import Devices
+from report import metrics
+from report.metrics import Devices
 
 AUTO, MEASURED, PUBLISHED = "auto", "measured", "published"
 DEFINITIONS = (AUTO, MEASURED, PUBLISHED)

@@ -9,9 +9,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from metrics import IID, LOCAL, NON_IID, Curve, Event, Mode
 from report.definitions import mark
 from report.marks import draw_marks, place_marks
+from report.metrics import IID, NON_IID, STANDALONE, Curve, Event, Mode
 from summary import natural_order
 
 MINUTES_FROM_S = 600.0  # longer time axes are in minutes
@@ -33,7 +33,7 @@ def draw_accuracy(
     longest_s = max(curve[-1][0] for curve in curves.values())
     unit, unit_s = ("min", 60.0) if longest_s > MINUTES_FROM_S else ("s", 1.0)
     for number, (mode, curve) in enumerate(curves.items()):
-        look = mode.algorithm
+        look = mode.algorithm.look
         every = max(1, len(curve) // 12)  # markers that touch hide the line's dashes
         axes.plot(
             [elapsed_s / unit_s for elapsed_s, _ in curve],
@@ -43,11 +43,11 @@ def draw_accuracy(
             marker=look.marker,
             markersize=5,
             markevery=(number * every // len(curves), every),
-            label=look.title,
+            label=mode.algorithm.title,
         )
     if standalone is not None:
-        look = LOCAL.algorithm
-        axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{look.title} ({standalone:.3f})")
+        look, title = STANDALONE.look, STANDALONE.title
+        axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{title} ({standalone:.3f})")
     kinds = draw_marks(axes, place_marks(curves, events or {}), unit_s)
     axes.set_title(title, loc="left", fontsize="medium")
     axes.set_xlim(left=0)
@@ -85,7 +85,7 @@ def draw_bars(
     for mode, value in values.items():
         x = algorithms.index(mode.algorithm) + (splits.index(mode.split) - (len(splits) - 1) / 2) * width
         hatch = _SPLIT_HATCHES[mode.split] if len(splits) > 1 else ""
-        bar = axes.bar(x, value, 0.92 * width, color=mode.algorithm.colour, hatch=hatch, edgecolor="white")
+        bar = axes.bar(x, value, 0.92 * width, color=mode.algorithm.look.colour, hatch=hatch, edgecolor="white")
         axes.bar_label(bar, labels=[mark(_short_number(value), mode in marked)], padding=2)
     axes.set_title(title, loc="left", fontsize="medium")
     axes.set_xticks(range(len(algorithms)), [textwrap.fill(algorithm.title, 12) for algorithm in algorithms])
@@ -140,8 +140,8 @@ def draw_computing_ratio(
         modes = [mode for mode in runs if mode.split == split]
         width = 0.8 / len(modes)
         for number, mode in enumerate(modes):
-            look = mode.algorithm
-            name = mark(look.title, mode in marked)
+            look = mode.algorithm.look
+            name = mark(mode.algorithm.title, mode in marked)
             handles[name] = axes.bar(
                 [keys.index(key) + (number - (len(modes) - 1) / 2) * width for key in runs[mode]],
                 list(runs[mode].values()),

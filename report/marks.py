@@ -10,22 +10,13 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from metrics import Curve, Event, Mode, accuracy_at
-from utils import ELASTIC, EVENT_KINDS, GREEDY, RELEASE, RESUME, SWITCH
+from algorithms import EVENTS
+from report.metrics import Curve, Event, Mode, accuracy_at
 
 # Marks of one kind on one curve; more would hide it.
 MAX_TICKS = 30
 MAX_HOLLOW = 12
 _LEGEND_COLOUR = "#444444"  # of no mode: the marks take on the colour of their curve
-# As Line2D takes them. What a curve has at its evaluations is filled, a mark is hollow or a tick across the curve.
-_HOLLOW = {"markerfacecolor": "white", "markeredgewidth": 1.8}
-_SHAPES: dict[str, dict[str, Any]] = {
-    RELEASE: {"marker": "|", "markersize": 8, "markeredgewidth": 1.2},
-    SWITCH: {"marker": "|", "markersize": 22, "markeredgewidth": 2.6},
-    GREEDY: {"marker": "*", "markersize": 14, **_HOLLOW},
-    ELASTIC: {"marker": "d", "markersize": 12, **_HOLLOW},
-    RESUME: {"marker": "s", "markersize": 9, **_HOLLOW},
-}
 
 
 @dataclass(frozen=True)
@@ -33,7 +24,7 @@ class Marks:
     """The marks of one kind on one curve."""
 
     mode: Mode
-    kind: str
+    kind: str  # of algorithms.EVENTS
     points: Curve  # on the curve: elapsed seconds, accuracy
     every: int  # only every n-th event of this kind has a mark; the same on all curves of a figure
 
@@ -41,25 +32,25 @@ class Marks:
 def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Event]]) -> list[Marks]:
     """Puts the events of each curve onto it, the many of a kind thinned out; modes without a curve have no marks.
 
-    Releases before the first evaluation have none either: there is no curve yet, and there are others to see.
+    Those of a frequent kind have none before the first evaluation either, where there is no curve yet.
     """
     found = []
-    for kind in EVENT_KINDS:
+    for name, kind in EVENTS.items():
         times = {
             mode: [
                 event.elapsed_s
                 for event in events.get(mode, [])
-                if event.kind == kind and (kind != RELEASE or event.elapsed_s >= curve[0][0])
+                if event.kind == name and (not kind.is_frequent or event.elapsed_s >= curve[0][0])
             ]
             for mode, curve in curves.items()
             if curve
         }
-        at_most = MAX_HOLLOW if "markerfacecolor" in _SHAPES[kind] else MAX_TICKS
+        at_most = MAX_HOLLOW if kind.is_hollow else MAX_TICKS
         every = thinning(max(map(len, times.values()), default=0), at_most)
         for mode, of_mode in times.items():
             points = [(elapsed_s, accuracy_at(curves[mode], elapsed_s)) for elapsed_s in of_mode[::every]]
             if points:
-                found.append(Marks(mode, kind, points, every))
+                found.append(Marks(mode, name, points, every))
     return found
 
 
@@ -83,15 +74,23 @@ def draw_marks(axes: Axes, marks: Sequence[Marks], unit_s: float) -> list[Line2D
             [accuracy for _, accuracy in its.points],
             label=f"_{its.kind}",  # the underscore keeps it out of the legend of the curves
             zorder=3,  # above the curves
-            **_look(its.kind, its.mode.algorithm.colour),
+            **_look(its.kind, its.mode.algorithm.look.colour),
         )
     every = {its.kind: its.every for its in marks}
     return [Line2D([], [], label=_label(kind, n), **_look(kind, _LEGEND_COLOUR)) for kind, n in every.items()]
 
 
 def _look(kind: str, colour: str) -> dict[str, Any]:
-    # A kind's own face goes before the colour.
-    return {"linestyle": "", "markerfacecolor": colour, "markeredgecolor": colour} | _SHAPES[kind]
+    """As Line2D takes it. What a curve has at its evaluations is filled, a mark is hollow or a tick across it."""
+    its = EVENTS[kind]
+    return {
+        "linestyle": "",
+        "marker": its.marker,
+        "markersize": its.size,
+        "markeredgewidth": its.edge,
+        "markeredgecolor": colour,
+        "markerfacecolor": "white" if its.is_hollow else colour,
+    }
 
 
 def _label(kind: str, every: int) -> str:

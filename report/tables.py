@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 
-import metrics
-from metrics import SSGD, Curve, Devices, Mode, SpeedUp, distributed
+from report import metrics
 from report.definitions import Numbers, mark, notes
+from report.metrics import SSGD, Curve, Devices, Mode, SpeedUp, distributed
 
 
 def table(

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from flag_types import port
+from config import port
 from scripts import hosts_file, launch
 from scripts.hosts_file import Hosts
 from scripts.link import Link, ssh_command
@@ -320,7 +320,8 @@ def run(plan: Plan, say: Callable[[str], None] = console) -> int:
         begin(plan, links, layout)
         for line in launch.warnings(job, layout):
             say(line)
-        meeting = f"; the scheduler is at {layout.scheduler.address}:{job.root_port}" if job.is_distributed else ""
+        address = f"{layout.scheduler.address}:{job.root_port}"
+        meeting = f"; the scheduler is at {address}" if job.algorithm.is_distributed else ""
         say(f"connected to {', '.join(links)}{meeting}")
         outcome = supervise(job, layout, links, say)
         for link in links.values():

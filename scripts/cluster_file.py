@@ -15,7 +15,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from flag_types import at_least
+from config import at_least
 from trainer import straggler_trace  # imports no MXNet, nor does the package
 from utils import SetupError
 

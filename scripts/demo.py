@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flag_types import above_zero, accuracy
+from config import above_zero, accuracy
 from scripts import get_data, launch, local_cluster
 from scripts.roles import ROOT
 from scripts.supervisor import console

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import config
-import metrics
 import summary
-from flag_types import above_zero, at_least, fraction
+from config import above_zero, at_least, fraction
+from report import metrics
 from scripts import launch, local_cluster, trial_table
 from scripts.cluster_file import Worker
 from scripts.process import Role

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flag_types import at_least, device_name, port
+from config import at_least, device_name, port
 from trainer import straggler_trace  # imports no MXNet, nor does the package
 from utils import SetupError
 

@@ -14,17 +14,18 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import config
-from flag_types import at_least
+from algorithms import ENTRIES, OWNERS
+from config import at_least, names_of
 from scripts.ports import port_or_zero
-from scripts.roles import MODES, ROOT, Job, Layout, main_flags
+from scripts.roles import ROOT, Job, Layout, main_flags
 from scripts.supervisor import Outcome
 from trainer.setups import Card, differences
-from utils import EXIT_OK, VARIANTS, SetupError
+from utils import EXIT_OK, SetupError
 
 # main.py's flags that say where a worker belongs and what it is filed as.
 CLUSTERS_OWN = (
     "mode",
-    *(flag for _, flag in VARIANTS.values()),
+    *(field for entry in ENTRIES.values() for field, _ in entry.values),
     "network",
     "split_by_class",
     "log_dir",
@@ -43,9 +44,12 @@ LOCK_FILE = ".lock"
 
 def add_mode(parser: argparse.ArgumentParser) -> None:
     """Adds the flag of the mode."""
-    parser.add_argument(
-        "-m", "--mode", choices=MODES, default="esync", help="algorithm; dcasgd is async, wbsp-pcc is wbsp with overlap"
+    presets = (
+        f"{name} is {OWNERS[name].name} {' '.join(f'{names_of(field)[-1]} {value}' for field, value in entry.values)}"
+        for name, entry in ENTRIES.items()
+        if entry.values
     )
+    parser.add_argument("-m", "--mode", choices=ENTRIES, default="esync", help="; ".join(("the algorithm", *presets)))
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +94,10 @@ def check_split(mode: str, split_by_class: bool) -> None:
     Raises:
         SetupError: there is not.
     """
-    if mode == "local" and split_by_class:
-        raise SetupError("--split-by-class does nothing in mode local, where each device has all classes: leave it out")
+    if split_by_class and not OWNERS[mode].is_distributed:
+        raise SetupError(
+            f"--split-by-class does nothing in mode {mode}, where each device has all classes: leave it out"
+        )
 
 
 def check_ports(root_port: int, state_server_port: int) -> None:
@@ -147,7 +153,7 @@ def check_flags(
                     "leave it out, or use an option of this script instead (--help)"
                 )
     told = [parsed for parsed, _ in pairs]
-    if job.is_distributed:  # the processes compare theirs as well, once they meet
+    if job.algorithm.is_distributed:  # the processes compare theirs as well, once they meet
         _check_equal(layout, told)
     return told
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import config
+from algorithms import OWNERS
 from scripts import cluster_file, launch
 from scripts.cluster_file import Worker
 from scripts.ports import free_ports, is_free
@@ -78,7 +79,7 @@ def chosen_workers(given: argparse.Namespace) -> tuple[Worker, ...]:
     """
     if "cluster" in given:
         return cluster_file.read(cluster_file.find(given.cluster))
-    default = step_times(STANDALONE_WORKERS if given.mode == "local" else DEFAULT_WORKERS)
+    default = step_times(DEFAULT_WORKERS if OWNERS[given.mode].is_distributed else STANDALONE_WORKERS)
     return tuple(map(Worker, getattr(given, "workers", default)))
 
 

@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import COORDINATED
+from algorithms import ENTRIES, OWNERS, Algorithm, folder_name
+from config import names_of
 from scripts.process import Kind, Role
-from utils import VARIANTS, mode_name
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
-MODES = ("esync", "sync", "async", "dcasgd", "ssp", "local-sgd", "wbsp", "wbsp-pcc", "sync-switch", "local")
 
 
 @dataclass(frozen=True)
 class Job:
     """What to run, wherever. The ports are free ones by then."""
 
-    mode: str  # one of MODES
+    mode: str  # a name of algorithms.ENTRIES
     network: str
     num_servers: int
     log_base: Path
@@ -37,24 +36,14 @@ class Job:
     grace_s: float
 
     @property
-    def main_mode(self) -> str:
-        """main.py's name of the mode: DC-ASGD, for example, is its async with a flag."""
-        return VARIANTS[self.mode][0] if self.mode in VARIANTS else self.mode
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether there are a scheduler and servers."""
-        return self.mode != "local"
-
-    @property
-    def is_coordinated(self) -> bool:
-        """Whether there is a state server."""
-        return self.main_mode in COORDINATED
+    def algorithm(self) -> Algorithm:
+        """The row of the mode: DC-ASGD, for example, is that of ASGD, with a flag."""
+        return OWNERS[self.mode]
 
     @property
     def mode_folder(self) -> Path:
         """NETWORK/MODE, its place in a log tree."""
-        return Path(self.network) / mode_name(self.mode, self.split_by_class)
+        return Path(self.network) / folder_name(self.mode, self.split_by_class)
 
     @property
     def log_folder(self) -> Path:
@@ -178,8 +167,8 @@ def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -
 
 def build(job: Job, layout: Layout) -> list[Role]:
     """The processes of a job: names, commands and environment variables."""
-    roles = [_scheduler(job, layout), *_servers(job, layout)] if job.is_distributed else []
-    if job.is_coordinated:
+    roles = [_scheduler(job, layout), *_servers(job, layout)] if job.algorithm.is_distributed else []
+    if job.algorithm.asks_state_server:
         roles.insert(0, _state_server(job, layout.state_server))
     return [*roles, *_workers(job, layout)]
 
@@ -232,12 +221,12 @@ def _workers(job: Job, layout: Layout) -> Iterator[Role]:
     """The workers. On one machine worker N has rank N."""
     for number, seat in enumerate(layout.seats):
         site = seat.site
-        distributed = _cluster(job, layout, site, "worker") | {"PORT": str(seat.port)} if job.is_distributed else {}
+        cluster = _cluster(job, layout, site, "worker") | {"PORT": str(seat.port)}
         yield Role(
             name=seat.name,
             kind=Kind.WORKER,
             command=[site.python, str(site.root / "main.py"), *main_flags(job, layout, seat)],
-            environment={**site.environment, **distributed},
+            environment=cluster if job.algorithm.is_distributed else site.environment,
             folder=site.root,
             log=job.log_folder / seat.log,
             title=seat.device if site.is_here else "",
@@ -249,18 +238,17 @@ def _workers(job: Job, layout: Layout) -> Iterator[Role]:
 def main_flags(job: Job, layout: Layout, seat: Seat) -> list[str]:
     """A worker's flags; those of the user come last and win."""
     flags: dict[str, object] = {
-        "-m": job.main_mode,
+        "-m": job.algorithm.name,
         "-n": job.network,
         "-dd": job.data_dir,
         "-ld": seat.site.folder,
         "--device-name": seat.device,
     }
     # The rest only where it counts: main.py says so of every flag that does nothing.
-    if job.mode in VARIANTS:
-        flags["--" + VARIANTS[job.mode][1].replace("_", "-")] = 1
+    flags |= {names_of(field)[-1]: value for field, value in ENTRIES[job.mode].values}
     if job.split_by_class:
         flags["-s"] = 1
-    if job.main_mode in COORDINATED:
+    if job.algorithm.asks_state_server:
         flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
     words = [str(word) for pair in flags.items() for word in pair]
     return [*words, *seat.flags, *job.worker_arguments, *seat.more_flags]

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import metrics
 import utils
+from report import metrics
 from scripts.switch_search import (
     CHANGE,
     EVALUATIONS,

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import models
+from algorithms import Transport
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Job, Trainer
@@ -43,13 +44,19 @@ UNEVEN = (1.5, 0.5)  # what the ranks count in a mean, in algorithms whose name 
 class OneStepARound:
     """A state server that always says: aggregate, stay in step with the others."""
 
-    def begin_job(self):
+    def begin_job(self, resumed):
         pass
 
-    def join(self, job, rank, num_workers):
+    def join(self, job, rank, num_workers, progress=None):
         pass
 
-    def report(self, round_, step_s, transmission_s, accuracy):
+    def report(self, *told):
+        pass
+
+    def leave(self, *told):
+        pass
+
+    def stop_waiting(self):
         pass
 
     def query(self, round_, steps, step_s, transmission_s):
@@ -102,9 +109,10 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
     asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
+    transport = Transport.SERVER if asynchronous or algorithm == "bsp" else Transport.SUM
     with (
         tempfile.TemporaryDirectory() as folder,
-        roles.joined(cluster, "dist_async" if asynchronous or algorithm == "bsp" else "dist_sync", 60) as (store, *_),
+        roles.joined(cluster, transport, 60) as (store, *_),
     ):
         uneven = algorithm.endswith("-uneven")
         algorithm = algorithm.removesuffix("-uneven")

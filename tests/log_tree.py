@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metrics import MODES, Device, Mode
+from report.metrics import MODES, Device, Mode
 
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = "lenet"

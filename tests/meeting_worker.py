@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from algorithms import Transport
 from trainer import roles
 from trainer.cluster import Cluster
 from trainer.engine import mx
@@ -13,7 +14,7 @@ if __name__ == "__main__":
     prepare_environment()
     cluster = Cluster.from_environment()
     assert cluster is not None
-    with roles.joined(cluster, "dist_sync", 60) as (store, membership, members):
+    with roles.joined(cluster, Transport.SUM, 60) as (store, membership, members):
         assert members is None  # one is a plain MXNet program
         assert membership.gather("speed", 1) is None
         store.init(0, mx.nd.zeros(3))

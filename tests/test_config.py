@@ -1,10 +1,9 @@
 """The command line: published flags keep their names, types, defaults and meaning; mistakes are errors."""
 
-import dataclasses
-
 import pytest
 
-from config import MODES, Config, parse
+from algorithms import modes_of
+from config import FIELDS, MODES, names_of, parse
 from trainer.cluster import Cluster
 from utils import EXIT_SETUP, SetupError
 
@@ -38,11 +37,10 @@ def test_a_published_flag_keeps_names_type_and_default(short, long, text, field,
 
 def in_another_mode(published):
     """Flags given with their own default, in each mode where they do nothing."""
-    for field in dataclasses.fields(Config):
-        about = field.metadata
-        for mode in set(MODES) - set(about["modes"]) if about["published"] == published else ():
+    for name, field in FIELDS.items():
+        for mode in set(MODES) - set(modes_of(name)) if field.metadata["published"] == published else ():
             value = field.default if isinstance(field.default, tuple) else (field.default or 0,)
-            yield pytest.param(mode, [about["names"][0], *map(str, value)], id=f"{mode} {about['names'][0]}")
+            yield pytest.param(mode, [names_of(name)[0], *map(str, value)], id=f"{mode} {names_of(name)[0]}")
 
 
 @pytest.mark.parametrize(("mode", "flag"), in_another_mode(published=False))
@@ -64,21 +62,21 @@ def test_a_published_flag_that_does_nothing_in_the_mode_is_one_warning(mode, fla
 
 
 @pytest.mark.parametrize(
-    ("arguments", "warning"),
+    ("mode", "flag", "text", "rather"),
     [
-        (["-m", "sync", "-ll", "0.1"], "-ll 0.1 does nothing in mode sync: it counts in mode esync, local-sgd or wbsp; "
-         "in mode sync -l counts"),
-        (["-m", "esync", "-l", "0.001"], "-l 0.001 does nothing in mode esync: it counts in mode sync, async, ssp, "
-         "sync-switch or local; in mode esync -ll counts"),
-        (["-m", "wbsp", "-gl", "2"], "-gl 2.0 does nothing in mode wbsp: it counts in mode esync or local-sgd; "
-         "in mode wbsp -ll counts"),
-        (["-m", "sync", "--use-dcasgd", "1"], "-dcasgd 1 does nothing in mode sync: it counts in mode async"),
+        ("sync", ["-ll", "0.1"], "-ll 0.1", "; in mode sync -l counts"),
+        ("esync", ["-l", "0.001"], "-l 0.001", "; in mode esync -ll counts"),
+        ("wbsp", ["-gl", "2"], "-gl 2.0", "; in mode wbsp -ll counts"),
+        ("sync", ["--use-dcasgd", "1"], "-dcasgd 1", ""),
     ],
-)  # fmt: skip
-def test_the_warning_names_the_flag_that_counts(arguments, warning):
+)
+def test_the_warning_names_the_modes_and_the_flag_that_counts(mode, flag, text, rather):
+    [field] = [name for name in FIELDS if flag[0] in names_of(name)]
+    *others, last = modes_of(field)
+    where = f"{', '.join(others)} or {last}" if others else last
     warnings = []
-    parse(arguments, warnings.append)
-    assert warnings == [warning]
+    parse(["-m", mode, *flag], warnings.append)
+    assert warnings == [f"{text} does nothing in mode {mode}: it counts in mode {where}{rather}"]
 
 
 def test_the_flags_that_count_are_taken_without_a_word():
@@ -92,6 +90,15 @@ def test_the_compensation_of_dcasgd_is_said_to_act_on_the_summed_loss(capsys):
     with pytest.raises(SystemExit):
         parse(["--help"])
     assert "0.04 at batch 64 is 2.56 on the mean" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_help_names_the_algorithms_whose_own_a_flag_is(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--staleness STALENESS SSP: steps that" in told
+    assert "--sync-every SYNC_EVERY Local SGD: local steps a round" in told
+    assert "--seed SEED seed of" in told
 
 
 SWITCH = ["-m", "sync-switch"]
@@ -172,7 +179,7 @@ def test_an_unknown_network_is_answered_with_the_known_ones(capsys):
 
 
 def test_no_two_flags_share_a_name():
-    names = [name for field in dataclasses.fields(Config) for name in field.metadata["names"]]
+    names = [name for field in FIELDS for name in names_of(field)]
     assert len(names) == len(set(names))
 
 

@@ -22,12 +22,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import draw
-import metrics
 import summary
-import utils
-from metrics import Event
-from report import figures
+from algorithms import ENTRIES, EVENTS
+from report import figures, metrics
 from report.definitions import RATIO, TRAFFIC, published_note
+from report.metrics import Event
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
 
@@ -116,7 +115,7 @@ def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys):
     out = tmp_path / "paper" / "figures"
     assert draw_all(tmp_path, "-o", str(out)) == 0
     printed = capsys.readouterr().out.splitlines()
-    blue = [int(metrics.ESYNC.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    blue = [int(ENTRIES["esync"].look.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     for name in FIGURES:
         pixels = image.imread(out / f"{name}.png")
         assert min(pixels.shape[:2]) > 400
@@ -186,7 +185,7 @@ def test_figures_mark_the_numbers_of_the_published_definition_and_say_what_it_is
 
 
 FOUR = ("esync", "sync", "async", "dcasgd")
-NINE = [algorithm.name for algorithm in metrics.DISTRIBUTED]
+ALL = [algorithm.name for algorithm in metrics.DISTRIBUTED]
 
 
 def many_devices(modes=FOUR):
@@ -200,7 +199,7 @@ MARKED = [metrics.MODES["sync"]]
 
 def every_kind(modes):
     """A run in which everything that can be marked happened."""
-    return {metrics.MODES[name]: [Event(1.5, kind, "") for kind in utils.EVENT_KINDS * 40] for name in modes}
+    return {metrics.MODES[name]: [Event(1.5, kind, "") for kind in [*EVENTS] * 40] for name in modes}
 
 
 def drawn(draw_function, *arguments):
@@ -222,13 +221,13 @@ def drawn(draw_function, *arguments):
             "resnet50-v1, i.i.d.",
             0.926,
         ),
-        lambda: drawn(figures.draw_computing_ratio, many_devices(NINE), "resnet50-v1"),
+        lambda: drawn(figures.draw_computing_ratio, many_devices(ALL), "resnet50-v1"),
         lambda: drawn(
             figures.draw_accuracy,
-            {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices(NINE)},
+            {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices(ALL)},
             "resnet50-v1, i.i.d.",
             0.926,
-            every_kind(NINE),
+            every_kind(ALL),
         ),
         lambda: drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1", MARKED, published_note(RATIO)),
         lambda: drawn(
@@ -238,8 +237,8 @@ def drawn(draw_function, *arguments):
     ids=[
         "fourteen devices",
         "four curves and a line",
-        "fourteen devices, nine modes",
-        "nine curves, a line and marks",
+        "fourteen devices, all modes",
+        "all curves, a line and marks",
         "a note below fourteen devices",
         "a note below a bar",
     ],
@@ -258,12 +257,12 @@ def test_legends_and_labels_cover_nothing_and_are_not_cut_off(figure):
         assert not legend.overlaps(axes.get_tightbbox())  # with title and labels
 
 
-def test_the_labels_of_eighteen_bars_do_not_touch():
+def test_the_labels_of_all_bars_do_not_touch():
     values = dict.fromkeys((mode for mode in metrics.MODES.values() if mode != metrics.LOCAL), 12345.6)
     axes = drawn(figures.draw_bars, values, "lenet", "data throughput (samples/s)").axes[0]
     for labels in (axes.texts, axes.get_xticklabels()):
         boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
-        assert len(boxes) in (9, 18)
+        assert len(boxes) in (len(ALL), 2 * len(ALL))
         assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 

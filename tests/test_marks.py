@@ -4,12 +4,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import draw
-import metrics
 import summary
-import utils
-from metrics import Event
-from report import figures
+from algorithms import EVENTS
+from report import figures, metrics
 from report.marks import Marks, place_marks, thinning
+from report.metrics import Event
 
 WBSP, WBSP_PCC, SWITCH = (metrics.MODES[name] for name in ("wbsp", "wbsp-pcc", "sync-switch"))
 
@@ -96,7 +95,7 @@ def test_the_marks_are_in_the_figure_in_the_colour_of_their_curve():
     figure = accuracy_figure({WBSP: FAST, SWITCH: [(4.0, 0.5), (8.0, 1.0)]}, {SWITCH: [Event(5.0, "switch", "")]})
     [line] = lines_of(figure, "switch")
     assert line.get_xydata().tolist() == [[5.0, 0.625]]
-    assert to_hex(line.get_markeredgecolor()) == SWITCH.algorithm.colour.lower()
+    assert to_hex(line.get_markeredgecolor()) == SWITCH.algorithm.look.colour.lower()
     assert line.get_linestyle() == "None"
 
 
@@ -107,21 +106,19 @@ def test_marks_follow_the_axis_into_minutes():
 
 
 def test_each_kind_is_explained_once_in_a_colour_of_no_mode():
-    events = [Event(5.0, kind, "") for kind in utils.EVENT_KINDS]
+    events = [Event(5.0, kind, "") for kind in EVENTS]
     figure = accuracy_figure({WBSP: FAST, SWITCH: FAST}, {WBSP: events, SWITCH: events})
-    assert explained(figure) == list(utils.EVENT_KINDS)
+    assert explained(figure) == list(EVENTS)
     colours = {to_hex(handle.get_markeredgecolor()) for handle in figure.legends[1].legend_handles}
     assert len(colours) == 1
-    assert not colours & {algorithm.colour.lower() for algorithm in metrics.DISTRIBUTED}
+    assert not colours & {algorithm.look.colour.lower() for algorithm in metrics.DISTRIBUTED}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["WBSP", "Sync-Switch"]
 
 
 def test_every_kind_has_a_look_of_its_own():
-    figure = accuracy_figure({WBSP: FAST}, {WBSP: [Event(5.0, kind, "") for kind in utils.EVENT_KINDS]})
-    looks = {
-        (line.get_marker(), line.get_markersize()) for kind in utils.EVENT_KINDS for line in lines_of(figure, kind)
-    }
-    assert len(looks) == len(utils.EVENT_KINDS)
+    figure = accuracy_figure({WBSP: FAST}, {WBSP: [Event(5.0, kind, "") for kind in EVENTS]})
+    looks = {(line.get_marker(), line.get_markersize()) for kind in EVENTS for line in lines_of(figure, kind)}
+    assert len(looks) == len(EVENTS)
 
 
 def test_a_figure_without_events_has_one_legend():

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_tree import FAST, NEVER, SLOW, device, published_device
 
-import metrics
-from metrics import Device, Event, SpeedUp
+from report import metrics
 from report.definitions import MODEL_BYTES
+from report.metrics import Device, Event, SpeedUp
 
 curves = st.lists(
     st.tuples(st.floats(0.001, 1e5), st.floats(0, 1)), min_size=1, max_size=20, unique_by=lambda point: point[0]
@@ -18,35 +18,26 @@ curves = st.lists(
 # ---------------------------------------------------------------------------------------------------- modes
 
 
-def test_every_mode_has_its_published_folder_and_file_name():
-    assert {name: mode.file_name for name, mode in metrics.MODES.items()} == {
-        "esync": "ESync.json",
-        "sync": "Sync.json",
-        "async": "Async.json",
-        "dcasgd": "DCASGD.json",
-        "esync-niid": "ESync-Non-IID.json",
-        "sync-niid": "Sync-Non-IID.json",
-        "async-niid": "Async-Non-IID.json",
-        "dcasgd-niid": "DCASGD-Non-IID.json",
-        "ssp": "SSP.json",
-        "ssp-niid": "SSP-Non-IID.json",
-        "local-sgd": "LocalSGD.json",
-        "local-sgd-niid": "LocalSGD-Non-IID.json",
-        "wbsp": "WBSP.json",
-        "wbsp-niid": "WBSP-Non-IID.json",
-        "wbsp-pcc": "WBSP-PCC.json",
-        "wbsp-pcc-niid": "WBSP-PCC-Non-IID.json",
-        "sync-switch": "SyncSwitch.json",
-        "sync-switch-niid": "SyncSwitch-Non-IID.json",
-        "local": "Local.json",
-    }
+PUBLISHED = {"esync": "ESync", "sync": "Sync", "async": "Async", "dcasgd": "DCASGD"}
+
+
+def test_the_published_modes_have_their_folders_and_file_names():
+    for name, stem in PUBLISHED.items():
+        assert metrics.MODES[name].file_name == f"{stem}.json"
+        assert metrics.MODES[f"{name}-niid"].file_name == f"{stem}-Non-IID.json"
+
+
+def test_every_mode_has_a_file_of_its_own_and_standalone_training_only_one_split():
+    files = [mode.file_name for mode in metrics.MODES.values()]
+    assert len(set(files)) == len(files) == 2 * len(metrics.DISTRIBUTED) + 1
+    assert metrics.LOCAL.file_name == "Local.json"
 
 
 def test_no_two_algorithms_look_alike_in_colour_or_in_black_and_white():
     for looks in ("colour", "line", "marker", "hatch"):
-        values = [getattr(algorithm, looks) for algorithm in metrics.DISTRIBUTED]
+        values = [getattr(algorithm.look, looks) for algorithm in metrics.DISTRIBUTED]
         assert len(set(values)) == len(values), looks
-    assert metrics.STANDALONE.line not in [algorithm.line for algorithm in metrics.DISTRIBUTED]
+    assert metrics.STANDALONE.look.line not in [algorithm.look.line for algorithm in metrics.DISTRIBUTED]
 
 
 def linear(colour):
@@ -73,7 +64,7 @@ EYES = {
 
 @pytest.mark.parametrize("eyes", EYES)
 def test_colour_blind_readers_can_tell_the_colours_apart(eyes):
-    looks = {each.title: cielab(EYES[eyes] @ linear(each.colour)) for each in metrics.DISTRIBUTED}
+    looks = {each.title: cielab(EYES[eyes] @ linear(each.look.colour)) for each in metrics.DISTRIBUTED}
     for (one, its_look), (other, other_look) in itertools.combinations(looks.items(), 2):
         assert np.linalg.norm(its_look - other_look) > 15, f"{one} and {other}"  # 2 is just noticeable side by side
 

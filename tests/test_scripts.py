@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 
 import config
+from algorithms import ENTRIES
 from scripts import demo, get_data, launch, local_cluster
 from scripts.process import Kind, Role
-from scripts.roles import MODES, Options, build_roles
+from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
 from utils import EXIT_SETUP, SetupError
 
@@ -376,14 +377,14 @@ def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
     assert int(first.environment["PORT"]) < int(second.environment["PORT"])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ENTRIES)
 def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
     split = ["--split-by-class"] if mode != "local" else []
     given = options("-m", mode, *split)
     for role in build_roles(given, {}):
         if role.kind is Kind.WORKER:
             parsed = config.parse(role.command[2:], pytest.fail)
-            assert (parsed.mode, parsed.split_by_class) == (given.main_mode, len(split))
+            assert (parsed.mode, parsed.split_by_class) == (given.algorithm.name, len(split))
             assert (parsed.use_dcasgd, parsed.wbsp_overlap) == (mode == "dcasgd", mode == "wbsp-pcc")
 
 
@@ -556,7 +557,7 @@ def test_shellcheck_has_nothing_to_say():
 def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, folder):
     (tmp_path / "scripts").mkdir()
     scripts = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py")]
-    for name in (*scripts, "config.py", "flag_types.py", "flag_use.py", "utils.py"):
+    for name in (*scripts, "algorithms.py", "config.py", "utils.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
 

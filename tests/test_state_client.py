@@ -9,15 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
-from cluster_processes import free_ports, wait_for
-from hypothesis import given
-from hypothesis import strategies as st
+from cluster_processes import free_ports
 from recording_state_server import recording, refusal, response, rounds_that_skip
 from state_server_process import clients, running_state_server
 
 import config
-from trainer.background import Background
-from trainer.progress import EVALUATING, TRAINING, Curve, Point, Progress, Total
+from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.queries import Advice, BlockingQueries, NonBlockingQueries
 from trainer.state_client import StateClient
 from trainer.state_job import limits
@@ -110,19 +107,6 @@ def test_before_training_begins_no_time_is_told(recorder):
     assert "elapsed" not in recorder.heard[0]
 
 
-def test_the_total_of_a_job_that_goes_on_counts_its_logs():
-    rounds = [
-        {"num_iters": 1, "num_samples": 64, "total_time": 1.0, "time": {"0": {"get_batch": 0.1, "evaluation": 9.0}}},
-        {"num_iters": 2, "num_samples": 32, "total_time": 2.0, "time": {"0": {"forward and backward": 0.5}}},
-    ]
-    rounds[1]["accuracy"] = 0.5
-    made = Progress()
-    made.go_on(rounds, evaluates=True)
-    assert made.total == Total(2, 96, 0.6)
-    made.begin(Clock(), evaluates=True)
-    assert made.curve.points() == [(2, 2.0, 0.5)]
-
-
 # ------------------------------------------------------------------------------------------ what it is doing
 
 
@@ -160,7 +144,7 @@ def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(reco
         client.tell_doing()
     assert time.monotonic() - began < AT_ONCE_S
     recorder.is_awake.set()
-    wait_for(lambda: not client._notices._is_busy, "the end of the background's tries", SOON_S)
+    client._notices.wait_until_idle(SOON_S)
 
 
 def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorder):
@@ -171,25 +155,6 @@ def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorde
     assert recorder.wait_for(2)[-1]["doing"] == "evaluating"
 
 
-def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait():
-    done, go_on, begun = [], threading.Event(), threading.Event()
-
-    def first():
-        begun.set()
-        go_on.wait(SOON_S)
-
-    background = Background("test")
-    background.do(first)
-    begun.wait(SOON_S)
-    for number in range(5):
-        background.do(lambda number=number: done.append(number))
-    go_on.set()
-    wait_for(lambda: not background._is_busy, "the end", SOON_S)
-    assert done == [4]
-    background.do(lambda: done.append(5))
-    wait_for(lambda: done == [4, 5], "the next task", SOON_S)
-
-
 def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recorder):
     client = joined(recorder, progress(Clock(9.0), evaluates=True))
     client.report(4, 0.5, 0.0, 0.25)
@@ -197,6 +162,29 @@ def test_who_leaves_says_so_once_with_the_accuracy_that_no_report_has_told(recor
     last = recorder.heard[-1]
     assert (last["msg_type"], last["status"]["round"], last["doing"]) == ("REPORT", 4, "ended")
     assert last["accuracies"] == [[3, 9.0, 0.25], [4, 9.0, 0.5]]
+
+
+def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder):
+    made = progress()
+    client = joined(recorder, made)
+    client.report(1, 0.5, 0.0, None)
+    over = threading.Event()
+
+    def answer(message):
+        if message["doing"] == "evaluating":
+            over.wait(SOON_S)
+        return response()
+
+    recorder.answer = answer
+    made.doing = EVALUATING
+    client.tell_doing()
+    recorder.wait_for(2)
+    slow_answer = threading.Timer(0.1, over.set)
+    slow_answer.start()
+    client.leave(None)
+    assert recorder.heard[-1]["doing"] == "ended"
+    assert over.is_set()
+    slow_answer.join()
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
@@ -287,27 +275,6 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
         status = requests.get(f"{server.url}/status.json", timeout=10).json()
     assert [point[1:] for point in status["accuracies"]] == [[0.2, 1], [0.3, 2], [0.4, 3]]
     assert status["samples"] == 2 * 7 * 64
-
-
-@given(st.lists(st.floats(0, 1), max_size=300), st.integers(4, 40))
-def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best(accuracies, limit):
-    curve = Curve(limit)
-    all_points = [Point(round_, float(round_), accuracy) for round_, accuracy in enumerate(accuracies, start=2)]
-    for point in all_points:
-        curve.add(point)
-    points = curve.points()
-    assert len(points) <= limit
-    assert points == sorted(points)
-    assert set(points) <= set(all_points)
-    if not accuracies:
-        return
-    best = max(accuracies)
-    assert points[-1] == all_points[-1]
-    assert all_points[accuracies.index(best)] in points
-    rounds = [point.round for point in curve._kept]
-    assert rounds == list(range(2, 2 + len(accuracies), curve._stride))
-    if curve._stride > 1:
-        assert len(rounds) > (limit - 2) // 2
 
 
 # ------------------------------------------------------------------------------------------------ who refuses

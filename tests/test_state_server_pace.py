@@ -241,10 +241,3 @@ def test_a_failure_is_not_kept() -> None:
     with pytest.raises(KeyError):
         kept.get("a", fail)
     assert kept.get("a", lambda: b"1") == b"1"
-
-
-def test_what_must_be_new_is_kept_only_where_it_is_costly() -> None:
-    clock = Clock()
-    kept, cheap, costly = KeptAnswers(clock, 0.0), Costly(clock, 0.0001), Costly(clock, 0.1)
-    assert [kept.get("a", cheap) for _ in range(3)] == [b"1", b"2", b"3"]
-    assert [kept.get("b", costly) for _ in range(3)] == [b"1"] * 3

@@ -1,8 +1,7 @@
 from log_tree import FAST, NEVER, SLOW, device
 
-import metrics
 from report import definitions as definitions_of
-from report import tables
+from report import metrics, tables
 
 
 def speed_up_line(target=0.8, **named_curves):

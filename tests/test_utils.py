@@ -15,7 +15,6 @@ from utils import (
     SetupError,
     append_line,
     iter_file,
-    mode_name,
     read_json,
     read_rounds,
     write_json,
@@ -218,15 +217,3 @@ def test_a_missing_or_broken_json_file_is_named(tmp_path):
     (tmp_path / "half.json").write_text('{"a":')
     with pytest.raises(SetupError, match=r"half\.json"):
         read_json(tmp_path / "half.json")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (("esync", False), "esync"),
-        (("dcasgd", True), "dcasgd-niid"),
-        (("wbsp-pcc", True), "wbsp-pcc-niid"),
-    ],
-)
-def test_a_run_is_filed_under_the_mode_that_the_summary_knows(arguments, name):
-    assert mode_name(*arguments) == name

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import models
+from algorithms import Transport
 from trainer import data, roles
 from trainer.base import DeviceFeed, Job
 from trainer.cluster import Cluster
@@ -54,7 +55,7 @@ class Recorded(WBSPTrainer):
 def main(port: str, overlap: str, step_time: str, output: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
-    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, "dist_async", 60) as (store, *_):
+    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, Transport.SERVER, 60) as (store, *_):
         train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
         rank = store.rank
         job = Job(

@@ -12,6 +12,7 @@ from trainer.base import Job, Trainer
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
 from trainer.parameters import Exchange
+from trainer.site import Site
 from utils import GLOBAL_AGGREGATE
 
 
@@ -95,3 +96,10 @@ class AsyncTrainer(Trainer):
         self._board.pull([self._values])
         mx.nd.waitall()
         return self._values.asnumpy()
+
+
+def build(site: Site) -> AsyncTrainer:
+    """From the flags: ASGD, or DC-ASGD."""
+    config = site.config
+    compensation = config.dcasgd_lambda if config.use_dcasgd else None
+    return AsyncTrainer(site.job, site.store, site.num_servers, config.learning_rate, compensation)

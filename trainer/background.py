@@ -9,7 +9,7 @@ from collections.abc import Callable
 class Background:
     """Does one task at a time in a thread of its own. Of those that come meanwhile only the newest is done.
 
-    Nobody waits for it, not even the end of the process. A task must not raise.
+    The end of the process does not wait for it. A task must not raise.
     """
 
     def __init__(self, name: str) -> None:
@@ -27,16 +27,22 @@ class Background:
         """Leaves a task to the thread, which is started with the first one."""
         with self._changed:
             self._next, self._is_busy = task, True
-            self._changed.notify()
+            self._changed.notify_all()
             if self._has_begun:
                 return
             self._has_begun = True
         threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
+    def wait_until_idle(self, patience_s: float) -> None:
+        """Waits so long for the end of what was left to the thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_busy, patience_s)
+
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._is_busy = self._next is not None
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: self._next is not None)
                 task, self._next = self._next, None
             assert task is not None

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from config import Config
 from utils import SetupError, write_atomically
 
 
@@ -44,6 +45,13 @@ class CheckpointFile:
         """
         self.path = path
         self._job = dict(job)
+
+    @classmethod
+    def of_job(cls, config: Config, num_workers: int) -> CheckpointFile:
+        """That of a job with these flags; with other values of some of them it would be another job."""
+        same = ("network", "dataset", "split_by_class", "batch_size", "seed", "switch_order", "momentum")
+        job = {name: getattr(config, name) for name in same}
+        return cls(config.checkpoint_path, job | {"train_steps": list(config.train_steps), "num_workers": num_workers})
 
     def check_folder(self) -> None:
         """Makes sure that the file can be written when its time comes.

@@ -10,7 +10,8 @@ from typing import Any
 
 from trainer.averaging import ModelAveragingTrainer
 from trainer.engine import mx
-from trainer.queries import Queries
+from trainer.queries import BlockingQueries, NonBlockingQueries, Queries
+from trainer.site import Site
 from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
@@ -84,3 +85,9 @@ class ESyncTrainer(ModelAveragingTrainer):
         begin = time.monotonic()
         super().pull(arrays)
         self._transmission.add(time.monotonic() - begin)
+
+
+def build(site: Site) -> ESyncTrainer:
+    """From the flags."""
+    kind = BlockingQueries if site.config.query == "blocking" else NonBlockingQueries
+    return ESyncTrainer(*site.averaging, state=site.state_server, queries=kind(site.state_server))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainer.base import Job, Trainer
 from trainer.engine import mx
+from trainer.site import Site
 
 
 class LocalTrainer(Trainer):
@@ -20,3 +21,8 @@ class LocalTrainer(Trainer):
     def synchronize(self, wants_stop: bool) -> bool:
         """There is nobody to agree with."""
         return wants_stop
+
+
+def build(site: Site) -> LocalTrainer:
+    """From the flags."""
+    return LocalTrainer(site.job, site.config.learning_rate)

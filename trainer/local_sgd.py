@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.averaging import ModelAveragingTrainer
+from trainer.site import Site
 
 
 class LocalSGDTrainer(ModelAveragingTrainer):
@@ -25,3 +26,8 @@ class LocalSGDTrainer(ModelAveragingTrainer):
         """After H steps. Each local step, and the aggregation, has an entry of its own in the logs, as ESync's have."""
         self.measure.next_step()
         return self.steps >= self._sync_every
+
+
+def build(site: Site) -> LocalSGDTrainer:
+    """From the flags."""
+    return LocalSGDTrainer(*site.averaging, sync_every=site.config.sync_every)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from algorithms import Transport
 from trainer import addresses, version
 from trainer.cluster import Cluster
 from trainer.meeting import Arrival, Membership
@@ -111,6 +112,10 @@ def _meet(cluster: Cluster, device: str, setup: Mapping[str, str], start_timeout
     return Arrival(cluster, device, {**setup, PROGRAM: version.files_hash()}, start_timeout_s).attend()
 
 
+# With what MXNet's kvstore offers it; `dist_sync` without an optimizer gives back the sum of what all have pushed.
+STORE_TYPES = {Transport.SUM: "dist_sync", Transport.SERVER: "dist_async"}
+
+
 class Joined(NamedTuple):
     """What a worker has in its cluster."""
 
@@ -121,7 +126,11 @@ class Joined(NamedTuple):
 
 @contextlib.contextmanager
 def joined(
-    cluster: Cluster, store_type: str, start_timeout_s: float, device: str = "", setup: Mapping[str, str] | None = None
+    cluster: Cluster,
+    transport: Transport,
+    start_timeout_s: float,
+    device: str = "",
+    setup: Mapping[str, str] | None = None,
 ) -> Iterator[Joined]:
     """Joins the cluster as a worker, once all processes of the job are there and agree.
 
@@ -141,7 +150,7 @@ def joined(
     membership = _meet(cluster, device, setup or {}, start_timeout_s)
     try:
         with Watch(cluster, start_timeout_s) as watch:
-            store = mx.kv.create(store_type)
+            store = mx.kv.create(STORE_TYPES[transport])
             watch.store = store  # the cluster is complete
             membership.tell_rank(store.rank)
             me = {"rank": store.rank, "host": socket.gethostname(), "device": device}

@@ -22,6 +22,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from utils import SetupError
+
+if TYPE_CHECKING:
+    from config import Config
+
+MAX_BATCHES = 1 << 24  # whole numbers up to this survive the kvstore's float32
 
 
 class Way(enum.Enum):
@@ -186,3 +194,37 @@ class Schedule:
             self.finished = self.over = True
         else:
             self.way = Way.BSP if self.phases[self.current].bsp else Way.ASP
+
+
+def check_flags(config: Config, num_workers: int) -> None:
+    """Makes sure that Sync-Switch's flags fit together.
+
+    Raises:
+        SetupError: they do not.
+    """
+    order, phases = config.switch_order, len(config.switch_order)
+    if len(config.train_steps) != phases:
+        raise SetupError(
+            f"--switch-order {order} has {phases} phase(s), --train-steps {len(config.train_steps)} number(s): "
+            "give one number for each phase"
+        )
+    if len(config.ckpt_frequency) not in (1, phases):
+        raise SetupError(
+            f"--switch-order {order} has {phases} phase(s), --ckpt-frequency {len(config.ckpt_frequency)} number(s): "
+            "give one number, or one for each phase"
+        )
+    if not any(config.ckpt_frequency) and (config.resume or config.checkpoint):
+        flag = "--resume" if config.resume else "--checkpoint"
+        raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
+    if config.momentum == 1:
+        raise SetupError("--momentum 1 never forgets: give a number from 0 to below 1")
+    if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
+        raise SetupError(
+            "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP phase "
+            f"needs one behind it; --switch-order is {order}: choose one with a 1 that ends with 0, or another policy"
+        )
+    if config.straggler_policy == "elastic" and "1" not in order:
+        raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
+    batches = sum(config.train_steps) * num_workers
+    if batches > MAX_BATCHES:
+        raise SetupError(f"--train-steps makes {batches} batches of all workers; {MAX_BATCHES} can be counted")

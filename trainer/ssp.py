@@ -12,6 +12,7 @@ import numpy as np
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import Job
 from trainer.engine import mx
+from trainer.site import Site
 from trainer.waiting import wait_until
 
 
@@ -38,3 +39,8 @@ class SSPTrainer(AsyncTrainer):
     def _may_go_on(self) -> bool:
         board = self.read_board()
         return bool(self.rounds - np.rint(board[1:]).min() <= self._staleness or board[0] > 0)
+
+
+def build(site: Site) -> SSPTrainer:
+    """From the flags."""
+    return SSPTrainer(site.job, site.store, site.num_servers, site.config.learning_rate, site.config.staleness)

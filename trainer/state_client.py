@@ -234,6 +234,7 @@ class StateClient:
         last = self._latest._replace(round=max(round_, self._latest.round))
         if accuracy is not None:
             self._note_accuracy(last.round, accuracy)
+        self._notices.wait_until_idle(BRIEF.answer_s)  # what it did before must not be heard after this
         self._send_once(self._report(last, **self._accuracies()))
 
     def _reset(self, resumed: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from trainer.base import Job, Trainer
 from trainer.engine import mx
 from trainer.parameters import Exchange
+from trainer.site import Site
 from utils import GLOBAL_AGGREGATE
 
 
@@ -69,3 +70,8 @@ class SyncTrainer(SynchronousTrainer):
         self.parameters.set_statistics([flat / self.job.num_workers for flat in statistics])
         mx.nd.waitall()
         return stop
+
+
+def build(site: Site) -> SyncTrainer:
+    """From the flags."""
+    return SyncTrainer(site.job, site.store, site.config.learning_rate)

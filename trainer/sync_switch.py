@@ -16,18 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
 from trainer.base import Job, Trainer
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.engine import mx
 from trainer.queries import Advice
 from trainer.schedule import Schedule
+from trainer.site import Site
 from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
 from trainer.waiting import wait_until
 from trainer.whole_models import Keys, ModelLink
-from utils import CHECKPOINT, ELASTIC, GLOBAL_AGGREGATE, GREEDY, RESUME, SWITCH, Measure, read_rounds
+from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds
 
 ADVICE_SHARE = 0.05  # of a step's time; so long the state server's answer is waited for
 TELL_EVERY_S = 1.0  # the state server hears of a worker that has nothing to ask
@@ -177,7 +179,7 @@ class SyncSwitchTrainer(Trainer):
         if in_step != self._in_step:
             self._in_step = in_step
             # Under elastic the straggler alone is told. A console shows rank 0's lines, and the warnings of others.
-            kind = "warning: " if policy == ELASTIC and not in_step else ""
+            kind = "warning: " if policy == ELASTIC.name and not in_step else ""
             logging.info("%sthe state server says: %s", kind, self._advice.reason)
         return in_step
 
@@ -256,9 +258,9 @@ class SyncSwitchTrainer(Trainer):
     def _is_dealt_with(self, board: Board) -> bool:
         return board.freed[self.job.rank] >= self._gradients_sent
 
-    def _happened(self, kind: str, text: str) -> None:
-        self._events.append({"kind": kind, "text": text})
-        logging.info("%s: %s", kind, text)
+    def _happened(self, kind: EventKind, text: str) -> None:
+        self._events.append({"kind": kind.name, "text": text})
+        logging.info("%s: %s", kind.name, text)
 
     # --------------------------------------------------------------------------------------------- checkpoints
 
@@ -277,3 +279,18 @@ class SyncSwitchTrainer(Trainer):
         arrays = ([array.asnumpy() for array in part] for part in (model, velocity))
         self._checkpoint.save(Saved(*arrays, list(board.saved), board.saved_batches))
         self._saved_steps = sum(board.saved) // self.job.num_workers
+
+
+def build(site: Site) -> SyncSwitchTrainer:
+    """From the flags."""
+    config = site.config
+    settings = Settings(
+        order=config.switch_order,
+        steps=config.train_steps,
+        ckpt_steps=config.ckpt_steps,
+        step_size=config.learning_rate,
+        momentum=config.momentum,
+        policy=config.straggler_policy,
+    )
+    checkpoint = CheckpointFile.of_job(config, site.job.num_workers)
+    return SyncSwitchTrainer(site.job, site.store, settings, site.state_server, checkpoint, bool(config.resume))

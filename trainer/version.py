@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # What a role of a job runs: not what else lies in the root, such as a script of the user's on one host.
 _PROGRAM = (
-    *("main.py", "config.py", "flag_types.py", "flag_use.py", "utils.py"),
+    *("main.py", "algorithms.py", "config.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
 )
 _GIT_S = 5.0

@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from algorithms import RELEASE
 from trainer.base import Job, Trainer
 from trainer.engine import mx
 from trainer.parameters import wait_for
+from trainer.site import Site
 from trainer.smoothing import Smoothed
 from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from trainer.whole_models import Keys, ModelKeeper, ModelLink
-from utils import GLOBAL_AGGREGATE, RELEASE
+from utils import GLOBAL_AGGREGATE
 
 UPLOADED, PUBLISH = 1, 2  # commands; UPLOADED also says whether the worker wants all to stop
 
@@ -214,7 +216,7 @@ class WBSPTrainer(Trainer):
         pairs = zip(uploaded.model, self.parameters.model(), self._base, strict=True)
         self.parameters.replace([release + (own - before) for release, own, before in pairs])
         self._released = self._base = uploaded.model
-        self._events.append({"kind": RELEASE, "text": f"release {self._board.release}"})
+        self._events.append({"kind": RELEASE.name, "text": f"release {self._board.release}"})
 
     # -------------------------------------------------------------------------- of the thread that communicates
 
@@ -237,12 +239,9 @@ class WBSPTrainer(Trainer):
         begin = time.monotonic()
         model, board = self._pull(update, board)
         self._pull_s = time.monotonic() - begin
-        self._steps_since = 0
-        while self._pulled_release < board.release:  # where several came: rounds go up by one on the state server
-            self._pulled_release += 1
-            is_here = self._pulled_release == board.release
-            accuracy = self._accuracy_to_tell if is_here else None
-            self._state.report(self._pulled_release + 1, step_s, transmission_s, accuracy)
+        # Several releases may have come since the last pull; the state server lets WBSP's rounds skip.
+        self._pulled_release, self._steps_since = board.release, 0
+        self._state.report(self._pulled_release + 1, step_s, transmission_s, self._accuracy_to_tell)
         self._accuracy_to_tell = None
         return Uploaded(model, board, self._link.take_traffic())
 
@@ -255,3 +254,9 @@ class WBSPTrainer(Trainer):
             if after.release == board.release:
                 return model, after
             board = after
+
+
+def build(site: Site) -> WBSPTrainer:
+    """From the flags."""
+    overlap = bool(site.config.wbsp_overlap)
+    return WBSPTrainer(site.job, site.store, site.config.local_lr, site.state_server, overlap)

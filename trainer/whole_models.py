@@ -6,7 +6,7 @@ of keys of its own; when all of it has arrived, a command says so, and the serve
 one command at a time. The model that workers see changes in commands only. What they must know beside it stands on the
 board, one small array under a key of its own.
 
-All keys must lie on one server (config.ONE_SERVER): two have no common order of commands.
+All keys must lie on one server (`one_server` in algorithms.py): two have no common order of commands.
 """
 
 from __future__ import annotations

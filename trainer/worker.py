@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pkgutil
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-import metrics
 import models
-from config import AUTO, COORDINATED, YES, Config, check_job, job_setup
+from algorithms import ENTRIES
+from config import AUTO, YES, Config, check_job, job_setup
 from trainer import data, roles, state_job, straggler_trace
-from trainer.base import DeviceFeed, Evaluator, Job
+from trainer.base import DeviceFeed, Evaluator, Job, Trainer
+from trainer.checkpoint import CheckpointFile
 from trainer.cluster import Cluster
 from trainer.data import sha256
 from trainer.engine import check_kvstore, device_context, has_kvstore, mx
 from trainer.evaluating import Candidate, evaluating_rank
-from trainer.modes import MODES, Site, checkpoint_file
 from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
 from trainer.setups import DATA
+from trainer.site import Site
 from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from utils import EXIT_OK, SetupError, setup_logging
@@ -56,7 +58,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         check_kvstore(has_kvstore())
         roles.check_address(cluster)
         check_job(config, cluster.num_servers, cluster.num_workers)
-        checkpoint = checkpoint_file(config, cluster.num_workers)
+        checkpoint = CheckpointFile.of_job(config, cluster.num_workers)
         if config.resume and checkpoint.path.exists():  # rank 0 needs it, and who that will be is not known yet
             checkpoint.check()
     place = _workplace(config, signals)
@@ -65,8 +67,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     if any(config.ckpt_steps):
         checkpoint.check_folder()
     setup = {**job_setup(config), DATA: data.content_hash(place.dataset)}
-    store_type = MODES[config.mode].store_type
-    with roles.joined(cluster, store_type, config.start_timeout, config.device, setup) as joined:
+    with roles.joined(cluster, config.algorithm.transport, config.start_timeout, config.device, setup) as joined:
         setup_logging(f"worker {joined.store.rank} {config.device}")
         return _train(config, cluster, joined, place)
 
@@ -74,7 +75,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
 def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     context = device_context(bool(config.cpu), config.gpu)
     trace = straggler_trace.read(Path(config.straggler_trace)) if config.straggler_trace else ()
-    if MODES[config.mode].store_type is None and any(entry.kind == straggler_trace.NETWORK for entry in trace):
+    if not config.algorithm.is_distributed and any(entry.kind == straggler_trace.NETWORK for entry in trace):
         raise SetupError(
             f"straggler trace {config.straggler_trace} has entries of kind {straggler_trace.NETWORK}, and mode "
             f"{config.mode} exchanges nothing: leave them out, or choose another mode"
@@ -84,7 +85,7 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     if config.batch_size > total:
         raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
     state = None
-    if config.mode in COORDINATED:
+    if config.algorithm.asks_state_server:
         state = StateClient(
             config.state_server_ip,
             config.state_server_port,
@@ -94,7 +95,7 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
             device=config.device,
             batch_size=config.batch_size,
             delay_s=config.query_delay,
-            title=metrics.MODES[config.mode_folder.name].title,
+            title=ENTRIES[config.entry].title,
             limits=state_job.limits(config),
             stop_requested=lambda: signals.requested,
         )
@@ -112,8 +113,8 @@ def _train(config: Config, cluster: Cluster | None, joined: roles.Joined | None,
     ]
     indices = parts[rank]
     job = _job(config, place, indices, rank, num_workers, joined)
-    site = Site(config, job, cluster, store, place.state)
-    trainer = MODES[config.mode].build(site)
+    build = pkgutil.resolve_name(config.algorithm.trainer)
+    trainer: Trainer = build(Site(config, job, cluster, store, place.state))
     parameter_bytes = trainer.parameters.num_bytes()
     logging.info(
         "%s, %s, %d bytes of parameters, rank %d of %d, %d samples",
@@ -173,7 +174,7 @@ def _job(
         is_evaluator=lambda step_s: _is_evaluator(config, rank, step_s, joined),
         saver=ModelSaver(place.folder.path, network, _about(config, image_shape, place.folder.commit)),
         logs_lines=config.logs_lines,
-        tell_every_s=TELL_EVERY_S if config.mode == "local" else 0.0,
+        tell_every_s=0.0 if config.algorithm.is_distributed else TELL_EVERY_S,
         places=tuple(f"{member['device']} on host {member['host']}" for member in members),
     )
 

@@ -28,7 +28,6 @@ class ServerConfig(AppConfig):
         disable_created_metrics()  # a line more for each counter, and all say when this process began
         self.registry = CollectorRegistry()
         self.kept_answers = KeptAnswers(time.monotonic)
-        self.published_answers = KeptAnswers(time.monotonic, least_age=0.0)  # a program may look what its POST did
         self.traffic = Traffic(self.registry)
         self.refusals = Refusals(time.monotonic)
         self.router = Router(Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS)), clock=time.monotonic)

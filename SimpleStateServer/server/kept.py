@@ -8,7 +8,6 @@ from dataclasses import dataclass
 MAX_KEYS = 256
 LEAST_AGE_S = 0.5
 SHARE = 1 / 20  # of the time may be spent on making
-CHEAP_S = 0.002  # what takes less is not kept where an answer may have no age at all
 
 
 @dataclass(slots=True)
@@ -25,12 +24,10 @@ class KeptAnswers:
 
     Args:
         clock: seconds, monotonic.
-        least_age: seconds for which an answer is kept, however little it cost.
     """
 
-    def __init__(self, clock: Callable[[], float], least_age: float = LEAST_AGE_S) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._least_age = least_age
         self._kept: dict[Hashable, _Kept] = {}
         self._idle_until = 0.0  # nothing that is known is made again before
 
@@ -43,11 +40,8 @@ class KeptAnswers:
         value = make()
         end = self._clock()
         took = end - begin
-        if not self._least_age and took < CHEAP_S:
-            self._kept.pop(key, None)
-            return value
         if len(self._kept) >= MAX_KEYS and key not in self._kept:
             del self._kept[min(self._kept, key=lambda each: self._kept[each].made)]
-        self._kept[key] = _Kept(value, end, end + max(self._least_age, took / SHARE))
+        self._kept[key] = _Kept(value, end, end + max(LEAST_AGE_S, took / SHARE))
         self._idle_until = max(self._idle_until, begin) + took / SHARE
         return value

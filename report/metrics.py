@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-import utils
+from algorithms import ENTRIES, EVENTS, OWNERS, Entry, folder_name
 
 Value = TypeVar("Value")
 Warn = Callable[[str], None]
@@ -23,44 +23,21 @@ IID = "i.i.d."
 NON_IID = "non-i.i.d."
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """A synchronisation algorithm: its names, and one look in every figure, also in black and white."""
-
-    name: str  # as main.py and the log tree call it
-    stem: str  # of its summary's file name
-    title: str  # as the papers call it
-    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones: colour-blind readers can tell them apart
-    line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
-    marker: str
-    hatch: str
-
-
-ESYNC = Algorithm("esync", "ESync", "ESync", "#0072B2", "-", "o", "")
-SSGD = Algorithm("sync", "Sync", "SSGD", "#D55E00", "--", "s", "//")
-ASGD = Algorithm("async", "Async", "ASGD", "#009E73", "-.", "^", "..")
-DC_ASGD = Algorithm("dcasgd", "DCASGD", "DC-ASGD", "#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx")
-SSP = Algorithm("ssp", "SSP", "SSP", "#E69F00", (0, (6, 2)), "v", "\\\\")
-LOCAL_SGD = Algorithm("local-sgd", "LocalSGD", "Local SGD", "#56B4E9", (0, (2, 1)), "P", "++")
-WBSP = Algorithm("wbsp", "WBSP", "WBSP", "#882255", (0, (9, 2, 3, 2)), "<", "--")
-WBSP_PCC = Algorithm("wbsp-pcc", "WBSP-PCC", "WBSP with overlap", "#666633", (0, (4, 1, 4, 1, 1, 1)), ">", "||")
-SYNC_SWITCH = Algorithm("sync-switch", "SyncSwitch", "Sync-Switch", "#332288", (0, (12, 2)), "X", "oo")
-STANDALONE = Algorithm("local", "Local", "Standalone", "#000000", ":", "", "")
-
-DISTRIBUTED = (ESYNC, SSGD, ASGD, DC_ASGD, SSP, LOCAL_SGD, WBSP, WBSP_PCC, SYNC_SWITCH)
+SSGD, STANDALONE = ENTRIES["sync"], ENTRIES["local"]
+DISTRIBUTED = tuple(entry for name, entry in ENTRIES.items() if OWNERS[name].is_distributed)
 
 
 @dataclass(frozen=True)
 class Mode:
     """An algorithm on one way to split the data: a folder of the log tree, a JSON file, a row, a curve."""
 
-    algorithm: Algorithm
+    algorithm: Entry
     split: str  # IID or NON_IID
 
     @property
     def name(self) -> str:
         """Its folder in the log tree, which is also the value of -m."""
-        return utils.mode_name(self.algorithm.name, split_by_class=self.split == NON_IID)
+        return folder_name(self.algorithm.name, split_by_class=self.split == NON_IID)
 
     @property
     def file_name(self) -> str:
@@ -88,15 +65,12 @@ def distributed(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
 
 # -------------------------------------------------------------------------------------------------- events
 
-# What a round log's optional "events" can tell: WBSP released a global model; Sync-Switch went from BSP to ASP or back;
-# one of its straggler policies acted (two kinds); the job went on from a checkpoint.
-
 
 class Event(NamedTuple):
     """Something that happened in a run, at the end of the round that logged it."""
 
     elapsed_s: float
-    kind: str  # of utils.EVENT_KINDS
+    kind: str  # of algorithms.EVENTS
     text: str
 
     @classmethod
@@ -109,8 +83,8 @@ class Event(NamedTuple):
         if not isinstance(value, (list, tuple)) or len(value) != 3 or not is_quantity(value[0]):
             raise ValueError(f"event {reprlib.repr(value)} is not [seconds, kind, text]")
         elapsed_s, kind, text = value
-        if kind not in utils.EVENT_KINDS:
-            kinds = ", ".join(utils.EVENT_KINDS)
+        if kind not in list(EVENTS):  # it may be anything
+            kinds = ", ".join(EVENTS)
             raise ValueError(f"an event's kind is {reprlib.repr(kind)}, but should be one of {kinds}")
         if not isinstance(text, str):
             raise ValueError(f"the text of a {kind} event is {reprlib.repr(text)}, but should be a string")

@@ -1,0 +1,67 @@
+"""What a worker keeps of its job for the state server, and the thread that tells it beside the training."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.background import Background
+from trainer.progress import Curve, Point, Progress, Total
+
+SOON_S = 5.0
+
+
+def test_the_total_of_a_job_that_goes_on_counts_its_logs():
+    rounds = [
+        {"num_iters": 1, "num_samples": 64, "total_time": 1.0, "time": {"0": {"get_batch": 0.1, "evaluation": 9.0}}},
+        {"num_iters": 2, "num_samples": 32, "total_time": 2.0, "time": {"0": {"forward and backward": 0.5}}},
+    ]
+    rounds[1]["accuracy"] = 0.5
+    made = Progress()
+    made.go_on(rounds, evaluates=True)
+    assert made.total == Total(2, 96, 0.6)
+    made.begin(lambda: 0.0, evaluates=True)
+    assert made.curve.points() == [(2, 2.0, 0.5)]
+
+
+@given(st.lists(st.floats(0, 1), max_size=300), st.integers(4, 40))
+def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best(accuracies, limit):
+    curve = Curve(limit)
+    all_points = [Point(round_, float(round_), accuracy) for round_, accuracy in enumerate(accuracies, start=2)]
+    for point in all_points:
+        curve.add(point)
+    points = curve.points()
+    assert len(points) <= limit
+    assert points == sorted(points)
+    assert set(points) <= set(all_points)
+    if not accuracies:
+        return
+    best = max(accuracies)
+    assert points[-1] == all_points[-1]
+    assert all_points[accuracies.index(best)] in points
+    rounds = [point.round for point in curve._kept]
+    assert rounds == list(range(2, 2 + len(accuracies), curve._stride))
+    if curve._stride > 1:
+        assert len(rounds) > (limit - 2) // 2
+
+
+def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait():
+    done, go_on, begun = [], threading.Event(), threading.Event()
+
+    def first():
+        begun.set()
+        go_on.wait(SOON_S)
+
+    background = Background("test")
+    background.do(first)
+    begun.wait(SOON_S)
+    for number in range(5):
+        background.do(lambda number=number: done.append(number))
+    go_on.set()
+    background.wait_until_idle(SOON_S)
+    assert done == [4]
+    background.do(lambda: done.append(5))
+    background.wait_until_idle(SOON_S)
+    assert done == [4, 5]
