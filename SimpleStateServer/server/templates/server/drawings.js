@@ -86,7 +86,7 @@ function showLegend(entries) {
 
 /* `points` are [seconds since the job began, value]; `dots` are such points with a text; `level` is a dashed line. */
 function drawCurve(svg, points, { low, high, format, none, dots = [], level = null }) {
-  const height = 170, left = 52, axis = 20, top = 14, right = 8;
+  const height = 170, left = 52, axis = 20, top = 26, right = 8;
   const width = canvas(svg, height);
   if (points.length === 0) {
     svg.replaceChildren(shape("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, none));
@@ -114,9 +114,9 @@ function drawCurve(svg, points, { low, high, format, none, dots = [], level = nu
   shapes.push(shape("polyline", { class: "curve", points: points.map(([at, value]) => `${x(at)},${y(value)}`).join(" ") }));
   for (const [at, value, text, name] of dots) {
     shapes.push(shape("circle", { class: name, cx: x(at), cy: y(value), r: 4 }));
-    const atEnd = x(at) > width - 60, above = y(value) > top + 22;
+    const atEnd = x(at) > width - 60;
     shapes.push(shape("text", {
-      class: "label", x: x(at) + (atEnd ? 4 : 0), y: y(value) + (above ? -8 : 16), "text-anchor": atEnd ? "end" : "middle",
+      class: "label", x: x(at) + (atEnd ? 4 : 0), y: y(value) - 9, "text-anchor": atEnd ? "end" : "middle",
     }, text));
   }
   svg.replaceChildren(...shapes);
