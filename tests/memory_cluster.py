@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from prometheus_client import CollectorRegistry
+from state_server_process import SERVER_FOLDER
+
+sys.path.insert(0, str(SERVER_FOLDER))
+from server.handlers import Handlers
+from server.receiver import Receiver
+from server.refusals import Refusals
+from server.router import Router
+from server.traffic import Traffic
 
 from algorithms import TransportKind
 from trainer.base import DeviceFeed, Job, Trainer
 from trainer.clock import VirtualClock, run_all
 from trainer.data import Samples
 from trainer.engine import mx
+from trainer.state_client import StateClient
 from trainer.stop import Limits
 from trainer.transport.memory import MemoryServer, MemoryTransport
 from trainer.transport.network import Link
@@ -68,11 +81,50 @@ class Trained:
 
     clock: VirtualClock
     trainers: list[Trainer]
-    reasons: list[str]
+    ended_s: dict[int, float]  # by rank, when each had done all its rounds
 
     def weights(self, rank: int = 0) -> np.ndarray:
         """Of the last layer (2, 4), as this worker has them."""
         return self.trainers[rank].parameters.weights[-1].asnumpy()
+
+
+class MemoryLink:
+    """A way to a state server in this process: its receiver, without HTTP, a round trip in virtual time away."""
+
+    def __init__(self, receiver: Receiver, clock: VirtualClock, round_trip_s: float) -> None:
+        self._receiver = receiver
+        self._clock = clock
+        self.round_trip_s = round_trip_s
+
+    def get(self, path: str) -> Any:
+        raise NotImplementedError
+
+    def post(self, path: str, value: dict[str, Any], timeouts: object) -> Any:
+        self._clock.sleep(self.round_trip_s / 2)
+        body, headers = json.dumps(value).encode(), {"content-type": "application/json"}
+        answer = self._receiver.post(path, headers, body, "memory")
+        self._clock.sleep(self.round_trip_s / 2)
+        text = answer.body.decode()
+        ok = answer.status == 200
+        return SimpleNamespace(ok=ok, status_code=answer.status, text=text, json=lambda: json.loads(text))
+
+
+class StateServer:
+    """A state server in this process, on a worker's virtual clock."""
+
+    def __init__(self, policy: str, round_trip_s: float = 0.0) -> None:
+        self._policy = policy
+        self._round_trip_s = round_trip_s
+        self.handlers = Handlers()
+        self._receiver: Receiver | None = None
+
+    def client(self, clock: Any) -> StateClient:
+        """A worker's client."""
+        if self._receiver is None:
+            router = Router(self.handlers, clock.now)
+            self._receiver = Receiver(router, Traffic(CollectorRegistry()), "", "journal", Refusals(clock.now))
+        link = MemoryLink(self._receiver, clock, self._round_trip_s)
+        return StateClient("memory", "0", self._policy, 0.5, batch_size=1, link=link)
 
 
 def train(
@@ -91,13 +143,18 @@ def train(
     clock = VirtualClock()
     server = MemoryServer(clock, kind, [worker.link for worker in workers], server_bytes_per_s)
     trainers: list[Trainer] = []
-    reasons: list[str] = []
+    ended_s: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
 
         def work(rank: int) -> Callable[[], None]:
             path = Path(folder) / str(rank)
             path.mkdir()
-            return lambda: reasons.append(trainers[rank].run(lambda: path))
+
+            def run() -> None:
+                trainers[rank].run(lambda: path)
+                ended_s[rank] = clock.now()
+
+            return run
 
         for rank, worker in enumerate(workers):
             job = Job(
@@ -118,7 +175,7 @@ def train(
             )
             trainers.append(build(job, MemoryTransport(server, rank)))
         run_all(clock, [work(rank) for rank in range(len(workers))])
-    return Trained(clock, trainers, reasons)
+    return Trained(clock, trainers, ended_s)
 
 
 class _PutBack(Iterator[Samples]):

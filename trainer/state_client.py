@@ -18,7 +18,7 @@ import requests
 
 from trainer.background import Background
 from trainer.progress import ENDED, EVALUATING, Progress
-from trainer.state_link import BRIEF, PATIENT, StateLink, Timeouts, json_object, reason_of
+from trainer.state_link import BRIEF, PATIENT, Link, Reply, StateLink, Timeouts, json_object, reason_of
 from utils import JobError, PeerLost, SetupError
 
 FIRST_PAUSE_S = 0.05
@@ -85,6 +85,7 @@ class StateClient:
         title: str = "",
         limits: Mapping[str, float] | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
+        link: Link | None = None,
     ) -> None:
         """
         Args:
@@ -98,6 +99,7 @@ class StateClient:
             title: what the status page calls the algorithm; as the policy says where empty.
             limits: when the job will end, for the status page: rounds, seconds, accuracy; those that there are.
             stop_requested: a signal came. Who is to stop waits no longer for a server that does not answer.
+            link: another way to the server than HTTP.
         """
         self.address = f"http://{host}:{port}"
         self._rule: dict[str, Any] = {"policy": policy, "epsilon": epsilon_s}
@@ -107,7 +109,7 @@ class StateClient:
         self._patience_s = patience_s
         self._stop_requested = stop_requested
         self._leaves = threading.Event()
-        self._link = StateLink(host, port, delay_s)
+        self._link: Link = link or StateLink(host, port, delay_s)
         self._notices = Background("notices")
         self._job = ""
         self._num_workers = 0
@@ -148,7 +150,7 @@ class StateClient:
             "with scripts/state_server.sh, or name its address with -ip and -port"
         )
 
-    def _is_published(self, not_found: requests.Response) -> bool:
+    def _is_published(self, not_found: Reply) -> bool:
         """Whether the server that answers so knows the published paths, or has the published state."""
         if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists what there is
             return True

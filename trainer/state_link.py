@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import requests
 
@@ -23,6 +23,39 @@ class Timeouts(NamedTuple):
 
 PATIENT = Timeouts(3.0, 10.0)
 BRIEF = Timeouts(1.0, 1.0)  # for what is not worth a wait
+
+
+class Reply(Protocol):
+    """An HTTP answer, or what is like one."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether its status is below 400."""
+
+    @property
+    def status_code(self) -> int:
+        """Of HTTP."""
+
+    @property
+    def text(self) -> str:
+        """The body."""
+
+    def json(self) -> Any:
+        """The body's value; raises ValueError where it has none."""
+
+
+class Link(Protocol):
+    """A way to a state server."""
+
+    @property
+    def round_trip_s(self) -> float:
+        """Median of the last round trips; 0 before the first."""
+
+    def get(self, path: str) -> Reply:
+        """One GET; raises requests.RequestException where there is no answer."""
+
+    def post(self, path: str, value: dict[str, Any], timeouts: Timeouts) -> Reply:
+        """One POST of JSON; raises requests.RequestException where there is no answer."""
 
 
 class StateLink:
@@ -71,7 +104,7 @@ class StateLink:
         return session
 
 
-def json_object(answer: requests.Response) -> dict[str, Any]:
+def json_object(answer: Reply) -> dict[str, Any]:
     """The JSON object of an answer; empty if it is something else."""
     try:
         value = answer.json()
