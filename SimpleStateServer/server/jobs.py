@@ -169,6 +169,6 @@ class Jobs:
                     return forgotten
         raise Conflict(
             "too-many-jobs",
-            f"{jobs} jobs with {rows} workers are at work; this server takes {self._max_jobs} jobs (ESYNC_MAX_JOBS) and "
+            f"{jobs} jobs with {rows} workers are at work; this server takes {self._max_jobs} (ESYNC_MAX_JOBS) and "
             f"{self._max_rows} workers: wait until one ends, or start another server",
         )
