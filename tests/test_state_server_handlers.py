@@ -480,6 +480,14 @@ def test_what_a_restart_has_lost_comes_back_from_the_workers() -> None:
     assert snapshot.best is not None and snapshot.best.accuracy == 0.8
 
 
+def test_before_the_first_evaluation_a_restart_loses_no_accuracy() -> None:
+    handlers = job_of(2, resumed=True)
+    handlers.report(report(1, 57, elapsed=100.0), now=5.0)
+    assert shown(handlers, 6.0).history_lost
+    handlers.report(report(0, 57, elapsed=100.0, accuracies=()), now=7.0)
+    assert not shown(handlers, 7.0).history_lost
+
+
 def test_a_question_that_is_the_first_of_its_round_comes_after_a_step_of_it() -> None:
     handlers = job_of(1)
     handlers.report(report(0, 1), now=0.0)

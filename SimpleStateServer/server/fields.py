@@ -114,11 +114,14 @@ class Fields:
             return default
         raise self.wrong(field, value, "a JSON object")
 
-    def rows(self, field: str, longest: int, minima: Sequence[float], maxima: Sequence[float]) -> tuple[Any, ...]:
-        """A list of at most `longest` lists of numbers, each in its range; the first number of each is whole."""
+    def rows(
+        self, field: str, longest: int, minima: Sequence[float], maxima: Sequence[float]
+    ) -> tuple[Any, ...] | None:
+        """A list of at most `longest` lists of numbers, each in its range; the first number of each is whole. None
+        where it is missing."""
         value = self._value(field)
         if value is None:
-            return ()
+            return None
         allowed = f"at most {longest} lists of {len(minima)} numbers from {list(minima)} to {list(maxima)}"
         if not isinstance(value, list) or len(value) > longest:
             raise self.wrong(field, value, allowed)

@@ -165,11 +165,11 @@ class Report(WorkerMessage):
     Attributes:
         doing: what it does now.
         accuracies: (round, seconds since the job began, test accuracy) of all that it has measured, for a server that
-            was restarted; empty otherwise.
+            was restarted; None from who does not evaluate.
     """
 
     doing: Doing = Doing.TRAINING
-    accuracies: tuple[tuple[int, float, float], ...] = ()
+    accuracies: tuple[tuple[int, float, float], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
