@@ -29,7 +29,7 @@ from server.messages import (
 from server.policies import POLICIES
 from server.router import Router
 from server.snapshot import Snapshot
-from server.state import HISTORY_ROUNDS
+from server.state import HISTORY_ROUNDS, Row, Table
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 
@@ -480,10 +480,12 @@ def test_what_a_restart_has_lost_comes_back_from_the_workers() -> None:
     assert snapshot.best is not None and snapshot.best.accuracy == 0.8
 
 
-def test_a_job_without_an_evaluation_has_lost_none_by_a_restart() -> None:
-    handlers = job_of(1, resumed=True)
-    handlers.report(report(0, 57, elapsed=100.0, accuracies=()), now=5.0)
-    assert not shown(handlers, 6.0).history_lost
+def test_before_the_first_evaluation_a_restart_loses_no_accuracy() -> None:
+    handlers = job_of(2, resumed=True)
+    handlers.report(report(1, 57, elapsed=100.0), now=5.0)
+    assert shown(handlers, 6.0).history_lost
+    handlers.report(report(0, 57, elapsed=100.0, accuracies=()), now=7.0)
+    assert not shown(handlers, 7.0).history_lost
 
 
 def test_a_question_that_is_the_first_of_its_round_comes_after_a_step_of_it() -> None:
@@ -528,3 +530,34 @@ def test_a_snapshot_holds_every_message_before_it() -> None:
     assert snapshot is not None
     assert snapshot.round == 2
     assert router.overview().counts == {"RESET": 1, "QUERY": 1, "SYNC": 1}
+
+
+def test_a_job_of_many_workers_begins_without_making_them() -> None:
+    asked: list[Row] = []
+
+    def delay(row: Row) -> float:
+        asked.append(row)
+        return 1.0
+
+    one, other = Table(1000, delay), Table(500, delay, counted=True)
+    assert all(mine is others for mine, others in zip(one.rows, other.rows, strict=False))
+    assert len(asked) == 2  # not of each worker: whoever begins job after job would keep the loop busy
+    one.put(one.rows[3]._replace(round=2, heard=1.0))
+    assert (other.rows[3].round, Table(1000, delay).rows[3].round) == (1, 1)
+    assert (one.slowest.rank, Table(7, delay, counted=False).slowest.counted) == (0, False)
+
+
+def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
+    handlers = Handlers(Jobs(max_rows=20))
+    handlers.reset(Reset("published", "init-1", 4, "journal", 0.5, published=True), 0.0)
+    handlers.report(Report("worker-0", None, Status(0, round=1)), 0.5)
+    handlers.reset(Reset("worker-0", "a", 10, "journal", 0.5), 1.0)
+    handlers.report(Report("worker-0", "a", Status(0, round=1)), 1.0)
+    handlers.reset(Reset("worker-0", "idle", 2, "journal", 0.5), 1.0)
+    for message in (Reset("published", "init-2", 11, "journal", 0.5, published=True), Reset("w", "b", 7, "wbsp", 0.5)):
+        with pytest.raises(Conflict) as caught:
+            handlers.reset(message, 2.0)
+        assert caught.value.code == "too-many-jobs"
+    assert [job.id for job in handlers.jobs] == ["init-1", "a", "idle"]
+    assert handlers.query(Query("worker-0", None, Status(0, 1, 1, 1.0)), 3.0).job == "init-1"
+    assert handlers.jobs.published is not None and handlers.jobs.published.ended is None

@@ -135,6 +135,7 @@ def test_the_clock_stops_when_the_job_has_ended_and_when_nobody_is_heard() -> No
     end = train(job, 10)
     quiet = job.status(end + 500)
     assert (quiet["state"], quiet["elapsed_s"]) == ("quiet", end - 1)
+    assert (quiet["end"]["rounds"], quiet["end"]["left_s"]) == ([9, 10], None)  # nobody has said that it ended
     job.report(0, 10, end, doing=ENDED)
     ended = job.status(end + 500)
     assert (ended["state"], ended["elapsed_s"], ended["states"]) == ("ended", end, {"ended": 1})

@@ -158,6 +158,44 @@ def test_whoever_does_not_take_its_answers_gets_no_more_and_is_closed() -> None:
     assert len(house.asked) == 3
 
 
+def test_whoever_asks_on_and_takes_no_answers_is_not_read_any_more_and_is_closed() -> None:
+    house = House(request_s=10)
+    connection, transport = house.connect()
+    connection.data_received(post())
+    connection.pause_writing()
+    assert transport.is_paused  # or its next requests would pile up in this process's memory
+    for moment in range(1, 11):
+        house.loop.now = float(moment)
+        connection.data_received(post() * 2)  # was read already
+    house.loop.run()
+    assert len(house.asked) == 1
+    assert transport.is_paused
+    assert connection.overdue(11.0) != ""  # since it took something last, whatever else it says
+
+
+def test_whoever_takes_its_answers_again_is_read_again() -> None:
+    house = House()
+    connection, transport = house.connect()
+    connection.data_received(post())
+    connection.pause_writing()
+    connection.resume_writing()
+    assert not transport.is_paused
+    connection.data_received(post() * 2)
+    house.loop.run()
+    assert len(house.asked) == 3
+    assert connection.overdue(11.0) == ""
+
+
+def test_a_connection_that_is_closed_for_another_one_has_no_turn_any_more() -> None:
+    house = House(connections_per_address=1)
+    greedy, transport = house.connect()
+    greedy.data_received(post() * 3)
+    house.connect()
+    assert transport.is_aborted
+    house.loop.run()
+    assert len(house.asked) == 1
+
+
 def test_a_connection_is_kept_unless_the_client_does_not_want_it() -> None:
     house = House()
     connection, transport = house.connect()

@@ -38,13 +38,13 @@ def ending(snapshot: Snapshot) -> dict[str, Any]:
             None where that is not known. When the target accuracy will be reached nobody can tell.
     """
     limits = snapshot.limits
-    at_work = job_state(snapshot, snapshot.now) == AT_WORK
+    state = job_state(snapshot, snapshot.now)
     seconds = elapsed(snapshot, snapshot.now)
     shares: list[float] = []
     lefts: list[float] = []
     rounds = None
     if limits.rounds is not None:
-        done = max(snapshot.round - at_work, 0)  # the running one is not done yet
+        done = max(snapshot.round - (state != ENDED), 0)  # the running one is not done yet
         rounds = [min(done, limits.rounds), limits.rounds]
         shares.append(done / limits.rounds)
         pace = rounds_per_s(snapshot.marks, snapshot.now)
@@ -58,5 +58,5 @@ def ending(snapshot: Snapshot) -> dict[str, Any]:
         "seconds": None if limits.seconds is None else [round(min(seconds, limits.seconds), 1), limits.seconds],
         "accuracy": limits.accuracy,
         "share": round(min(max(shares), 1.0), 4) if shares else None,
-        "left_s": round(max(min(lefts), 0.0), 1) if lefts and at_work else None,
+        "left_s": round(max(min(lefts), 0.0), 1) if lefts and state == AT_WORK else None,
     }

@@ -117,7 +117,8 @@ class Fields:
     def rows(
         self, field: str, longest: int, minima: Sequence[float], maxima: Sequence[float]
     ) -> tuple[Any, ...] | None:
-        """A list of at most `longest` lists of numbers, each in its range; the first number of each is whole."""
+        """A list of at most `longest` lists of numbers, each in its range; the first number of each is whole. None
+        where it is missing."""
         value = self._value(field)
         if value is None:
             return None

@@ -74,7 +74,7 @@ class Handlers:
             evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(job, row, message))
-        if message.accuracies is not None:
+        if message.accuracies is not None:  # perhaps none: who evaluates has not done so yet
             began = now - (message.elapsed if message.elapsed is not None else now - job.began)
             job.curve.merge([Point(round, began + elapsed, share) for round, elapsed, share in message.accuracies])
             job.history_lost = False

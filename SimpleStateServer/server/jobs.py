@@ -113,9 +113,15 @@ class Jobs:
         Raises:
             Conflict: there is no room for it beside the jobs that are at work.
         """
-        if settings.published and self.published is not None:
-            self.published.end(now, f"{settings.job} takes its place by POST /init/")
-        self._make_room(settings.num_workers, now)
+        replaced = self.published if settings.published else None
+        forgotten = self._to_forget(settings.num_workers, replaced, now)
+        if replaced is not None:
+            replaced.end(now, f"{settings.job} takes its place by POST /init/")
+        for job in forgotten:
+            log.info("job %s is forgotten, to make room", job.id)
+            del self._by_id[job.id]
+            if job is self.published:
+                self.published = None
         policy = POLICIES[settings.policy]
         table = Table(settings.num_workers, policy.delay, settings.epsilon, started=now, counted=not settings.resumed)
         self._number += 1
@@ -135,23 +141,34 @@ class Jobs:
         )
         return job
 
-    def _make_room(self, num_workers: int, now: float) -> None:
-        rows = sum(len(job.table.rows) for job in self)
-        while self._by_id and (len(self._by_id) >= self._max_jobs or rows + num_workers > self._max_rows):
-            job = self._forgettable(now)
-            if job is None:
-                raise Conflict(
-                    "too-many-jobs",
-                    f"{len(self._by_id)} jobs with {rows} workers are at work; this server takes {self._max_jobs} jobs "
-                    f"(--max-jobs) and {self._max_rows} workers: wait until one ends, or start another server",
-                )
-            log.info("job %s is forgotten, to make room", job.id)
-            rows -= len(job.table.rows)
-            del self._by_id[job.id]
-            if job is self.published:
-                self.published = None
+    def _to_forget(self, num_workers: int, replaced: Job | None, now: float) -> list[Job]:
+        """The jobs that make room for another one: those first that have ended, then those that nobody works on, since
+        their workers can begin them again.
 
-    def _forgettable(self, now: float) -> Job | None:
-        """The oldest that has ended; else the oldest that nobody works on: its workers can begin it again."""
-        ended = min((job for job in self if job.ended is not None), key=lambda job: job.ended or 0.0, default=None)
-        return ended or next((job for job in self if not job.is_at_work(now)), None)
+        Args:
+            num_workers: of the new job.
+            replaced: the job whose place it takes; it counts as one that ends now.
+
+        Raises:
+            Conflict: all of them are not enough.
+        """
+        jobs, rows = len(self._by_id), sum(len(job.table.rows) for job in self)
+        if jobs < self._max_jobs and rows + num_workers <= self._max_rows:
+            return []
+
+        def order(job: Job) -> tuple[bool, float]:
+            ended = now if job is replaced else job.ended
+            return ended is None, 0.0 if ended is None else ended  # the oldest of each kind first
+
+        forgotten = []
+        for job in sorted(self, key=order):
+            if job is replaced or not job.is_at_work(now):
+                forgotten.append(job)
+                jobs, rows = jobs - 1, rows - len(job.table.rows)
+                if jobs < self._max_jobs and rows + num_workers <= self._max_rows:
+                    return forgotten
+        raise Conflict(
+            "too-many-jobs",
+            f"{jobs} jobs with {rows} workers are at work; this server takes {self._max_jobs} (ESYNC_MAX_JOBS) and "
+            f"{self._max_rows} workers: wait until one ends, or start another server",
+        )

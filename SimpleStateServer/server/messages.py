@@ -165,7 +165,7 @@ class Report(WorkerMessage):
     Attributes:
         doing: what it does now.
         accuracies: (round, seconds since the job began, test accuracy) of all that it has measured, for a server that
-            was restarted; None otherwise.
+            was restarted; None from who does not evaluate.
     """
 
     doing: Doing = Doing.TRAINING

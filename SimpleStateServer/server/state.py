@@ -201,6 +201,17 @@ class Row(NamedTuple):
         return self._replace(action=action, last_action=action, reason=reason, synced=synced)
 
 
+_NEW: dict[bool, list[Row]] = {True: [], False: []}  # workers that were not heard yet, by `counted`
+
+
+def _new_rows(num_workers: int, counted: bool) -> list[Row]:
+    """One empty row for each rank. Rows are immutable, so all jobs share these: whoever begins job after job of 100,000
+    workers would keep the loop busy with making them (0.3 s a job)."""
+    rows = _NEW[counted]
+    rows.extend(Row(rank, counted=counted) for rank in range(len(rows), num_workers))
+    return rows[:num_workers]
+
+
 class Table:
     """The rows of one job.
 
@@ -226,9 +237,9 @@ class Table:
         self.round = 1  # the latest that any worker has entered
         self.num_ended = 0  # workers that have left in order
         self.pace = Pace(started, resumed=not counted)
-        self.rows = [Row(rank, counted=counted) for rank in range(num_workers)]
+        self.rows = _new_rows(num_workers, counted)
         self._delay = delay
-        self._delays = Tournament([self._counted_delay(row) for row in self.rows])
+        self._delays = Tournament([self._counted_delay(self.rows[0])] * num_workers)  # no rank is slower than another
         self._throughputs: Throughputs | None = None
         self._looked_at = 0  # rank of the worker whose silence was looked at last
 

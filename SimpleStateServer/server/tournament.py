@@ -13,35 +13,43 @@ class Tournament:
     """
 
     def __init__(self, delays: list[float]) -> None:
+        self._delays = list(delays)
         self._size = len(delays)
-        leaves = [(delay, -rank) for rank, delay in enumerate(delays)]
-        # Node i plays its children 2i and 2i+1 against each other; the leaves are the last `size` nodes.
-        self._nodes = [*leaves, *leaves]
+        # Node i is the winner of its children 2i and 2i+1; the leaves are the last `size` nodes. Nodes are ranks, not
+        # objects: of 100,000 of those the garbage collector would make more than of the matches.
+        self._nodes = nodes = [*[0] * self._size, *range(self._size)]
+        if min(delays) == max(delays):  # as in each new job, of which one may have 100,000 workers
+            for node in range(self._size - 1, 0, -1):
+                one, other = nodes[2 * node], nodes[2 * node + 1]
+                nodes[node] = one if one < other else other
+            return
         for node in range(self._size - 1, 0, -1):
             self._play(node)
 
     def _play(self, node: int) -> None:
-        self._nodes[node] = max(self._nodes[2 * node], self._nodes[2 * node + 1])
+        one, other = self._nodes[2 * node], self._nodes[2 * node + 1]
+        delay, others = self._delays[one], self._delays[other]
+        self._nodes[node] = one if delay > others or (delay == others and one < other) else other
 
     def change(self, rank: int, delay: float) -> None:
         """From now on the worker with this rank has this delay."""
-        node = self._size + rank
-        if self._nodes[node][0] == delay:
+        if self._delays[rank] == delay:
             return
-        self._nodes[node] = (delay, -rank)
+        self._delays[rank] = delay
+        node = self._size + rank
         while (node := node // 2) > 0:
             self._play(node)
 
     @property
     def slowest(self) -> int:
         """The slowest worker's rank."""
-        return -self._nodes[1][1]
+        return self._nodes[1]
 
     def delay(self, rank: int) -> float:
         """That of the worker with this rank."""
-        return self._nodes[self._size + rank][0]
+        return self._delays[rank]
 
     @property
     def delays(self) -> list[float]:
         """All of them, by rank. O(N)."""
-        return [delay for delay, _ in self._nodes[self._size :]]
+        return list(self._delays)

@@ -35,8 +35,8 @@ def serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) ->
     Args:
         ready: called when connections are taken.
     """
-    # All that is loaded by now stays. And what a job keeps has no cycles: to look through it for some, as Python does by
-    # itself now and then, would stop the loop for more than a second at 100,000 workers.
+    # All that is loaded by now stays. And what a job keeps has no cycles: to look through it for some, as Python does
+    # now and then, would stop the loop for more than a second at 100,000 workers.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     uvloop.run(_serve(listener, limits, ready))

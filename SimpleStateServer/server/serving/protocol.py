@@ -61,8 +61,8 @@ class Connection(asyncio.Protocol):
         self._refusal: Answer | None = None
         self._lingering = 0
         self._can_write = True
-        # Since when a request is on its way, or an answer is not taken; None while neither is.
-        self._due_since: float | None = None
+        self._due_since: float | None = None  # since when a request is on its way; None while none is
+        self._untaken_since: float | None = None  # likewise, answers that the client does not take
         self._silent_since = 0.0
 
     # ----------------------------------------------------------------------------------- of the transport
@@ -105,17 +105,21 @@ class Connection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """The client does not take its answers: nothing more is answered until it does."""
+        """The client does not take its answers: nothing more is answered until it does, and nothing more read, or what
+        it goes on to ask would pile up here."""
         self._can_write = False
-        self._due_since = self._due_since or self._loop.time()
+        self._untaken_since = self._loop.time()
+        if self._transport is not None:
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It has taken them."""
         self._can_write = True
+        self._untaken_since = None
         if self._waiting:
             self._next()
-        else:
-            self._due_since = None
+        elif self._transport is not None:
+            self._transport.resume_reading()
 
     # -------------------------------------------------------------------------------------- of the parser
 
@@ -187,7 +191,7 @@ class Connection(asyncio.Protocol):
         elif self._waiting:
             self._transport.pause_reading()
             self._loop.call_soon(self._next)
-        else:
+        elif self._can_write:
             self._transport.resume_reading()
 
     def _head_too_large(self) -> None:
@@ -217,15 +221,18 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Ends the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        """Ends the connection at once; a turn that it waits for finds nothing to do."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
     def overdue(self, now: float) -> str:
         """Why this connection has to be closed, in a few words; empty if it may stay."""
         limits = self._service.limits
         if self._refusal is not None:
             return "refused" if now - (self._due_since or 0.0) > 1.0 else ""
+        if self._untaken_since is not None and now - self._untaken_since > limits.request_s:
+            return "answer not taken in time"
         if self._due_since is not None:
             return "request not complete in time" if now - self._due_since > limits.request_s else ""
         return "idle" if now - self._silent_since > limits.idle_s else ""
