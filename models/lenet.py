@@ -10,7 +10,7 @@ from trainer.engine import mx
 nn = mx.gluon.nn
 
 
-class LeNet5(nn.HybridSequential):
+class LeNet5(nn.HybridSequential):  # type: ignore[name-defined,misc]
     """Two convolutions and three dense layers: (N, C, H, W) images to (N, classes) scores."""
 
     def __init__(self, classes: int = 10, **kwargs: Any) -> None:

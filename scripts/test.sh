@@ -13,5 +13,5 @@ ensure_venv requirements-test.txt
 "$root/scripts/get_data.sh"
 cd "$root"
 "$venv/bin/python" -m ruff check .
-"$venv/bin/python" -m mypy # the modules that mypy.ini lists
+"$venv/bin/python" -m mypy # what pyproject.toml lists
 exec "$venv/bin/python" -m pytest "$@" # all of tests/, unless the arguments say which

@@ -35,7 +35,7 @@ from scripts import local_cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
-    *("algorithms.py", "config.py", "draw.py", "main.py", "summary.py", "utils.py", "README.md", "pytest.ini"),
+    *("algorithms.py", "config.py", "draw.py", "main.py", "summary.py", "utils.py", "README.md", "pyproject.toml"),
     *("models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
 )
 TIMEOUT_S = 180.0

@@ -54,7 +54,7 @@ class AsyncTrainer(Trainer):
             )
         own = job.rank if self._num_models > 1 else 0
         self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
-        self.exchange = self._models[own]
+        self.exchange = self._model = self._models[own]
         self._board = transport.arrays(self._num_models * keys_per_worker)
 
     def broadcast(self) -> None:
@@ -71,12 +71,12 @@ class AsyncTrainer(Trainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Pushes the gradients as they are computed, and pulls the weights that follow."""
-        self.push(self.exchange, self.parameters.gradients, GLOBAL_AGGREGATE)
+        self.push(self._model, self.parameters.gradients, GLOBAL_AGGREGATE)
         if wants_stop:
             self.post(0)
         self.before_pull()
         self.wait_for_slow_link()
-        self.exchange.pull(self.parameters.weights)
+        self._model.pull(self.parameters.weights)
         return bool(self.read_board()[0] > 0)
 
     def before_pull(self) -> None:

@@ -21,8 +21,7 @@ from trainer.queries import FORWARD_SHARE
 from trainer.saved_model import ModelSaver
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time
-from trainer.transport.protocol import SharedArrays
-from trainer.whole_models import ModelLink
+from trainer.transport.protocol import Counted, SharedArrays
 from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
 
 
@@ -111,7 +110,7 @@ class Trainer:
         self.job = job
         self.clock = job.clock
         self.parameters = Parameters(job.network)
-        self.exchange: SharedArrays | ModelLink | None = None
+        self.exchange: Counted | None = None
         self.rounds = 0
         self.steps = 0  # local steps in this round
         self.accuracy: float | None = None  # the last that was measured

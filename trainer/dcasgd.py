@@ -14,7 +14,7 @@ from utils import die_on_error
 
 
 @mx.optimizer.register
-class PerWorkerDCASGD(mx.optimizer.Optimizer):
+class PerWorkerDCASGD(mx.optimizer.Optimizer):  # type: ignore[misc]
     """The server-side update, with the backups in the key-value store itself.
 
     Worker m pushes the gradient of array i to key `m * keys_per_worker + i` and pulls from there. The value under the

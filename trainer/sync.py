@@ -22,12 +22,12 @@ class SynchronousTrainer(Trainer):
     def __init__(self, job: Job, transport: Transport) -> None:
         super().__init__(job)
         self.transport = transport
-        self.exchange = transport.arrays()
+        self.exchange = self._shared = transport.arrays()
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        self.exchange.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1,))])
+        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1,))])
         self.parameters.set_statistics(statistics)
 
     def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
@@ -38,14 +38,14 @@ class SynchronousTrainer(Trainer):
         """
         vote = mx.nd.array([float(wants_stop)])
         everything = [*arrays, vote]
-        self.push(self.exchange, everything, stage)
+        self.push(self._shared, everything, stage)
         self.pull(everything)
         return bool(vote.asscalar())
 
     def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Waits for what was pushed, of all workers."""
         self.wait_for_slow_link()
-        self.exchange.pull(arrays)
+        self._shared.pull(arrays)
         self.transport.wait_all()
 
 

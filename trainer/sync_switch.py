@@ -277,8 +277,8 @@ class SyncSwitchTrainer(Trainer):
         model = [mx.nd.empty(array.shape) for array in self.parameters.model()]
         velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
         self._link.pull([*model, *velocity], first=self._num_sent)
-        arrays = ([array.asnumpy() for array in part] for part in (model, velocity))
-        self._checkpoint.save(Saved(*arrays, list(board.saved), board.saved_batches))
+        here, moving = ([array.asnumpy() for array in part] for part in (model, velocity))
+        self._checkpoint.save(Saved(here, moving, list(board.saved), board.saved_batches))
         self._saved_steps = sum(board.saved) // self.job.num_workers
 
 

@@ -148,9 +148,9 @@ def _job(
     config: Config, place: Workplace, indices: np.ndarray, rank: int, num_workers: int, joined: roles.Joined | None
 ) -> Job:
     context, dataset = place.context, place.dataset
-    channels, *sides = dataset.train.images.shape[1:]
+    channels, height, width = dataset.train.images.shape[1:]
     input_size = models.REGISTRY[config.network].input_size
-    image_shape = (channels, *([input_size] * 2 if input_size else sides))
+    image_shape = (channels, input_size or height, input_size or width)
     network = models.build(config.network, image_shape, context, config.seed)
     # Same initial weights everywhere, but every rank its own dropout masks and its own order of samples.
     mx.random.seed(config.seed + 1 + rank)

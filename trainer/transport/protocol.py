@@ -11,8 +11,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 
-class SharedArrays(Protocol):
-    """A list of arrays that the workers share: array i lives under key `first_key + i`. Counts what it moves."""
+class Counted(Protocol):
+    """What counts the bytes that it moves."""
+
+    def take_traffic(self) -> dict[str, int]:
+        """Bytes pushed and pulled since the last call, under their names in the round logs."""
+
+
+class SharedArrays(Counted, Protocol):
+    """A list of arrays that the workers share: array i lives under key `first_key + i`."""
 
     def define(self, arrays: Sequence[Any]) -> None:
         """Defines the keys with rank 0's values. Every rank calls it, once."""
@@ -34,9 +41,6 @@ class SharedArrays(Protocol):
 
     def wait(self, arrays: Sequence[Any]) -> None:
         """Waits until the values of these arrays are there, and for nothing else."""
-
-    def take_traffic(self) -> dict[str, int]:
-        """Bytes pushed and pulled since the last call, under their names in the round logs."""
 
 
 class Transport(Protocol):
