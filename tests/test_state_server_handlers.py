@@ -561,3 +561,14 @@ def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
     assert [job.id for job in handlers.jobs] == ["init-1", "a", "idle"]
     assert handlers.query(Query("worker-0", None, Status(0, 1, 1, 1.0)), 3.0).job == "init-1"
     assert handlers.jobs.published is not None and handlers.jobs.published.ended is None
+
+
+def test_a_job_whose_worker_speaks_after_all_have_left_goes_on() -> None:
+    handlers = job_of(2)
+    for rank in range(2):
+        handlers.report(report(rank, 1, doing=Doing.ENDED), now=1.0)
+    assert shown(handlers, 1.0).ended == 1.0
+    handlers.query(query(1, 1, 1), now=2.0)
+    assert (shown(handlers, 2.0).ended, shown(handlers, 2.0).at_work) == (None, True)
+    handlers.report(report(1, 1, doing=Doing.ENDED), now=3.0)
+    assert shown(handlers, 3.0).ended == 3.0

@@ -360,6 +360,15 @@ def test_a_wrong_variable_is_one_line_and_nothing_starts(environment: dict[str, 
     assert line.startswith(f"error: {says}")
 
 
+@pytest.mark.parametrize("address", ["a..b:0", "host.invalid:0", "127.0.0.1:65536"])
+def test_a_wrong_address_is_one_line_too(address: str) -> None:
+    finished = start("serve", address)
+    assert finished.returncode == 2
+    (line,) = finished.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert address.rpartition(":")[0] in line
+
+
 def test_djangos_own_check_finds_nothing() -> None:
     finished = start("check", "--deploy", "--fail-level", "WARNING", ESYNC_LOG_LEVEL="debug")
     assert finished.returncode == 0, finished.stderr

@@ -78,8 +78,7 @@ class Handlers:
             began = now - (message.elapsed if message.elapsed is not None else now - job.began)
             job.curve.merge([Point(round, began + elapsed, share) for round, elapsed, share in message.accuracies])
             job.history_lost = False
-        if row.doing is Doing.ENDED:
-            job.note_the_end(now)
+        job.note_who_left(now)
         return Response(message.sender, job.id, f"worker {row.rank} is in round {row.round}")
 
     def query(self, message: Query, now: float) -> Response:
@@ -107,6 +106,7 @@ class Handlers:
             row = self._decided(job, row, now)
         # Otherwise the query was repeated, or overtaken by a later one, and gets the answer that was given already.
         job.table.put(row)
+        job.note_who_left(now)
         assert row.action is not None
         self._counts[row.action.value] += 1
         return Response(message.sender, job.id, row.reason, row.action)

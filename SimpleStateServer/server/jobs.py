@@ -31,6 +31,7 @@ class Job:
         curve: test accuracies, as reported by the worker that evaluates.
         history_lost: the job is older than this server, and nobody has told the accuracies before.
         ended: when its last worker left, or another job took its place; None while it is at work.
+        is_replaced: another one took its place.
         left_alone: the moment of its last message, once all its workers are known to be overdue or to have left.
     """
 
@@ -42,6 +43,7 @@ class Job:
     curve: Curve = field(default_factory=Curve)
     history_lost: bool = False
     ended: float | None = None
+    is_replaced: bool = False
     left_alone: float | None = None
 
     @property
@@ -74,10 +76,13 @@ class Job:
             self.ended = now
             log.info("job %s has ended: %s | round %d | %.1f s", self.id, why, self.table.round, now - self.began)
 
-    def note_the_end(self, now: float) -> None:
-        """Ends the job if all its workers have left in order."""
+    def note_who_left(self, now: float) -> None:
+        """Ends the job if all its workers have left in order; one that speaks again makes it go on."""
         if self.table.num_ended == len(self.table.rows):
             self.end(now, f"all {self.table.num_ended} worker(s) have left")
+        elif self.ended is not None and not self.is_replaced:
+            self.ended = None
+            log.info("job %s goes on: a worker speaks that had left", self.id)
 
 
 class Jobs:
@@ -116,6 +121,7 @@ class Jobs:
         replaced = self.published if settings.published else None
         forgotten = self._to_forget(settings.num_workers, replaced, now)
         if replaced is not None:
+            replaced.is_replaced = True
             replaced.end(now, f"{settings.job} takes its place by POST /init/")
         for job in forgotten:
             log.info("job %s is forgotten, to make room", job.id)

@@ -95,6 +95,8 @@ def listen(address: str, port: int) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_TCP, option, value)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the connections of a server before may linger
         listener.bind(place)
+    except UnicodeError:  # of a name that no host can have
+        _fail(f"{address!r} is no address; give one of this host's, such as {DEFAULT_ADDRESS} or 0.0.0.0")
     except OSError as problem:
         _fail(f"cannot listen on {address} port {port}: {problem.strerror}; choose another with STATE_SERVER_PORT")
     return listener
