@@ -280,7 +280,7 @@ def test_a_real_server_that_was_restarted_has_the_curve_and_the_totals_again():
 # ------------------------------------------------------------------------------------------------ who refuses
 
 
-@pytest.mark.parametrize("code", ["round-ahead", "job-settings", "too-many-jobs"])
+@pytest.mark.parametrize("code", ["round-ahead", "job-settings"])
 def test_a_refusal_ends_the_worker_with_the_servers_words(recorder, code):
     recorder.answer = lambda message: refusal(code, "there are 64 jobs")
     client = recorder.client()

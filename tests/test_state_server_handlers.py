@@ -407,7 +407,28 @@ def test_the_workers_of_all_jobs_are_bounded() -> None:
     assert ids(handlers) == ["b", "c"]
 
 
+def test_jobs_of_very_many_workers_cannot_begin_as_fast_as_somebody_likes() -> None:
+    """Each takes the loop some milliseconds; the workers of a real job ask again."""
+    handlers, refused = Handlers(Jobs(rows_per_s=1000)), 0
+    for number in range(100):
+        try:
+            handlers.reset(Reset("w", f"job-{number}", 400, "journal", 0.5), now=1.0)
+        except Conflict as problem:
+            assert problem.code == "too-many-jobs"
+            refused += 1
+    assert refused == 98
+    handlers.reset(Reset("w", "later", 400, "journal", 0.5), now=2.0)
+
+
 # ------------------------------------------------------------------------------------------- what workers tell
+
+
+def test_that_a_worker_evaluates_may_be_heard_after_it_has_left_and_changes_nothing_then() -> None:
+    handlers = job_of(1)
+    handlers.report(report(0, 1), now=1.0)
+    handlers.report(report(0, 1, doing=Doing.ENDED), now=2.0)
+    handlers.report(report(0, 1, doing=Doing.EVALUATING), now=2.1)
+    assert shown(handlers, 3.0).ended == 2.0
 
 
 def test_a_round_beyond_the_next_is_refused_and_changes_nothing() -> None:

@@ -204,6 +204,15 @@ def test_a_connection_is_kept_unless_the_client_does_not_want_it() -> None:
     assert transport.is_closed
 
 
+def test_whoever_would_rather_speak_http_2_is_answered_in_http_1() -> None:
+    house = House()
+    connection, transport = house.connect()
+    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"
+    connection.data_received(f"GET /healthz HTTP/1.1\r\nHost: a\r\n{upgrade}\r\n\r\n".encode())
+    assert transport.written.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert transport.is_closed
+
+
 def test_the_answer_to_a_head_has_no_body() -> None:
     house = House()
     connection, transport = house.connect()

@@ -29,6 +29,8 @@ PATIENCE_S = 60.0  # how long a worker waits for a server that is restarted
 UNKNOWN_JOB = ("no-job", "unknown-job")
 # And for a message of a round that this worker has left meanwhile: a question that later ones have overtaken.
 OVERTAKEN = "stale"
+# And for a job for which it has no room now: others end.
+NO_ROOM = "too-many-jobs"
 
 # An answer to whoever leaves the job and got none: stop the local steps, stay in step, release.
 LEAVE = {"action": "SYNC", "reason": "this worker is about to leave, and the state server does not answer"}
@@ -297,7 +299,10 @@ class StateClient:
                 logging.warning("the state server at %s was restarted; telling it about the job", self.address)
                 self._server = self._server and _LOST
                 self._until_answered(self._reset(resumed=True))
-                continue
+                trouble = "forgets the job again and again"
+                if pause == FIRST_PAUSE_S:  # once at once: a server that was restarted knows it now
+                    pause *= 2
+                    continue
             except JobError:
                 if not self._is_leaving():
                     raise
@@ -353,6 +358,8 @@ class StateClient:
             return {"action": "TRAIN"}
         if code in UNKNOWN_JOB and message["msg_type"] != "RESET":
             raise _UnknownJob
+        if code == NO_ROOM:
+            raise _Trouble(f"has no room: {said.get('error')}")
         if code is not None and answer.status_code == 409:
             kind = message["msg_type"]
             raise JobError(f"the state server at {self.address} refuses this {kind} ({code}): {said.get('error')}")

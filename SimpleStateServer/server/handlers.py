@@ -70,7 +70,10 @@ class Handlers:
             row = row._replace(step_times=(told.computation_time,))
         if told.local_iteration > row.local_iteration:
             row = row.stepping(told.local_iteration, None, message.samples or 0, now)
-        if message.doing is not row.doing:
+        is_late = (
+            row.doing is Doing.ENDED and message.doing is Doing.EVALUATING
+        )  # told in the background before it left
+        if message.doing is not row.doing and not is_late:
             evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(job, row, message))

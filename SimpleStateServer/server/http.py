@@ -42,7 +42,7 @@ def reading(view: View) -> Callable[..., HttpResponse]:
 def posting(request: HttpRequest) -> HttpResponse:
     """The view of the calls that change something, where Django serves them (`runserver`)."""
     if request.method != "POST":
-        return respond(_not_allowed(request, "POST"))
+        return _counted(request, _not_allowed(request, "POST"))
     refusal = unreadable(request)
     if refusal is not None:
         return respond(refusal)
@@ -71,6 +71,11 @@ def unreadable(request: HttpRequest) -> Answer | None:
     return None
 
 
+def _counted(request: HttpRequest, answer: Answer) -> HttpResponse:
+    apps.get_app_config("server").traffic.answered(request.path, answer.status, 0.0)
+    return respond(answer)
+
+
 def _not_allowed(request: HttpRequest, allowed: str) -> Answer:
     return error(f"method {request.method} is not allowed; use {allowed}", 405, {"Allow": allowed})
 
@@ -82,7 +87,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Django's answer to an unknown path."""
-    return respond(error(f"there is no {request.path[:200]!r} here; see the README for the paths", 404))
+    return _counted(request, error(f"there is no {request.path[:200]!r} here; see the README for the paths", 404))
 
 
 def internal_error(request: HttpRequest) -> HttpResponse:

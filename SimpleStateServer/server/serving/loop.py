@@ -70,6 +70,8 @@ def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEve
         except OSError as problem:  # no file descriptor is left, say
             log.error("cannot accept a connection: %s", problem)
             service.connections.close_one("no room")
+            loop.remove_reader(listener)  # that one takes a moment, and asking again at once would take all the time
+            loop.call_later(SWEEP_S, loop.add_reader, listener, _accept, listener, service, loop)
             return
         client.setblocking(False)
         task = loop.create_task(loop.connect_accepted_socket(lambda: Connection(service, loop), client))

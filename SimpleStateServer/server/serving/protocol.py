@@ -91,7 +91,12 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(error("this server speaks HTTP/1.1 and nothing else", 400))
+            if (
+                self._waiting and self._waiting[-1].method != "CONNECT"
+            ):  # it has asked for another protocol beside; HTTP says to answer in this one
+                self._waiting[-1].keeps_alive = False
+            else:
+                self._refuse(error("this server speaks HTTP/1.1 and nothing else", 400))
         except httptools.HttpParserError as problem:
             # An exception of a callback of ours comes as one of the parser's.
             self._refuse(self._refusal or error(f"this is no HTTP request: {problem}", 400))
