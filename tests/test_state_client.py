@@ -288,6 +288,13 @@ def test_a_refusal_ends_the_worker_with_the_servers_words(recorder, code):
         client.begin_job()
 
 
+def test_a_job_for_which_there_is_no_room_yet_waits_for_some(recorder):
+    answers = iter([refusal("too-many-jobs", "64 jobs are at work")] * 2)
+    recorder.answer = lambda message: next(answers, response())
+    recorder.client().begin_job()
+    assert [message["msg_type"] for message in recorder.heard] == ["RESET"] * 3
+
+
 def test_a_real_server_refuses_other_settings_and_a_round_too_far():
     with running_state_server() as server:
         first, _ = clients(server, 2)

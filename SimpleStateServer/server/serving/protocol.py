@@ -91,9 +91,8 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            if (
-                self._waiting and self._waiting[-1].method != "CONNECT"
-            ):  # it has asked for another protocol beside; HTTP says to answer in this one
+            # One that would rather have another protocol is answered in this one, as HTTP says.
+            if self._waiting and self._waiting[-1].method != "CONNECT":
                 self._waiting[-1].keeps_alive = False
             else:
                 self._refuse(error("this server speaks HTTP/1.1 and nothing else", 400))
