@@ -21,6 +21,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 if is_help "$@"; then
     usage && exit
 fi
+if [[ "${1:-}" != --* ]]; then
+    no_arguments "$@"
+fi
 python=$(project_python)
 cd "$root/SimpleStateServer"
 exec "$python" manage.py serve "${STATE_SERVER_HOST:-127.0.0.1}:${STATE_SERVER_PORT:-10010}" "$@"

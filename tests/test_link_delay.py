@@ -24,6 +24,7 @@ from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
 from trainer.sync_switch_keeper import Settings
+from trainer.transport.kvstore import KVStoreTransport
 from trainer.wbsp import WBSPTrainer
 from utils import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 
@@ -63,23 +64,23 @@ def a_job():
     )
 
 
-def sync_switch(job, store, state, tmp_path):
+def sync_switch(job, transport, state, tmp_path):
     settings = Settings("10", (2, 1), (0, 0), 0.001, 0.0, "none")
-    return SyncSwitchTrainer(job, store, settings, state, CheckpointFile(tmp_path / "no.npz", {}), resume=False)
+    return SyncSwitchTrainer(job, transport, settings, state, CheckpointFile(tmp_path / "no.npz", {}), resume=False)
 
 
-def esync(job, store, state, tmp_path):
-    return ESyncTrainer(job, store, 0.001, 1.0, state=state, queries=BlockingQueries(state))
+def esync(job, transport, state, tmp_path):
+    return ESyncTrainer(job, transport, 0.001, 1.0, state=state, queries=BlockingQueries(state))
 
 
 TRAINERS = {
-    "sync": lambda job, store, state, tmp_path: SyncTrainer(job, store, 0.001),
-    "async": lambda job, store, state, tmp_path: AsyncTrainer(job, store, 1, 0.001, None),
-    "dcasgd": lambda job, store, state, tmp_path: AsyncTrainer(job, store, 1, 0.001, 0.04),
-    "ssp": lambda job, store, state, tmp_path: SSPTrainer(job, store, 1, 0.001, 3),
-    "local-sgd": lambda job, store, state, tmp_path: LocalSGDTrainer(job, store, 0.001, 1.0, sync_every=2),
+    "sync": lambda job, transport, state, tmp_path: SyncTrainer(job, transport, 0.001),
+    "async": lambda job, transport, state, tmp_path: AsyncTrainer(job, transport, 1, 0.001, None),
+    "dcasgd": lambda job, transport, state, tmp_path: AsyncTrainer(job, transport, 1, 0.001, 0.04),
+    "ssp": lambda job, transport, state, tmp_path: SSPTrainer(job, transport, 1, 0.001, 3),
+    "local-sgd": lambda job, transport, state, tmp_path: LocalSGDTrainer(job, transport, 0.001, 1.0, sync_every=2),
     "esync": esync,
-    "wbsp": lambda job, store, state, tmp_path: WBSPTrainer(job, store, 0.001, state, overlap=False),
+    "wbsp": lambda job, transport, state, tmp_path: WBSPTrainer(job, transport, 0.001, state, overlap=False),
     "sync-switch": sync_switch,
 }
 
@@ -87,7 +88,7 @@ TRAINERS = {
 @pytest.mark.parametrize("mode", TRAINERS)
 def test_each_push_and_each_pull_takes_longer_and_counts_as_aggregation(mode, tmp_path, monkeypatch):
     slept = []
-    trainer = TRAINERS[mode](a_job(), mx.kv.create("local"), StateServer(), tmp_path)
+    trainer = TRAINERS[mode](a_job(), KVStoreTransport(mx.kv.create("local")), StateServer(), tmp_path)
 
     def sleep(seconds):
         if trainer.rounds:  # training has begun
@@ -105,7 +106,7 @@ def test_each_push_and_each_pull_takes_longer_and_counts_as_aggregation(mode, tm
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_over_a_slow_link_nobody_sees_a_push_before_it_has_travelled(mode, tmp_path, monkeypatch):
     happened = []
-    trainer = TRAINERS[mode](a_job(), mx.kv.create("local"), StateServer(), tmp_path)
+    trainer = TRAINERS[mode](a_job(), KVStoreTransport(mx.kv.create("local")), StateServer(), tmp_path)
     push = trainer.exchange.push
     monkeypatch.setattr(trainer.exchange, "push", lambda arrays: (happened.append("push"), push(arrays)))
     monkeypatch.setattr(time, "sleep", lambda seconds: happened.append("link") if seconds == LINK_S else None)
@@ -118,5 +119,5 @@ def test_the_state_server_is_told_of_the_slow_link(mode, tmp_path):
     """Here the link is slow for real, by little, and the steps are not."""
     state, job = StateServer(), a_job()
     job.trace = (Slowdown(0, 1000, 0.04, NETWORK),)
-    TRAINERS[mode](job, mx.kv.create("local"), state, tmp_path).run(lambda: tmp_path)
+    TRAINERS[mode](job, KVStoreTransport(mx.kv.create("local")), state, tmp_path).run(lambda: tmp_path)
     assert state.transmissions_s[-1] >= 2 * 0.04
