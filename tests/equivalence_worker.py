@@ -38,7 +38,6 @@ from utils import Measure
 ROUNDS = 3
 BIG_BATCH = 32
 STEP_SIZE = 0.002
-UNEVEN = (1.5, 0.5)  # what the ranks count in a mean, in algorithms whose name ends so
 
 
 class OneStepARound:
@@ -74,7 +73,7 @@ def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
         yield data.Samples(*(part[begin : begin + size] for part in train))
 
 
-def job(rank: int, num_workers: int, uneven: bool = False) -> Job:
+def job(rank: int, num_workers: int) -> Job:
     batches = list(parts(rank, num_workers))
     return Job(
         # Only rank 0's weights may count: every rank begins with others.
@@ -89,7 +88,6 @@ def job(rank: int, num_workers: int, uneven: bool = False) -> Job:
         stop_requested=lambda: False,
         rank=rank,
         num_workers=num_workers,
-        weight=UNEVEN[rank] if uneven else 1.0,
     )
 
 
@@ -114,9 +112,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         tempfile.TemporaryDirectory() as folder,
         roles.joined(cluster, transport, 60) as (shared, *_),
     ):
-        uneven = algorithm.endswith("-uneven")
-        algorithm = algorithm.removesuffix("-uneven")
-        mine = job(shared.rank, shared.num_workers, uneven)
+        mine = job(shared.rank, shared.num_workers)
         trainer: Trainer
         if algorithm == "sync":
             trainer = SyncTrainer(mine, shared, STEP_SIZE)
