@@ -148,7 +148,7 @@ class _Work(Generic[Result]):
         if not self._is_over:
             current = self._clock.current
             self._waiting.append((current, current.turn))
-            self._clock.hand_on(None if timeout is None else timeout)
+            self._clock.hand_on(timeout)
             if not self._is_over:
                 raise TimeoutError
         if self.error is not None:

@@ -70,15 +70,14 @@ class Handlers:
             row = row._replace(step_times=(told.computation_time,))
         if told.local_iteration > row.local_iteration:
             row = row.stepping(told.local_iteration, None, message.samples or 0, now)
-        is_late = (
-            row.doing is Doing.ENDED and message.doing is Doing.EVALUATING
-        )  # told in the background before it left
+        # An evaluation is told in the background, and may be heard after the worker has left.
+        is_late = row.doing is Doing.ENDED and message.doing is Doing.EVALUATING
         if message.doing is not row.doing and not is_late:
             evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(job, row, message))
         if message.accuracies is not None:  # perhaps none: who evaluates has not done so yet
-            began = now - (message.elapsed if message.elapsed is not None else now - job.began)
+            began = job.began if message.elapsed is None else now - message.elapsed
             job.curve.merge([Point(round, began + elapsed, share) for round, elapsed, share in message.accuracies])
             job.history_lost = False
         job.note_who_left(now)

@@ -27,7 +27,6 @@ class Job:
         settings: the RESET that started it.
         policy: its rule.
         table: its workers.
-        number: how many jobs this server had begun with it.
         began: when the job began; of one that this server took over by the words of its workers.
         curve: test accuracies, as reported by the worker that evaluates.
         history_lost: the job is older than this server, and nobody has told the accuracies before.
@@ -39,7 +38,6 @@ class Job:
     settings: Reset
     policy: Policy
     table: Table
-    number: int
     began: float
     curve: Curve = field(default_factory=Curve)
     history_lost: bool = False
@@ -99,7 +97,6 @@ class Jobs:
         self._max_jobs = max_jobs
         self._max_rows = max_rows
         self._by_id: dict[str, Job] = {}
-        self._number = 0
         self._rows_per_s = self._rows_left = rows_per_s
         self._rows_since: float | None = None
         self.published: Job | None = None  # the one that the latest `/init/` began
@@ -135,8 +132,7 @@ class Jobs:
                 self.published = None
         policy = POLICIES[settings.policy]
         table = Table(settings.num_workers, policy.delay, settings.epsilon, started=now, counted=not settings.resumed)
-        self._number += 1
-        job = Job(settings, policy, table, self._number, began=now, history_lost=settings.resumed)
+        job = Job(settings, policy, table, began=now, history_lost=settings.resumed)
         self._by_id[job.id] = job
         if settings.published:
             self.published = job

@@ -29,6 +29,9 @@ class MessageType(str, enum.Enum):
     RESPONSE = "RESPONSE"
 
 
+INCOMING = (MessageType.RESET.value, MessageType.REPORT.value, MessageType.QUERY.value)  # to the state server
+
+
 class Action(str, enum.Enum):
     """What a worker does next: another local step, or the aggregation."""
 

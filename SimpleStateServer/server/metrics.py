@@ -16,7 +16,7 @@ from server import doings
 from server.curve import Point
 from server.doings import Doings, silence
 from server.ending import AT_WORK, ENDED, QUIET, elapsed, job_state
-from server.messages import Action, MessageType
+from server.messages import INCOMING, Action
 from server.router import Router
 from server.snapshot import Snapshot
 from server.state import Row
@@ -99,12 +99,11 @@ def _family(name: str, text: str, labels: list[str], samples: Iterable[Sequence[
 
 
 def _messages(counts: Mapping[str, int]) -> Iterator[Metric]:
-    incoming = (MessageType.RESET, MessageType.REPORT, MessageType.QUERY)
     yield _family(
         "messages_total",
         "Messages handled, refused ones included.",
         ["type"],
-        ([kind.value, counts.get(kind.value, 0)] for kind in incoming),
+        ([kind, counts.get(kind, 0)] for kind in INCOMING),
     )
     yield _family(
         "decisions_total",

@@ -8,6 +8,7 @@ from typing import Any
 from server.fields import REQUIRED, Fields, json_object
 from server.messages import (
     DOINGS,
+    INCOMING,
     MAX_ACCURACIES,
     MAX_COUNT,
     MAX_ELAPSED_S,
@@ -65,8 +66,7 @@ def parse(body: bytes, policies: Collection[str]) -> Reset | Report | Query:
         BadMessage: it is none of the three messages that are sent to the state server, or a field is wrong.
     """
     fields = Fields(json_object(body))
-    incoming = (MessageType.RESET.value, MessageType.REPORT.value, MessageType.QUERY.value)
-    msg_type = fields.choice("msg_type", incoming)
+    msg_type = fields.choice("msg_type", INCOMING)
     sender = fields.name("sender")
     fields.choice("receiver", (STATE_SERVER,), STATE_SERVER)
     job = fields.name("job")

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.engine import mx
-from trainer.parameters import num_bytes, wait_for
+from trainer.parameters import wait_for
+from trainer.transport.counter import ByteCounter
 
 
-class KVStoreArrays:
+class KVStoreArrays(ByteCounter):
     """SharedArrays in the kvstore."""
 
     def __init__(self, store: Any, first_key: int = 0) -> None:
+        super().__init__()
         self._store = store
         self._first_key = first_key
-        self._bytes_pushed = 0
-        self._bytes_pulled = 0
 
     def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SharedArrays says."""
@@ -42,7 +42,7 @@ class KVStoreArrays:
         """As SharedArrays says."""
         for index, array in enumerate(arrays):
             self._store.push(self._first_key + index, array, priority=-index)
-        self._bytes_pushed += sum(map(num_bytes, arrays))
+        self.count_pushed(arrays)
 
     def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """The kvstore reads the arrays themselves until the server has acknowledged them."""
@@ -53,17 +53,11 @@ class KVStoreArrays:
         """As SharedArrays says."""
         for index, array in enumerate(arrays, start=first):
             self._store.pull(self._first_key + index, out=array, priority=-index)
-        self._bytes_pulled += sum(map(num_bytes, arrays))
+        self.count_pulled(arrays)
 
     def wait(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SharedArrays says."""
         wait_for(arrays)
-
-    def take_traffic(self) -> dict[str, int]:
-        """As SharedArrays says."""
-        traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}
-        self._bytes_pushed = self._bytes_pulled = 0
-        return traffic
 
 
 class KVStoreTransport:

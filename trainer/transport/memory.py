@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from algorithms import TransportKind
 from trainer.clock import Task, VirtualClock
 from trainer.engine import mx
-from trainer.parameters import num_bytes
+from trainer.transport.counter import ByteCounter
 from trainer.transport.network import Direction, Link
 
 
@@ -79,15 +79,14 @@ def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
     value += array
 
 
-class MemoryArrays:
+class MemoryArrays(ByteCounter):
     """SharedArrays of a MemoryServer."""
 
     def __init__(self, transport: MemoryTransport, first_key: int) -> None:
+        super().__init__()
         self._transport = transport
         self._server = transport.server
         self._first_key = first_key
-        self._bytes_pushed = 0
-        self._bytes_pulled = 0
         self._pushing: Task[None] | None = None  # the last; pushes of one worker arrive one after the other
         self._pulling: Task[None] | None = None
         self._num_pushed: dict[int, int] = {}  # by key
@@ -109,8 +108,7 @@ class MemoryArrays:
     def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SharedArrays says."""
         sent = [array.copy() for array in arrays]
-        size, rank, before = sum(map(num_bytes, arrays)), self._transport.rank, self._pushing
-        self._bytes_pushed += size
+        size, rank, before = self.count_pushed(arrays), self._transport.rank, self._pushing
         keys = range(self._first_key, self._first_key + len(sent))
         for key in keys:
             self._num_pushed[key] = self._num_pushed.get(key, 0) + 1
@@ -132,8 +130,7 @@ class MemoryArrays:
 
     def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
         """As SharedArrays says."""
-        size, rank, before = sum(map(num_bytes, arrays)), self._transport.rank, self._pulling
-        self._bytes_pulled += size
+        size, rank, before = self.count_pulled(arrays), self._transport.rank, self._pulling
         keys = range(self._first_key + first, self._first_key + first + len(arrays))
         pushed = dict(self._num_pushed) if self._server.sums else {}
         mine = self._pushing
@@ -156,12 +153,6 @@ class MemoryArrays:
         """As SharedArrays says."""
         if self._pulling is not None:
             self._pulling.result()
-
-    def take_traffic(self) -> dict[str, int]:
-        """As SharedArrays says."""
-        traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}
-        self._bytes_pushed = self._bytes_pulled = 0
-        return traffic
 
 
 class MemoryTransport:

@@ -187,9 +187,8 @@ class Connection(asyncio.Protocol):
         self._silent_since = self._loop.time()
         self._service.connections.spoke(self)
         answer = self._service.answer(request)
-        keeps_alive = request.keeps_alive and answer.headers.get("Connection") != "close"
-        self._transport.write(answer_bytes(answer, self._service.date, keeps_alive, request.method != "HEAD"))
-        if not keeps_alive:
+        self._transport.write(answer_bytes(answer, self._service.date, request.keeps_alive, request.method != "HEAD"))
+        if not request.keeps_alive:
             self._waiting.clear()
             self._transport.close()
         elif self._waiting:

@@ -1,0 +1,34 @@
+"""Counts the bytes that shared arrays move, whatever carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.engine import mx
+from trainer.parameters import num_bytes
+
+
+class ByteCounter:
+    """The part of SharedArrays that every transport has alike."""
+
+    def __init__(self) -> None:
+        self._bytes_pushed = 0
+        self._bytes_pulled = 0
+
+    def count_pushed(self, arrays: Sequence[mx.nd.NDArray]) -> int:
+        """Counts arrays that leave; returns their bytes."""
+        size = sum(map(num_bytes, arrays))
+        self._bytes_pushed += size
+        return size
+
+    def count_pulled(self, arrays: Sequence[mx.nd.NDArray]) -> int:
+        """Counts arrays that come; returns their bytes."""
+        size = sum(map(num_bytes, arrays))
+        self._bytes_pulled += size
+        return size
+
+    def take_traffic(self) -> dict[str, int]:
+        """As SharedArrays says."""
+        traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}
+        self._bytes_pushed = self._bytes_pulled = 0
+        return traffic
