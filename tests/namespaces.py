@@ -57,13 +57,6 @@ def needs_namespaces(test: Callable[..., object]) -> Callable[..., object]:
     return pytest.mark.usefixtures("namespaces_can_be_made")(test)
 
 
-@pytest.fixture(scope="session")
-def namespaces_can_be_made() -> None:
-    """Imported by the test modules that use `needs_namespaces`."""
-    if why := missing():
-        pytest.skip(why)
-
-
 class Host:
     """A namespace with one network card."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from server.doings import Doings, doings
 from server.handlers import Handlers
 from server.jobs import Jobs

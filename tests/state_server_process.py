@@ -17,8 +17,6 @@ from typing import Any
 from trainer.state_client import StateClient, draw_job_number, job_id
 
 SERVER_FOLDER = Path(__file__).resolve().parent.parent / "SimpleStateServer"
-if str(SERVER_FOLDER) not in sys.path:
-    sys.path.insert(0, str(SERVER_FOLDER))
 
 START_TIMEOUT_S = 30.0
 

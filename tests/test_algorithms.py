@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from server.policies import POLICIES
 
 from algorithms import (
@@ -197,6 +196,7 @@ def test_an_eleventh_algorithm_takes_one_file_one_row_and_one_line_of_readme():
     assert example()["README.md"].count("\n") == 1
 
 
+@pytest.mark.cluster
 def test_an_eleventh_algorithm_trains_and_is_summed_up_and_drawn(project_with_eleven, tmp_path):
     job = ["--workers", "0,0", "--log-base", str(tmp_path), "--data-dir", str(ROOT / "data")]
     limits = ["--max-rounds", "40", "-e", "40", "-b", "32", "-l", "0.0003"]

@@ -11,6 +11,8 @@ from cluster_processes import ROOT, cluster
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
 
+pytestmark = pytest.mark.cluster
+
 PROGRAM = str(ROOT / "tests" / "equivalence_worker.py")
 
 

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cluster_processes import DEADLINE_S, running, wait_for
+from stand_ins import IDLE
+from stand_ins import role as stand_in
 
 from scripts.hosts_file import Host
 from scripts.link import Link, ssh_command
@@ -26,8 +29,6 @@ from scripts.roles import ROOT
 from scripts.supervisor import Outcome, Supervisor, Waits
 from utils import SetupError
 
-DEADLINE_S = 20.0
-IDLE = "\nwhile True: time.sleep(0.05)"
 FETCHED = """echo '{"is": "fetched"}'"""
 SSH = '#!/bin/bash\nexec sh -c "${@: -1}"\n'  # runs the command here
 
@@ -43,13 +44,6 @@ def packed(name: str, content: bytes) -> bytes:
 
 
 ARCHIVE = packed("state.npz", random.Random(0).randbytes(10_000).hex().encode())
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < give_up, f"{what}: not within {DEADLINE_S:g} s"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -71,9 +65,7 @@ def connect(tmp_path: Path) -> Iterator[Callable[..., Link]]:
 
 
 def role(folder: Path, program: str, kind: Kind = Kind.WORKER, name: str = "h1 cpu") -> Role:
-    begin = "import os, signal, sys, time\nfrom pathlib import Path\nhere = Path(sys.argv[1])\n"
-    command = [sys.executable, "-I", "-c", begin + program, str(folder)]
-    return Role(name, kind, command, {}, folder, folder / f"{name}.log", host="h1")
+    return stand_in(folder, kind, program, name, host="h1")
 
 
 def supervise(link: Link, *roles: Role) -> tuple[Outcome, list[str]]:
@@ -82,19 +74,6 @@ def supervise(link: Link, *roles: Role) -> tuple[Outcome, list[str]]:
     there.mkdir(exist_ok=True)
     start = lambda role: link.start(role, there, None)  # noqa: E731
     return Supervisor(roles, lines.append, Waits(settle_s=1), start, [link]).run(), lines
-
-
-def running(folder: Path) -> list[str]:
-    """Python programs that have the folder as an argument."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(folder).encode() in words:
-            found.append(process.name)
-    return found
 
 
 def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect, tmp_path):
@@ -167,7 +146,7 @@ def test_a_silent_launcher_is_given_up(tmp_path):
 
 
 def test_logs_take_longer_over_a_slow_connection_than_a_silent_launcher_is_waited_for(tmp_path):
-    silence_s, parts = 2, 20
+    silence_s, parts = 1, 12
     program = f"import scripts.remote as r; r.SILENCE_S = {silence_s}; r.main()"
     there = tmp_path / "h1"
     hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -186,7 +165,7 @@ def test_logs_take_longer_over_a_slow_connection_than_a_silent_launcher_is_waite
             kinds.append(json.loads(line)["is"])
             if kinds[-1] != "part":
                 break
-            time.sleep(0.2)  # the slow connection
+            time.sleep(0.1)  # the slow connection
         assert time.monotonic() > began + silence_s
         assert kinds[-1] == "fetched"
         hand.stdin.close()

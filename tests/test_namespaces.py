@@ -4,9 +4,7 @@ import shutil
 import subprocess
 import sys
 
-from namespaces import namespaces_can_be_made, needs_namespaces, network
-
-__all__ = ["namespaces_can_be_made"]
+from namespaces import needs_namespaces, network
 
 
 def connects(one, other):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from hypothesis import given
 from hypothesis import strategies as st
 from server.messages import Action

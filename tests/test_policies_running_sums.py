@@ -9,7 +9,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from server.handlers import Handlers
@@ -76,7 +75,7 @@ def histories(draw: st.DrawFn) -> tuple[int, list[Row]]:
 
 
 @pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(history=histories(), since_row=st.integers(0, 20))
 def test_whatever_rows_came_the_running_sums_decide_as_the_published_rule(
     policy: str, history: tuple[int, list[Row]], since_row: int
@@ -97,7 +96,7 @@ def test_whatever_rows_came_the_running_sums_decide_as_the_published_rule(
 
 
 @pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(history=histories())
 def test_who_is_marked_is_who_would_be_told_so(policy: str, history: tuple[int, list[Row]]) -> None:
     num_workers, rows = history
@@ -121,7 +120,7 @@ class RecordingHandlers(Handlers):
 
 
 @pytest.mark.parametrize("policy", [GREEDY, ELASTIC])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50)
 @given(
     num_workers=st.integers(1, 5),
     said=st.lists(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from server.messages import Action
 from server.policies import POLICIES, Sync
 from server.state import STEP_TIME_WINDOW, Row, Table

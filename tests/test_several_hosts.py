@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, wait_for
-from namespaces import Host, Network, namespaces_can_be_made, network
+from namespaces import Host, Network, network
 
 import summary
 from utils import RUN_FILE, iter_files, read_json
 
-__all__ = ["namespaces_can_be_made"]
+pytestmark = pytest.mark.cluster
 
 NOT_COPIED = (".git", ".venv*", "data", "logs", "results", "tests", ".*_cache", "__pycache__")
 

@@ -3,12 +3,15 @@
 import re
 import signal
 
+import pytest
 from cluster_processes import cluster, device_folders, free_ports, run_cluster, wait_for
 from recording_state_server import passing_on
 from state_server_process import running_state_server
 
 from trainer.checkpoint import CheckpointFile
 from utils import read_json, read_rounds
+
+pytestmark = pytest.mark.cluster
 
 
 def no_warnings(text):

@@ -11,6 +11,8 @@ from state_server_process import running_state_server
 from trainer.clock import RealClock
 from trainer.wbsp import WBSPTrainer
 
+pytestmark = pytest.mark.cluster
+
 BATCH = 16  # of the program below
 PROGRAM = str(ROOT / "tests" / "wbsp_worker.py")
 STEP_TIMES = ("0.01", "0.06")

@@ -9,8 +9,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
 
 import models

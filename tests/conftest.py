@@ -1,0 +1,71 @@
+"""What holds for every test: what it started has ended; and the fixtures that several files use."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import namespaces
+import pytest
+from cluster_processes import children, wait_for
+from hypothesis import settings
+from state_server_process import StateServerProcess, running_state_server
+
+STARTED_BY = "TESTS_PROCESS"  # in the environment of all that the tests start, and of what that starts in turn
+END_S = 10.0  # what was told to end may take so long
+
+
+# On a busy machine an example may take long. Each run of the suite draws other ones.
+settings.register_profile("suite", max_examples=50, deadline=None)
+settings.load_profile("suite")
+
+
+def pytest_configure() -> None:
+    """Marks this process's environment, before anything is started."""
+    os.environ[STARTED_BY] = str(os.getpid())
+
+
+def left_running() -> dict[int, str]:
+    """Command and test, by process id, of what the tests started and has not ended."""
+    mark = f"{STARTED_BY}={os.getpid()}".encode()
+    found = {}
+    for pid in {*children(os.getpid()), *(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))}:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has just ended
+        if mark in environment or (command and pid in children(os.getpid())):
+            tests = [entry.decode() for entry in environment if entry.startswith(b"PYTEST_CURRENT_TEST=")]
+            found[pid] = f"{command.strip()} ({''.join(tests)})"
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    """Fails a file of tests that leaves a process behind, and ends that process."""
+    yield
+    try:
+        wait_for(lambda: not left_running(), "the end of all that was started", END_S)
+    except AssertionError:
+        left = left_running()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        pytest.fail(f"left running: {left}")
+
+
+@pytest.fixture(scope="session")
+def namespaces_can_be_made() -> None:
+    """Skips the test where hosts cannot be made of network namespaces."""
+    if why := namespaces.missing():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def state_server() -> Iterator[StateServerProcess]:
+    """A state server in its one loop, as users start it."""
+    with running_state_server(command=("serve",)) as process:
+        yield process
+        assert process.process.poll() is None, "the server must survive everything that the tests send"
