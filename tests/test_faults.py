@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, free_ports, wait_for
+from cluster_processes import DATA, DEADLINE_S, ROOT, children, cluster, free_ports, wait_for
 
 from trainer.state_client import StateClient
 from utils import EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
@@ -182,6 +182,7 @@ def test_a_step_size_that_diverges(tmp_path):
     assert_one_error_line(finished, "the loss is", "-l", code=EXIT_BUG)
 
 
+@pytest.mark.cluster
 def test_a_worker_that_fails_after_it_has_joined_ends_the_job(tmp_path):
     with cluster(tmp_path, num_workers=2) as processes:
         for rank in range(2):
@@ -244,6 +245,7 @@ def test_earlier_logs_survive_a_start_that_fails(tmp_path):
     assert earlier.exists()
 
 
+@pytest.mark.cluster
 def test_unequal_flags_end_every_process_before_a_step_is_trained(tmp_path):
     with cluster(tmp_path, num_workers=2) as processes:
         for rank, batch_size in enumerate(("64", "32")):
@@ -257,6 +259,7 @@ def test_unequal_flags_end_every_process_before_a_step_is_trained(tmp_path):
     assert not list(tmp_path.glob("cpu*/iter-*.txt"))
 
 
+@pytest.mark.cluster
 def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
     with cluster(tmp_path, num_workers=2) as processes:
         for rank in range(2):
@@ -273,6 +276,7 @@ def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
         assert f"error: worker 1 (cpu1 on host {socket.gethostname()}, 127.0.0.1) is gone" in processes.log(name)
 
 
+@pytest.mark.cluster
 def test_a_frozen_worker_is_named_by_all(tmp_path, monkeypatch):
     monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "2")
     with cluster(tmp_path, num_workers=2) as processes:
@@ -292,27 +296,28 @@ def test_a_frozen_worker_is_named_by_all(tmp_path, monkeypatch):
         assert f"error: no sign of life from worker 1 (cpu1 on host {socket.gethostname()}" in processes.log(name)
 
 
-def children(parent):
-    """Process ids of the children of a process, by the role in their environment or their command."""
+def roles_of(supervisor):
+    """Process ids of what a supervisor has started, by the role in their environment."""
     found = {}
-    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+    for pid in children(supervisor):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
         role = next((entry[10:].decode() for entry in environment if entry.startswith(b"DMLC_ROLE=")), "state server")
-        found[role] = int(pid)
+        found[role] = pid
     return found
 
 
-@pytest.mark.parametrize("role", ["worker", "server", "scheduler", "state server"])
+@pytest.mark.cluster
+@pytest.mark.parametrize("role", ["server", "scheduler"])
 def test_a_killed_role_ends_a_local_cluster_within_seconds(tmp_path, role):
     command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(tmp_path), "--workers", "0.02,0.1"]
     with subprocess.Popen(
         [*command, "--", "-e", "1000"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as supervisor:
         wait_for(lambda: len(list(tmp_path.glob("lenet/esync/*/cpu0/iter-2.txt"))), "round 2")
-        pids = children(supervisor.pid)
+        pids = roles_of(supervisor.pid)
         assert set(pids) == {"worker", "server", "scheduler", "state server"}
         os.kill(pids[role], signal.SIGKILL)
         output, _ = supervisor.communicate(timeout=20)

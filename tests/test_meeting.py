@@ -31,6 +31,12 @@ GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
 
 
 @pytest.fixture(autouse=True)
+def short_farewells(monkeypatch):
+    """No member here ends when it is told to."""
+    monkeypatch.setattr(meeting_host, "FAREWELL_S", 0.1)
+
+
+@pytest.fixture(autouse=True)
 def nothing_ends_the_process(monkeypatch):
     """An error that nobody foresaw, in whatever thread, would end a real process: here it fails the test."""
     codes = []
@@ -521,8 +527,7 @@ def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(me
 
 
 @pytest.mark.parametrize("message", [{"rank": 0}, {"rank": 2}, {"freed": True}, {"gather": {}, "value": 1}, {"x": 1}])
-def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(monkeypatch, message):
-    monkeypatch.setattr(meeting_host, "FAREWELL_S", 0.1)  # no member here ends when told to
+def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(message):
     _, (scheduler, server, survivor, odd) = running_job()
     odd.membership._send(**message)
     for member in (scheduler, server, survivor):
@@ -703,6 +708,7 @@ def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypat
     wait_for(lambda: line in caplog.messages, "the line", DEADLINE_S)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("plain", [("scheduler",), ("server0", "worker0")])
 def test_plain_mxnet_programs_take_part_in_a_real_job(tmp_path, plain):
     sums_ones = ["tests/plain_mxnet.py"]

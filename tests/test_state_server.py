@@ -136,6 +136,7 @@ NO_FORMS = {
         "headers": {"Content-Type": "application/x-www-form-urlencoded"},
     },
     "a form of something else": {"data": {"workers": 3}},
+    "a form of very many fields": {"data": {"num_workers": 3} | {f"field-{number}": 1 for number in range(100)}},
 }
 
 
@@ -535,7 +536,7 @@ def test_a_kept_connection_is_not_held_up_by_delayed_acknowledgements(worker: Wo
         begin = time.perf_counter()
         assert worker.query(local_iteration=steps).status_code == 200
         durations.append(time.perf_counter() - begin)
-    assert sorted(durations)[len(durations) // 2] < 0.02
+    assert sorted(durations)[len(durations) // 2] < 0.035
 
 
 def test_32_workers_train_at_the_same_time(server: StateServerProcess) -> None:
@@ -586,11 +587,13 @@ def test_before_a_job_there_is_nothing_to_ask() -> None:
         assert requests.get(f"{server.url}/healthz", timeout=TIMEOUT_S).status_code == 200
 
 
-def test_with_a_token_every_post_needs_it() -> None:
-    with running_state_server(ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_with_a_token_every_post_needs_it(command: tuple[str, ...]) -> None:
+    with running_state_server(command=command, ESYNC_TOKEN="s3cret", ESYNC_POLICY="journal") as server:
         assert Worker(server.url, "a", token="s3cret").reset().status_code == 200
         before = state(server)
-        for authorization in (None, "Bearer wrong", "Bearer s3cre", "s3cret", "Basic s3cret", "Bearer \xe9"):
+        wrong = ("Bearer wrong", "Bearer s3cre", "Bearer s3cretX", "s3cret", "Basic s3cret", "Bearer \xe9")
+        for authorization in (None, *wrong):
             headers = {} if authorization is None else {"Authorization": authorization.encode("latin-1")}
             for path in ("/message/", "/init/", "/apply/", "/reset/"):
                 answer = requests.post(f"{server.url}{path}", data={"r": 0}, headers=headers, timeout=TIMEOUT_S)

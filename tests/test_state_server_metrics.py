@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 
 import pytest
 import requests
@@ -14,7 +13,7 @@ from scripted_job import ENDED, ScriptedJob
 from server.messages import Device, Limits, Reset
 from server.metrics import MAX_WORKER_SERIES, StateCollector, exposition
 from server.router import Router
-from state_server_process import StateServerProcess, running_state_server
+from state_server_process import StateServerProcess
 
 TIMEOUT_S = 10
 
@@ -112,22 +111,16 @@ def test_jobs_that_begin_take_no_series_from_one_that_has_them() -> None:
     assert jobs == {"a", "c"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[StateServerProcess]:
-    with running_state_server(command=("serve",)) as process:
-        yield process
-
-
-def test_metrics_are_served_before_and_during_a_job_with_those_of_the_process(server: StateServerProcess) -> None:
+def test_metrics_are_served_before_and_during_a_job_with_those_of_the_process(state_server: StateServerProcess) -> None:
     def get() -> requests.Response:
-        return requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S)
+        return requests.get(f"{state_server.url}/metrics", timeout=TIMEOUT_S)
 
     answer = get()
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert samples(answer.text)['esync_messages_total{type="RESET"}'] == 0
     assert "esync_round{" not in answer.text
     assert samples(answer.text)["process_resident_memory_bytes"] > 1e6
-    assert requests.post(f"{server.url}/init/", timeout=TIMEOUT_S).status_code == 200
+    assert requests.post(f"{state_server.url}/init/", timeout=TIMEOUT_S).status_code == 200
     give_up = time.monotonic() + TIMEOUT_S
     while "esync_workers{" not in (text := get().text):  # it may be half a second old
         assert time.monotonic() < give_up, text
