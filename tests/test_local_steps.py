@@ -2,37 +2,17 @@
 
 import numpy as np
 import pytest
+from one_worker import job, some_batch
 
-from trainer.base import DeviceFeed, Job
-from trainer.data import Samples
-from trainer.engine import mx
 from trainer.local import LocalTrainer
-from trainer.stop import Limits
 from utils import Measure
 
 STEP_SIZE = 0.01
 
 
-def network_with_statistics():
-    network = mx.gluon.nn.HybridSequential()
-    network.add(
-        mx.gluon.nn.Conv2D(4, 3, in_channels=1),
-        mx.gluon.nn.BatchNorm(in_channels=4),
-        mx.gluon.nn.GlobalAvgPool2D(),
-        mx.gluon.nn.Dense(10, in_units=4),
-    )
-    mx.random.seed(1)
-    network.initialize(mx.init.Xavier())
-    network(mx.nd.zeros((1, 1, 8, 8)))
-    mx.nd.waitall()
-    return network
-
-
 @pytest.fixture
 def batch():
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, (16, 1, 8, 8), dtype=np.uint8)
-    return Samples(images, random.integers(0, 10, 16, dtype=np.uint8))
+    return some_batch()
 
 
 class Asked(LocalTrainer):
@@ -46,21 +26,6 @@ class Asked(LocalTrainer):
 
     def round_is_over(self):
         return next(self._answers)
-
-
-def job(batch, **more):
-    return Job(
-        network=network_with_statistics(),
-        feed=DeviceFeed(mx.cpu(), 0),
-        batches=iter([batch]),
-        warm_up_batch=batch,
-        evaluate=None,
-        eval_every=1,
-        eval_every_s=0.0,
-        limits=Limits(0, 0, 0),
-        stop_requested=lambda: False,
-        **more,
-    )
 
 
 def model(trainer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainer.background import Background
@@ -26,6 +26,7 @@ def test_the_total_of_a_job_that_goes_on_counts_its_logs():
     assert made.curve.points() == [(2, 2.0, 0.5)]
 
 
+@example([0.25] + [0.5] * 50, 4)  # of equals the first
 @given(st.lists(st.floats(0, 1), max_size=300), st.integers(4, 40))
 def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best(accuracies, limit):
     curve = Curve(limit)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
-import state_server_process  # noqa: F401  (puts SimpleStateServer/ on the path)
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_job import ENDED, ScriptedJob
@@ -41,6 +41,14 @@ def test_the_history_is_bounded_and_its_last_mark_is_all_that_was_done(pauses: l
     assert len(marks) <= MAX_POINTS + 1
     assert [mark.time for mark in marks] == sorted(mark.time for mark in marks)
     assert marks[-1].samples == 64 * len(pauses) or now == 0
+
+
+def test_of_a_long_history_less_is_kept_everywhere_and_not_of_its_beginning_alone() -> None:
+    pace = Pace(0.0)
+    for now in range(5 * MAX_POINTS):
+        pace.note(Row(0, samples=now), Row(0, samples=now + 1, heard=float(now)))
+    times = [mark.time for mark in pace.marks[:-1]]  # the last one is of now
+    assert {after - before for before, after in itertools.pairwise(times)} == {8.0}
 
 
 def test_the_curve_of_samples_per_second_is_what_was_trained_on_in_its_windows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -11,19 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from state_server_process import SERVER_FOLDER
-
-sys.path.insert(0, str(SERVER_FOLDER))
-import itertools
-
 from server.answers import Answer, json_answer
 from server.curve import Curve, Point
-from server.refusals import PAUSE_S, Refusals
+from server.refusals import MAX_KINDS, PAUSE_S, Refusals
 from server.serving.connections import Connections
 from server.serving.limits import Limits
 from server.serving.protocol import LINGER_BYTES, Connection, Service
 from server.serving.request import Request
 from server.traffic import Traffic
+from state_server_process import SERVER_FOLDER
 
 
 class FakeLoop:
@@ -339,6 +336,19 @@ def test_what_is_refused_again_and_again_is_one_line_in_ten_seconds(caplog: pyte
         "POST /init/ from 10.0.0.2: 401: no token",
         "POST /init/ from 10.0.0.1: 401: no token (999 more since the last such line)",
     ]
+
+
+def test_what_is_remembered_of_refusals_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(lambda: 0.0)
+
+    def told(number: int) -> bool:
+        caplog.clear()
+        refusals.note(f"10.0.0.{number}", "POST /init/", Answer(401))
+        return bool(caplog.messages)
+
+    assert [told(0), told(0)] == [True, False]
+    assert all(map(told, range(1, MAX_KINDS + 1)))
+    assert told(0)  # it was forgotten
 
 
 def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

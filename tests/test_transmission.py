@@ -1,9 +1,7 @@
-"""What ESync tells the state server of its transmission time, measured on a store that is as slow as it is told."""
-
-import time
+"""What ESync tells the state server of its transmission time, on a link that is as slow as it is told, time by hand."""
 
 import pytest
-from test_local_steps import batch, job  # noqa: F401
+from one_worker import HandClock, job, some_batch
 
 from trainer.engine import mx
 from trainer.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
@@ -14,11 +12,14 @@ class SlowTransport:
 
     rank, num_workers, pull_s = 0, 1, 0.0
 
+    def __init__(self, clock):
+        self._clock = clock
+
     def arrays(self):
         return self
 
     def pull(self, arrays):
-        time.sleep(self.pull_s)
+        self._clock.sleep(self.pull_s)
 
     def wait_all(self):
         pass
@@ -34,8 +35,9 @@ class Told:
 
 
 @pytest.fixture
-def trainer(batch):  # noqa: F811
-    return ESyncTrainer(job(batch), SlowTransport(), 0.01, 1.0, state=None, queries=Told())
+def trainer():
+    clock = HandClock()
+    return ESyncTrainer(job(some_batch(), clock=clock), SlowTransport(clock), 0.01, 1.0, state=None, queries=Told())
 
 
 def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
@@ -44,7 +46,7 @@ def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
     for pull_s in pulls:
         trainer.rounds += 1
         trainer.begin_round()
-        time.sleep(round_s)
+        trainer.clock.sleep(round_s)
         trainer.transport.pull_s = pull_s
         trainer.pull([mx.nd.zeros((1,))])
     trainer.begin_round()
@@ -52,16 +54,21 @@ def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
 
 
 def test_a_packet_that_was_lost_once_makes_no_straggler(trainer, tmp_path):
-    assert 0.001 <= transmission_after(trainer, tmp_path, 0.001, 0.001, 0.3) < 0.1
+    assert transmission_after(trainer, tmp_path, 1, 1, 300) == 1
 
 
 def test_a_link_that_stays_slow_shows_after_three_rounds(trainer, tmp_path):
-    pulls = [0.0] * TIMED_ROUNDS_AT_START + [0.05, 0.05, 0.05]
-    assert transmission_after(trainer, tmp_path, *pulls, round_s=0.6) >= 0.05
+    pulls = [0] * TIMED_ROUNDS_AT_START
+    assert transmission_after(trainer, tmp_path, *pulls, 5, 5, round_s=60) == 0
+    assert transmission_after(trainer, tmp_path, 5, round_s=60) == 5
 
 
 def test_where_timing_is_dear_only_some_rounds_are_timed(trainer, tmp_path):
     # The link takes as long as the rest of a round, so the rounds between two timed ones keep their overlap.
-    before = transmission_after(trainer, tmp_path, *[0.02] * TIMED_ROUNDS_AT_START)
-    between = [0.1] * (TIMED_EVERY - TIMED_ROUNDS_AT_START - 1)
-    assert transmission_after(trainer, tmp_path, *between) == before
+    assert (
+        transmission_after(trainer, tmp_path, *range(1, TIMED_ROUNDS_AT_START + 1)) == 2
+    )  # the median: all were timed
+    between = [10] * (TIMED_EVERY - TIMED_ROUNDS_AT_START - 1)
+    assert transmission_after(trainer, tmp_path, *between) == 2
+    assert transmission_after(trainer, tmp_path, 10) == 2  # the lower median of 1, 2, 3 and 10
+    assert transmission_after(trainer, tmp_path, *between, *[10] * (TIMED_ROUNDS_AT_START + 1)) == 3
