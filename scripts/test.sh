@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: scripts/test.sh [ARGUMENT OF pytest]...     such as: scripts/test.sh tests/test_cluster.py -x
 #
-# Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests.
+# Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests, two files of tests
+# at a time, since many of them wait for processes; -n 0 runs one after the other.
 # VENV=.venv-3.13 PYTHON=/path/to/python3.13 tests with another Python in an environment of its own.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -13,5 +14,7 @@ ensure_venv requirements-test.txt
 "$root/scripts/get_data.sh"
 cd "$root"
 "$venv/bin/python" -m ruff check .
+"$venv/bin/python" -m ruff format --check .
 "$venv/bin/python" -m mypy # what pyproject.toml lists
-exec "$venv/bin/python" -m pytest "$@" # all of tests/, unless the arguments say which
+# Files stay whole, for the servers and jobs that their tests share. All of tests/, unless the arguments say which.
+exec "$venv/bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"
