@@ -24,10 +24,10 @@ from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Job, Trainer
 from trainer.checkpoint import CheckpointFile
 from trainer.cluster import Cluster
+from trainer.coordinator.queries import Queries
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
-from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
@@ -118,7 +118,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
             trainer = SyncTrainer(mine, shared, STEP_SIZE)
         elif algorithm == "esync":
             state = OneStepARound()
-            queries = BlockingQueries(state)
+            queries = Queries(state, mine.clock, waits=True)
             trainer = ESyncTrainer(mine, shared, STEP_SIZE, 1.0, state=state, queries=queries)
         elif algorithm in ("bsp", "asp"):
             # ASP divides the step size by the number of workers.

@@ -13,11 +13,11 @@ import models
 from trainer.asynchronous import AsyncTrainer
 from trainer.base import DeviceFeed, Job
 from trainer.checkpoint import CheckpointFile
+from trainer.coordinator.queries import Queries
 from trainer.data import EndlessBatches, Samples
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local_sgd import LocalSGDTrainer
-from trainer.queries import BlockingQueries
 from trainer.ssp import SSPTrainer
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
@@ -70,7 +70,7 @@ def sync_switch(job, transport, state, tmp_path):
 
 
 def esync(job, transport, state, tmp_path):
-    return ESyncTrainer(job, transport, 0.001, 1.0, state=state, queries=BlockingQueries(state))
+    return ESyncTrainer(job, transport, 0.001, 1.0, state=state, queries=Queries(state, job.clock, waits=True))
 
 
 TRAINERS = {

@@ -18,8 +18,9 @@ from algorithms import TransportKind
 from trainer import data, roles
 from trainer.base import DeviceFeed, Job
 from trainer.cluster import Cluster
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.http import HttpLink
 from trainer.engine import mx
-from trainer.state_client import StateClient
 from trainer.stop import Limits
 from trainer.watch import prepare_environment
 from trainer.wbsp import WBSPTrainer
@@ -72,7 +73,7 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
             num_workers=shared.num_workers,
             min_step_time_s=float(step_time),
         )
-        state = StateClient("127.0.0.1", port, "wbsp", 0.0)
+        state = StateClient(HttpLink("127.0.0.1", port, job.clock), job.clock, "wbsp", 0.0)
         trainer = Recorded(job, shared, 0.003, state, bool(int(overlap)))
         trainer.run(lambda: Path(folder))
         save(trainer, output)

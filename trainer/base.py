@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from trainer.clock import Clock, RealClock
+from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.data import WHITE, EndlessBatches, Samples
 from trainer.engine import mx
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
-from trainer.queries import FORWARD_SHARE
 from trainer.saved_model import ModelSaver
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time

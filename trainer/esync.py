@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.averaging import ModelAveragingTrainer
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.job import begin_job
+from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.queries import BlockingQueries, NonBlockingQueries, Queries
 from trainer.site import Site
 from trainer.smoothing import Smoothed
-from trainer.state_client import StateClient
-from trainer.state_job import begin_job
 from utils import CHECK_READY
 
 # Timing the transmission costs the overlap of pushes and pulls, at most the transmission's own time. Where that is more
@@ -88,5 +88,5 @@ class ESyncTrainer(ModelAveragingTrainer):
 
 def build(site: Site) -> ESyncTrainer:
     """From the flags."""
-    kind = BlockingQueries if site.config.query == "blocking" else NonBlockingQueries
-    return ESyncTrainer(*site.averaging, state=site.state_server, queries=kind(site.state_server))
+    queries = Queries(site.state_server, site.job.clock, waits=site.config.query == "blocking")
+    return ESyncTrainer(*site.averaging, state=site.state_server, queries=queries)

@@ -8,7 +8,7 @@ from typing import Any
 from config import Config
 from trainer.base import Job
 from trainer.cluster import Cluster
-from trainer.state_client import StateClient
+from trainer.coordinator.client import StateClient
 from trainer.transport.protocol import Transport
 
 

@@ -18,13 +18,13 @@ import numpy as np
 from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
 from trainer.base import Job, Trainer
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
+from trainer.coordinator.advice import Advice
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.job import begin_job
 from trainer.engine import mx
-from trainer.queries import Advice
 from trainer.schedule import Schedule
 from trainer.site import Site
 from trainer.smoothing import Smoothed
-from trainer.state_client import StateClient
-from trainer.state_job import begin_job
 from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
 from trainer.transport.protocol import Transport
 from trainer.whole_models import Keys, ModelLink

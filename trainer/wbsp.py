@@ -19,12 +19,12 @@ import numpy as np
 from algorithms import RELEASE
 from trainer.base import Job, Trainer
 from trainer.clock import Task
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.job import begin_job
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.site import Site
 from trainer.smoothing import Smoothed
-from trainer.state_client import StateClient
-from trainer.state_job import begin_job
 from trainer.transport.protocol import Transport
 from trainer.whole_models import Keys, ModelKeeper, ModelLink
 from utils import GLOBAL_AGGREGATE

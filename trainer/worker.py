@@ -14,10 +14,14 @@ import numpy as np
 import models
 from algorithms import ENTRIES
 from config import AUTO, YES, Config, check_job, job_setup
-from trainer import data, roles, state_job, straggler_trace
+from trainer import data, roles, straggler_trace
 from trainer.base import DeviceFeed, Evaluator, Job, Trainer
 from trainer.checkpoint import CheckpointFile
+from trainer.clock import RealClock
 from trainer.cluster import Cluster
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.http import HttpLink
+from trainer.coordinator.job import limits
 from trainer.data import sha256
 from trainer.engine import check_kvstore, device_context, has_kvstore, mx
 from trainer.evaluating import Candidate, evaluating_rank
@@ -25,7 +29,6 @@ from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
 from trainer.setups import DATA
 from trainer.site import Site
-from trainer.state_client import StateClient
 from trainer.stop import Limits, SignalWatch
 from utils import EXIT_OK, SetupError, setup_logging
 
@@ -86,17 +89,17 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
         raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
     state = None
     if config.algorithm.asks_state_server:
+        clock = RealClock()
         state = StateClient(
-            config.state_server_ip,
-            config.state_server_port,
+            HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay),
+            clock,
             config.rule,
             config.epsilon,
             host_name=platform.node(),
             device=config.device,
             batch_size=config.batch_size,
-            delay_s=config.query_delay,
             title=ENTRIES[config.entry].title,
-            limits=state_job.limits(config),
+            limits=limits(config),
             stop_requested=lambda: signals.requested,
         )
         state.check()

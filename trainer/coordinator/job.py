@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from config import Config
 from trainer.base import Job
+from trainer.coordinator.client import StateClient, draw_job_number, job_id
 from trainer.engine import mx
 from trainer.progress import Progress
-from trainer.state_client import StateClient, draw_job_number, job_id
 from trainer.transport.protocol import Transport
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
