@@ -248,7 +248,7 @@ class VirtualClock:
         self._asked = 0
         self._changes = 0
         self._parked: deque[tuple[_Work[Any], int]] = deque()
-        self._work: list[_Work[Any]] = []
+        self._work: dict[_Work[Any], None] = {}  # in the order in which it began
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -296,7 +296,7 @@ class VirtualClock:
     def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Begins work that goes on in the same virtual time; its first moment is now, once the caller hands on."""
         begun = _Work(self, work, name)
-        self._work.append(begun)
+        self._work[begun] = None
         self._ring(begun, 0.0)
         return begun
 
@@ -355,12 +355,12 @@ class VirtualClock:
         self.current = work
         work.greenlet.switch()
         if work.done() and work.error is None:
-            self._work.remove(work)
+            del self._work[work]
         elif work.error is not None and not work.is_beside:
             raise work.error
 
     def _end_all(self) -> None:
-        for work in self._work:
+        for work in list(self._work):
             if not work.done() and work.greenlet:
                 work.greenlet.throw(_Killed)
         self._work.clear()

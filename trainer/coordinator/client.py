@@ -134,7 +134,8 @@ class StateClient:
             steps: local steps that it has done in the round.
         """
         self._note_accuracy(round_ - 1, accuracy)
-        self._send(self._report(self._told(round_, steps, step_s, transmission_s), accuracy))
+        message = self._report(self._told(round_, steps, step_s, transmission_s))
+        self._send(_with_accuracy(message, accuracy))
 
     def report_all(self, round_: int, step_s: float, transmission_s: float) -> None:
         """As `report`, with all accuracies so far."""
@@ -161,11 +162,11 @@ class StateClient:
         that was not heard yet. Training goes on whether it is heard or not. Arguments as in `report`.
         """
         self._note_accuracy(round_ - 1, accuracy)
-        status = self._told(round_, steps, step_s, transmission_s)
+        message = self._report(self._told(round_, steps, step_s, transmission_s))
         if accuracy is not None:
             with self._lock:
                 self._untold = accuracy
-        self._notices.do(lambda: self._tell(status))
+        self._notices.do(lambda: self._tell(message))
 
     def tell_doing(self) -> None:
         """REPORT in the background, once: what this worker does now, in the round that was told last.
@@ -201,10 +202,9 @@ class StateClient:
     def _reset(self, resumed: bool) -> Message:
         return {"msg_type": "RESET", "num_workers": self._num_workers, **self._rule, "resumed": int(resumed)}
 
-    def _report(self, status: _Status, accuracy: float | None = None) -> Message:
+    def _report(self, status: _Status) -> Message:
         about = {"msg_type": "REPORT", "status": self._status(status), "device": self._device}
-        measured = {} if accuracy is None else {"accuracy": accuracy}
-        return {**about, "doing": self._progress.doing, **measured}
+        return {**about, "doing": self._progress.doing}
 
     def _report_with_all(self, status: _Status) -> Message:
         """With the curve so far, where this is the worker that evaluates; perhaps without any point."""
@@ -263,12 +263,12 @@ class StateClient:
         with contextlib.suppress(NoAnswer, UnknownJob, JobError):
             self._sender.post(message, BRIEF)
 
-    def _tell(self, status: _Status) -> None:
-        """One try; what happens is logged where it changes."""
+    def _tell(self, message: Message) -> None:
+        """One try, with the accuracy that was not heard yet; what happens is logged where it changes."""
         with self._lock:
             accuracy, self._untold = self._untold, None
         try:
-            self._send(self._report(status, accuracy), once=True)
+            self._send(_with_accuracy(message, accuracy), once=True)
         except JobError as error:  # also that nobody answers
             with self._lock:
                 self._untold = accuracy if self._untold is None else self._untold
@@ -279,3 +279,7 @@ class StateClient:
         if not self._is_heard:
             logging.info("the state server at %s hears this worker again", self._link.address)
         self._is_heard = True
+
+
+def _with_accuracy(message: Message, accuracy: float | None) -> Message:
+    return message if accuracy is None else {**message, "accuracy": accuracy}
