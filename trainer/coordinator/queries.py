@@ -87,9 +87,7 @@ class Queries:
             delay_s = self._delay(step_s)
             question = self._send(round_, lambda: self._client.query(round_, steps, delay_s, transmission_s))
             if question is not None:
-                patience_s = worthwhile_wait(step_s, self._client.round_trip_s, max(steps, self._steps_before))
-                with contextlib.suppress(TimeoutError):
-                    question.result(patience_s)
+                self._wait_for(question, step_s, max(steps, self._steps_before))
         if steps >= self._steps_before:
             self._wait_while_away()
         self._raise_failure()
@@ -139,6 +137,13 @@ class Queries:
                 self._ready_round = max(self._ready_round, round_)
             news, self._news = self._news, self._clock.event()
         news.set()
+
+    def _wait_for(self, question: Task[None], step_s: float, steps_per_round: int) -> None:
+        """Waits a little where that is worthwhile."""
+        patience_s = worthwhile_wait(step_s, self._client.round_trip_s, steps_per_round)
+        if patience_s:
+            with contextlib.suppress(TimeoutError):
+                question.result(patience_s)
 
     def _wait_while_away(self) -> None:
         """Where messages are under way and the state server has been silent for long, waits for its next answer."""
