@@ -70,7 +70,7 @@ class AsyncTrainer(Trainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Pushes the gradients as they are computed, and pulls the weights that follow."""
-        self.push(self._model, self.parameters.gradients, GLOBAL_AGGREGATE)
+        self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE)
         if wants_stop:
             self.post(0)
         self.before_pull()

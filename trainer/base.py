@@ -15,7 +15,7 @@ from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.queries import FORWARD_SHARE
 from trainer.straggler_trace import COMPUTE, NETWORK, extra_time
-from trainer.transport.protocol import Counted, SharedArrays
+from trainer.transport.protocol import Counted
 from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
 
 
@@ -197,19 +197,21 @@ class Trainer:
         """Takes the time by which an emulated slow link makes the push or the pull longer that begins now."""
         self.clock.sleep(self.link_delay())
 
-    def push(self, exchange: SharedArrays, arrays: Sequence[mx.nd.NDArray], stage: str) -> None:
-        """Begins to push all arrays as they are computed. Time counts for `stage` from when the last of them was.
+    def send(
+        self, begin: Callable[[Sequence[mx.nd.NDArray]], None], arrays: Sequence[mx.nd.NDArray], stage: str
+    ) -> None:
+        """Begins to send all arrays as they are computed. Time counts for `stage` from when the last of them was.
 
         Over a slow link all of them leave later, so that nobody else sees them before.
         """
         delay_s = self.link_delay()
         if not delay_s:
-            exchange.push(arrays)
+            begin(arrays)
         wait_for(arrays)
         self.measure.enter(stage)
         if delay_s:
             self.clock.sleep(delay_s)
-            exchange.push(arrays)
+            begin(arrays)
 
     def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
         """An SGD step on this worker's own weights, timed; False if it was given up, with nothing of it left."""

@@ -21,7 +21,7 @@ class SynchronousTrainer(Trainer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.transport = context.shared
-        self.exchange = self._shared = self.transport.arrays()
+        self.exchange = self._shared = self.transport.sums()
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
@@ -37,15 +37,16 @@ class SynchronousTrainer(Trainer):
         """
         vote = mx.nd.array([float(wants_stop)])
         everything = [*arrays, vote]
-        self.push(self._shared, everything, stage)
-        self.pull(everything)
+        self.send(self._shared.begin_sum, everything, stage)
+        self.take_sum(everything)
         return bool(vote.asscalar())
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Waits for what was pushed, of all workers."""
-        self.wait_for_slow_link()
-        self._shared.pull(arrays)
-        self.transport.wait_all()
+    def take_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
+        """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
+        delay_s = self.link_delay()
+        self.clock.sleep(delay_s)
+        took_s = self._shared.finish_sum(arrays, timed)
+        return None if took_s is None else took_s + delay_s
 
 
 class SyncTrainer(SynchronousTrainer):
