@@ -175,6 +175,15 @@ def test_a_failure_under_way_reaches_the_training_thread(waits: bool) -> None:
     on_virtual(work)
 
 
+def test_with_waiting_a_report_that_fails_ends_the_worker_at_once() -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (1.0, PeerLost("it is gone"))), clock, waits=True)
+        with pytest.raises(PeerLost, match="it is gone"):
+            queries.report(1, 0.5, 0.0, None)
+
+    on_virtual(work)
+
+
 def steps_while_away(answers: Sequence[tuple[float, bool | Exception]], steps_before: int) -> list[tuple[int, float]]:
     """(steps, moment) of a worker of 0.1 s a step that stops when it waits for longer than a step."""
     done: list[tuple[int, float]] = []
