@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.base import DeviceFeed, Job
+from trainer.context import Context
 from trainer.data import Samples
+from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.stop import Limits
 
 
 class HandClock:
@@ -64,17 +64,12 @@ def some_batch() -> Samples:
     return Samples(images, random.integers(0, 10, 16, dtype=np.uint8))
 
 
-def job(batch: Samples, **more: Any) -> Job:
+def a_context(batch: Samples, **more: Any) -> Context:
     """What a trainer works with; `more` in place of what is here."""
     given: dict[str, Any] = {
         "network": network_with_statistics(),
         "feed": DeviceFeed(mx.cpu(), 0),
         "batches": Batches(batch),
         "warm_up_batch": batch,
-        "evaluate": None,
-        "eval_every": 1,
-        "eval_every_s": 0.0,
-        "limits": Limits(0, 0, 0),
-        "stop_requested": lambda: False,
     }
-    return Job(**{**given, **more})
+    return Context(**{**given, **more})

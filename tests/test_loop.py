@@ -1,11 +1,11 @@
 """The one loop: when it evaluates and ends, what it draws and tells. A trainer that waits for nobody, time by hand."""
 
 import pytest
-from one_worker import Batches, HandClock, job, some_batch
+from one_worker import Batches, HandClock, a_context, some_batch
 
+from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.data import Samples
 from trainer.local import LocalTrainer
-from trainer.queries import FORWARD_SHARE
 from trainer.stop import Limits
 from utils import read_rounds
 
@@ -29,7 +29,7 @@ class Steps(LocalTrainer):
 
 def run(tmp_path, step_s=1.0, passed=lambda trainer: None, **more):
     """Trains with a step of one second; returns why it ended, and the logs of its rounds."""
-    trainer = Steps(job(some_batch(), **{"clock": HandClock(), **more}), step_s=step_s, passed=passed)
+    trainer = Steps(a_context(some_batch(), **{"clock": HandClock(), **more}), step_s=step_s, passed=passed)
     reason = trainer.run(lambda: tmp_path)
     return reason, list(read_rounds(tmp_path, pytest.fail))
 
@@ -113,14 +113,14 @@ class Abandons(Steps):
 
 def test_a_batch_whose_step_was_given_up_is_the_next_one_again(tmp_path):
     batches = Batches(some_batch(), Samples(*(part[:8] for part in some_batch())))
-    trainer = Abandons(job(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), batches=batches))
+    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), batches=batches))
     trainer.run(lambda: tmp_path)
     assert batches.drawn == [0, 1, 1]
     assert [record["num_samples"] for record in read_rounds(tmp_path, pytest.fail)] == [16, 8]
 
 
 def test_a_step_that_is_made_longer_asks_after_the_share_of_its_forward_pass(tmp_path):
-    trainer = Abandons(job(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_time_s=3.0))
+    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_time_s=3.0))
     trainer.run(lambda: tmp_path)
     assert min(trainer.asked_s) == pytest.approx(3.0 * FORWARD_SHARE)
     assert max(trainer.asked_s) == pytest.approx(3.0)

@@ -1,7 +1,7 @@
 """What ESync tells the state server of its transmission time, on a link that is as slow as it is told, time by hand."""
 
 import pytest
-from one_worker import HandClock, job, some_batch
+from one_worker import HandClock, a_context, some_batch
 
 from trainer.engine import mx
 from trainer.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
@@ -10,19 +10,17 @@ from trainer.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
 class SlowTransport:
     """A link on which each pull takes so many seconds."""
 
-    rank, num_workers, pull_s = 0, 1, 0.0
+    pull_s = 0.0
 
     def __init__(self, clock):
         self._clock = clock
 
-    def arrays(self):
+    def sums(self):
         return self
 
-    def pull(self, arrays):
+    def finish_sum(self, arrays, timed):
         self._clock.sleep(self.pull_s)
-
-    def wait_all(self):
-        pass
+        return self.pull_s if timed else None
 
 
 class Told:
@@ -37,7 +35,8 @@ class Told:
 @pytest.fixture
 def trainer():
     clock = HandClock()
-    return ESyncTrainer(job(some_batch(), clock=clock), SlowTransport(clock), 0.01, 1.0, state=None, queries=Told())
+    context = a_context(some_batch(), clock=clock, transport=SlowTransport(clock), state_server=object())
+    return ESyncTrainer(context, 0.01, 1.0, Told())
 
 
 def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
@@ -48,7 +47,7 @@ def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
         trainer.begin_round()
         trainer.clock.sleep(round_s)
         trainer.transport.pull_s = pull_s
-        trainer.pull([mx.nd.zeros((1,))])
+        trainer.take_sum([mx.nd.zeros((1,))])
     trainer.begin_round()
     return trainer._queries.transmission_s
 

@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from algorithms import ENTRIES
 from config import Config
-from trainer.base import Job
+from trainer.clock import Clock
+from trainer.context import Context
+from trainer.coordinator.client import StateClient, draw_job_number, job_id
+from trainer.coordinator.protocol import Link
 from trainer.engine import mx
 from trainer.progress import Progress
-from trainer.state_client import StateClient, draw_job_number, job_id
-from trainer.transport.protocol import Transport
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 
 
-def begin_job(state: StateClient, transport: Transport, job: Job, progress: Progress, resumed: bool = False) -> None:
+def client_from_config(
+    config: Config, link: Link, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
+) -> StateClient:
+    """A worker's client, as the flags say.
+
+    Args:
+        link: the way to the state server.
+        host_name: this worker's host, for the status page.
+        stop_requested: a signal came.
+    """
+    return StateClient(
+        link,
+        clock,
+        config.rule,
+        config.epsilon,
+        host_name=host_name,
+        device=config.device,
+        batch_size=config.batch_size,
+        title=ENTRIES[config.entry].title,
+        limits=limits(config),
+        stop_requested=stop_requested,
+    )
+
+
+def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:
     """Rank 0 begins the job on the state server; when this returns on any rank, the job is there and joined.
 
     Args:
         progress: of this worker; the state server is told of it.
         resumed: the job goes on from a checkpoint.
     """
+    state, membership = context.state, context.membership()
     number = mx.nd.array(draw_job_number())
-    if job.rank == 0:
-        state.join(job_id(number.asnumpy()), job.rank, job.num_workers)
+    if membership.rank == 0:
+        state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers)
         state.begin_job(resumed)
-    transport.arrays(JOB_NUMBER_KEY).broadcast([number])
-    state.join(job_id(number.asnumpy()), job.rank, job.num_workers, progress)
+    context.shared.arrays(JOB_NUMBER_KEY).broadcast([number])
+    state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
 
 
 def limits(config: Config) -> dict[str, float]:
