@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ALGORITHMS, Algorithm, entry_name, folder_name, modes_of, titles_of
+from trainer import version
 from utils import CHECKPOINT_FILE, SetupError
 
 MODES = tuple(ALGORITHMS)
@@ -310,6 +311,7 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_ShowVersion, help="print the version and exit")
     for name, field in FIELDS.items():
         arguments_of = dict(field.metadata["arguments"])
         arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
@@ -332,6 +334,18 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
 
 
 _ABSENT = object()
+
+
+class _ShowVersion(argparse.Action):
+    """argparse's own wants the text before it is asked for, and asking git for the commit takes time."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        commit = version.commit()
+        print(f"ESync on MXNet {version.number()}" + (f" (commit {commit})" if commit else ""))
+        parser.exit()
 
 
 def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:

@@ -35,8 +35,8 @@ from scripts import local_cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
-    *("algorithms.py", "config.py", "draw.py", "main.py", "summary.py", "utils.py", "README.md", "pyproject.toml"),
-    *("models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
+    *("algorithms.py", "config.py", "draw.py", "main.py", "summary.py", "utils.py", "README.md", "VERSION"),
+    *("pyproject.toml", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
 )
 TIMEOUT_S = 180.0
 

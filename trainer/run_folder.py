@@ -66,6 +66,7 @@ class RunFolder:
             "config": dataclasses.asdict(self._config),
             "commit": self.commit,
             "versions": {
+                "esync": version.number(),
                 "python": platform.python_version(),
                 "mxnet": mx.__version__,
                 "numpy": np.__version__,
