@@ -26,7 +26,15 @@ FOLDERS = ("benchmarks", "docs", "models", "report", "scripts", "SimpleStateServ
 # Written on other branches, together with what is told of it.
 LANDING = {
     *("simulate.py", "context.py", "membership.py", "device.py", "decisions.py", "state_server_path.py"),
-    *("in_process.py", "client.py", "wbsp_optimizer.py", "sync_switch_optimizer.py", "trainer/coordinator/protocol.py"),
+    *(
+        "in_process.py",
+        "client.py",
+        "job.py",
+        "sending.py",
+        "wbsp_optimizer.py",
+        "sync_switch_optimizer.py",
+        "trainer/coordinator/protocol.py",
+    ),
 }
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 
