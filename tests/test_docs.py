@@ -25,16 +25,9 @@ HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
 FOLDERS = ("benchmarks", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
 # Written on other branches, together with what is told of it.
 LANDING = {
-    *("simulate.py", "context.py", "membership.py", "device.py", "decisions.py", "state_server_path.py"),
-    *(
-        "in_process.py",
-        "client.py",
-        "job.py",
-        "sending.py",
-        "wbsp_optimizer.py",
-        "sync_switch_optimizer.py",
-        "trainer/coordinator/protocol.py",
-    ),
+    *("simulate.py", "context.py", "membership.py", "device.py", "timing.py", "decisions.py", "state_server_path.py"),
+    *("wbsp_optimizer.py", "sync_switch_optimizer.py", "trainer/virtual_cluster.py", "virtual_cluster.py"),
+    *("trainer/coordinator/protocol.py", "in_process.py", "client.py", "job.py", "sending.py"),
 }
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 
