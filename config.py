@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ALGORITHMS, Algorithm, entry_name, folder_name, modes_of, titles_of
-from trainer import version
-from utils import CHECKPOINT_FILE, SetupError
+from utils import CHECKPOINT_FILE, SetupError, version_number
 
 MODES = tuple(ALGORITHMS)
 NETWORKS = (
@@ -344,7 +343,7 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"ESync on MXNet {version.number()}")
+    parser.add_argument("--version", action="version", version=f"ESync on MXNet {version_number()}")
     for name, field in FIELDS.items():
         arguments_of = dict(field.metadata["arguments"])
         arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))

@@ -1,4 +1,4 @@
-"""Which version of this program runs here: for --version and run.json, and to compare it over the hosts of a job."""
+"""Which version of this program runs here: for run.json, and to compare it over the hosts of a job."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ _PROGRAM = (
     *("trainer/**/*.py", "models/**/*.py"),
 )
 _GIT_S = 5.0
-
-
-def number() -> str:
-    """The version as users know it, such as "0.6.0": what CHANGELOG.md begins with."""
-    return (ROOT / "VERSION").read_text().strip()
 
 
 def commit() -> str | None:
