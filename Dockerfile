@@ -1,5 +1,5 @@
 # One image for every process of a job:   docker build -t esync .  &&  docker run --rm esync
-# That trains alone; scripts/container.sh says how to start the others, and README.md how to keep the logs.
+# That trains alone; scripts/container.sh says how to start the others, and docs/containers.md how to keep the logs.
 # Get the data before the build (scripts/get_data.sh), or mount it: -v "$PWD/data:/esync/data:ro"
 FROM python:3.11-slim-bookworm
 

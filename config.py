@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ALGORITHMS, Algorithm, entry_name, folder_name, modes_of, titles_of
-from utils import CHECKPOINT_FILE, SetupError
+from utils import CHECKPOINT_FILE, SetupError, version_number
 
 MODES = tuple(ALGORITHMS)
 NETWORKS = (
@@ -120,7 +120,12 @@ class Config:
 
     # Published flags.
     learning_rate: float = _flag(
-        0.001, "step size of the gradients", "-l", type=above_zero, published=True, instead=STEP_SIZES
+        0.001,
+        "step size of the gradients (Sync-Switch: under BSP; under ASP it is divided by the number of workers)",
+        "-l",
+        type=above_zero,
+        published=True,
+        instead=STEP_SIZES,
     )
     local_lr: float = _flag(
         0.001, "step size of the local steps", "-ll", type=above_zero, published=True, instead=STEP_SIZES
@@ -129,16 +134,33 @@ class Config:
         1.0, "factor on the averaged model update", "-gl", type=above_zero, published=True, instead=STEP_SIZES
     )
     batch_size: int = _flag(64, "samples per step on each device", "-b", type=at_least(1))
-    data_dir: str = _flag("data", "folder that holds the dataset's folder", "-dd", of_host=True)
+    data_dir: str = _flag(
+        "data",
+        "holds the folder of the dataset, such as fashion-mnist with its four *-ubyte.gz files",
+        "-dd",
+        of_host=True,
+    )
     gpu: int = _flag(0, "id of the one GPU that this process uses", "-g", type=at_least(0), of_host=True)
     cpu: int = _flag(0, "1 trains on the CPU", "-c", type=zero_or_one, of_host=True)
     network: str = _flag("resnet18-v1", "the network to train", "-n", choices=NETWORKS)
-    log_dir: str = _flag("logs", "round logs go into a folder of the device in it", "-ld", of_host=True)
-    eval_duration: int = _flag(1, "rounds between two evaluations (on one worker)", "-e", type=at_least(1))
+    log_dir: str = _flag(
+        "logs",
+        "holds this worker's folder, which is emptied of earlier logs and models when training begins (worker.sh: "
+        "logs/NETWORK/MODE/HOST)",
+        "-ld",
+        of_host=True,
+    )
+    eval_duration: int = _flag(
+        1, "rounds between two evaluations on the whole test set, by one worker", "-e", type=at_least(1)
+    )
     mode: str = _flag("esync", "the synchronisation algorithm", "-m", choices=MODES)
     use_dcasgd: int = _flag(0, "1 selects DC-ASGD", "-dcasgd", type=zero_or_one, published=True)
     split_by_class: int = _flag(
-        0, "1: equal parts in order of class (non-i.i.d.)", "-s", type=zero_or_one, published=True
+        0,
+        "1 sorts the samples by class and gives each worker an equal part (non-i.i.d.)",
+        "-s",
+        type=zero_or_one,
+        published=True,
     )
     state_server_ip: str = _flag("127.0.0.1", "host of the state server", "-ip", published=True, of_host=True)
     state_server_port: str = _flag(
@@ -146,7 +168,7 @@ class Config:
     )
 
     # This project's own.
-    dataset: str = _flag("fashion-mnist", "the data to train on", choices=DATASETS)
+    dataset: str = _flag("fashion-mnist", "the data to train on (cifar10: binary or python batches)", choices=DATASETS)
     device_name: str = _flag(
         "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=device_name, of_host=True
     )
@@ -164,21 +186,28 @@ class Config:
     )
     evaluate: str = _flag(
         "auto",
-        "whether this worker evaluates the global model: yes, no, or if it is the fastest (auto)",
+        "whether this worker evaluates and saves the global model: yes, no, or if it is the fastest in a test step "
+        "(auto; of equal ones the lowest rank)",
         choices=EVALUATE,
         of_host=True,
     )
-    max_rounds: int = _flag(0, "stop after so many rounds (0: no limit)", type=at_least(0))
+    max_rounds: int = _flag(
+        0,
+        "stop after so many rounds (0: no limit); where nobody waits for all others, in async, ssp and wbsp, each "
+        "worker does its own",
+        type=at_least(0),
+    )
     max_seconds: float = _flag(0.0, "stop after so many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
-    seed: int = _flag(0, "seed of initial weights, shuffling and dropout", type=at_least(0))
+    seed: int = _flag(0, "seed of initial weights, partitions, shuffling and dropout", type=at_least(0))
     min_step_time: float = _flag(
         0.0, "pad every local step to so many seconds: emulates a slower device", type=at_least(0, float), of_host=True
     )
     straggler_trace: str = _flag(
         "",
-        "CSV file (start_s,duration_s,extra_s,kind), emulates a straggler: for a while every local step takes "
-        "longer (compute, also without that column), or each push and each pull (network)",
+        "CSV file (start_s,duration_s,extra_s,kind), emulates a transient straggler: for a while every local step "
+        "takes longer (compute, also without that column), or each push of gradients or of an update and each pull of "
+        "a model (network)",
         of_host=True,
     )
     dcasgd_lambda: float = _flag(
@@ -197,7 +226,9 @@ class Config:
         0.5, "tolerance in seconds of the preprint's rule", type=at_least(0, float), needs=("policy", "preprint")
     )
     query: str = _flag(
-        "non-blocking", "question after each local step: wait for the answer, or train on meanwhile", choices=QUERIES
+        "non-blocking",
+        "question after each local step: wait for the answer (as published), or train on meanwhile",
+        choices=QUERIES,
     )
     query_delay: float = _flag(
         0.0,
@@ -236,7 +267,9 @@ class Config:
         metavar="FILE",
         of_host=True,
     )
-    resume: int = _flag(0, "go on from the checkpoint, and with the logs", type=zero_or_one, nargs="?", const=1)
+    resume: int = _flag(
+        0, "1, or no value: go on from the checkpoint, and with the logs", type=zero_or_one, nargs="?", const=1
+    )
     start_timeout: float = _flag(
         600.0,
         "seconds to wait for the other processes of the job at the start (0: for ever)",
@@ -310,6 +343,7 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"ESync on MXNet {version_number()}")
     for name, field in FIELDS.items():
         arguments_of = dict(field.metadata["arguments"])
         arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))

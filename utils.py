@@ -1,4 +1,4 @@
-"""What every room needs and no package brings: errors with exit codes, logging, atomic files, round logs.
+"""What every room needs and no package brings: version, errors with exit codes, logging, atomic files, round logs.
 
 Standard library only, so that a figure machine needs no MXNet and a trainer machine no Django.
 """
@@ -18,6 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+
+def version_number() -> str:
+    """The program's version, such as "0.6.0", with which CHANGELOG.md begins."""
+    return (Path(__file__).resolve().parent / "VERSION").read_text().strip()
+
 
 # ---------------------------------------------------------------------------------------------- exit codes
 

@@ -30,5 +30,6 @@ done
 "$python" summary.py -b "$logs" -n lenet
 mkdir -p "$out"
 "$python" draw.py -b "$logs" -n lenet -o "$out" | grep -v -e "\.p[dn][fg]$" -e "^no figure" | tee "$out/table.txt"
-cp "$logs"/lenet/*/*.json "$out"
+out=$(realpath "$out")
+(cd "$logs" && cp --parents lenet/*/*.json "$out") # so draw.py -b "$out" draws it again
 rm -f "$out"/*.pdf

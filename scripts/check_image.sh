@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/check_image.sh
 #
-# Builds the Docker image and runs all that README.md and compose.yaml do with it, for some seconds each. Needs root and
+# Builds the Docker image and runs all that docs/containers.md and compose.yaml do with it, for some seconds each. Needs root and
 # docker; where it cannot run it says so in one line and ends with 0. Where no engine runs, one is started for the check
 # alone, in a folder that is removed. Where the base image cannot be pulled, one is made of Debian (debootstrap) and the
 # CPython 3.11 at BASE_PYTHON (default: that of .venv).
@@ -89,7 +89,7 @@ wrong() {
     say "error: $*"
     exit 1
 }
-# The container's options, and what the user and the folders are in README.md.
+# The container's options, and what the user and the folders are in docs/containers.md.
 user=4711:4711
 logs="$scratch/logs"
 data=$(realpath "$root/data")

@@ -225,10 +225,8 @@ def test_a_saved_network_has_just_the_accuracy_that_was_logged(trained):
     assert said == f"accuracy {logged:.4f} on the 10000 test images of fashion-mnist; when it was saved: {logged:.4f}"
 
 
-def test_the_lines_in_the_readme_load_and_evaluate_it(trained):
-    (lines,) = (
-        code for code in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "imports" in code
-    )
+def test_the_lines_of_its_page_load_and_evaluate_it(trained):
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "saved-network.md").read_text(), re.DOTALL)
     code = lines.replace("logs/cpu", str(trained)).replace("best.json", "final.json")
     assert code.count(f"{trained}/") == code.count("final.json") == 1
     done = subprocess.run(

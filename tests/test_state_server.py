@@ -20,6 +20,8 @@ import pytest
 import requests
 from state_server_process import SERVER_FOLDER, StateServerProcess, running_state_server
 
+from utils import version_number
+
 TIMEOUT_S = 10
 _job_numbers = itertools.count(1)
 
@@ -501,9 +503,13 @@ def test_an_unknown_path_is_a_json_404(server: StateServerProcess) -> None:
     assert_json_error(requests.post(f"{server.url}/nowhere", data={"a": 1}, timeout=TIMEOUT_S), 404)
 
 
-def test_healthz(server: StateServerProcess) -> None:
+def test_healthz_the_page_and_the_metrics_tell_the_version(server: StateServerProcess) -> None:
     answer = requests.get(f"{server.url}/healthz", timeout=TIMEOUT_S)
-    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "version": version_number()})
+    page = requests.get(server.url, headers={"Accept": "text/html"}, timeout=TIMEOUT_S).text
+    assert f"ESync on MXNet {version_number()}<" in page
+    metrics = requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text.splitlines()
+    assert f'esync_build_info{{version="{version_number()}"}} 1.0' in metrics
 
 
 def test_a_wrong_content_length_is_refused(server: StateServerProcess) -> None:

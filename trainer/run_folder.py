@@ -16,7 +16,7 @@ from config import Config
 from trainer import version
 from trainer.engine import mx
 from trainer.saved_model import saved_files
-from utils import RUN_AS_OWNER, RUN_FILE, SetupError, remedy, round_files, write_json
+from utils import RUN_AS_OWNER, RUN_FILE, SetupError, remedy, round_files, version_number, write_json
 
 LOCK_FILE = ".lock"
 
@@ -66,6 +66,7 @@ class RunFolder:
             "config": dataclasses.asdict(self._config),
             "commit": self.commit,
             "versions": {
+                "esync": version_number(),
                 "python": platform.python_version(),
                 "mxnet": mx.__version__,
                 "numpy": np.__version__,

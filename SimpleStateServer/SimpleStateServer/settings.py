@@ -9,6 +9,7 @@ ESYNC_LOG_LEVEL   how much the server's own log says (default: INFO; DEBUG names
 
 import os
 import secrets
+from pathlib import Path
 
 from SimpleStateServer import environment
 
@@ -33,6 +34,7 @@ TIME_ZONE = None  # the machine's, in log lines too; Django would give the whole
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024  # bytes of a request's body; more is answered with 413
 
+STATE_SERVER_VERSION = (Path(__file__).resolve().parents[2] / "VERSION").read_text().strip()
 STATE_SERVER_TOKEN = environment.token()
 STATE_SERVER_INIT_POLICY = environment.init_policy()
 STATE_SERVER_LOG_LEVEL = environment.log_level()

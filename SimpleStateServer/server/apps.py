@@ -6,7 +6,7 @@ import time
 
 from django.apps import AppConfig
 from django.conf import settings
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
 
 from server.handlers import Handlers
 from server.jobs import Jobs
@@ -36,6 +36,7 @@ class ServerConfig(AppConfig):
         )
         self.registry.register(StateCollector(self.router))
         ProcessCollector(registry=self.registry)
+        Info("esync_build", "This program.", registry=self.registry).info({"version": settings.STATE_SERVER_VERSION})
 
     def metrics(self) -> bytes:
         """All metrics of this process, in Prometheus' text format."""

@@ -87,7 +87,8 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Django's answer to an unknown path."""
-    return _counted(request, error(f"there is no {request.path[:200]!r} here; see the README for the paths", 404))
+    text = f"there is no {request.path[:200]!r} here; docs/state-server.md has the paths"
+    return _counted(request, error(text, 404))
 
 
 def internal_error(request: HttpRequest) -> HttpResponse:

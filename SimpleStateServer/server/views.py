@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from django.apps import apps
+from django.conf import settings
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
@@ -87,8 +88,8 @@ def metrics_text(request: HttpRequest) -> Answer:
 
 @reading
 def healthz(request: HttpRequest) -> Answer:
-    """`GET /healthz`: 200 while this server answers."""
-    return json_answer({"status": "ok"})
+    """`GET /healthz`: 200 and the version while this server answers."""
+    return json_answer({"status": "ok", "version": settings.STATE_SERVER_VERSION})
 
 
 def _no_such_job(job: str | None) -> Answer:
@@ -104,7 +105,8 @@ def _page(job: str | None) -> Answer:
 @functools.cache
 def _page_parts() -> tuple[bytes, bytes]:
     """The page is the same for all jobs, save the status in it."""
-    before, after = render_to_string("server/status.html", {"status": _STATUS_HERE}).split(_STATUS_HERE)
+    values = {"status": _STATUS_HERE, "version": settings.STATE_SERVER_VERSION}
+    before, after = render_to_string("server/status.html", values).split(_STATUS_HERE)
     return before.encode(), after.encode()
 
 

@@ -1,0 +1,122 @@
+"""What is told in README, docs/ and CONTRIBUTING is there: links, files, flags, and commands that the programs take."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import config
+from scripts import cluster, cluster_file, demo, find_switch_point, flags, local_cluster
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")),
+    ROOT / "scripts" / "clusters" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # files that it makes
+HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
+FOLDERS = ("benchmarks", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
+# Written on other branches, together with what is told of it.
+LANDING = {
+    *("simulate.py", "context.py", "membership.py", "device.py", "timing.py", "decisions.py", "state_server_path.py"),
+    *("wbsp_optimizer.py", "sync_switch_optimizer.py", "trainer/virtual_cluster.py", "virtual_cluster.py"),
+    *("trainer/coordinator/protocol.py", "in_process.py", "client.py", "job.py", "sending.py"),
+    *("conftest.py", "one_worker.py", "stand_ins.py", "tests/test_loop.py"),
+}
+FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of the page can be, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_leads_somewhere(page):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY], ids=lambda page: page.stem)
+def test_every_file_of_the_project_that_is_named_exists(page):
+    names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
+    for word in {*re.findall(FILE, page.read_text())} - {*EXAMPLE} - LANDING:
+        assert (ROOT / word).exists() or (page.parent / word).exists() or word in names, word
+
+
+def test_every_page_can_be_reached_from_readme():
+    linked = set(re.findall(r"\((docs/[\w-]+\.md)\)", (ROOT / "README.md").read_text()))
+    assert linked == {str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_table_of_flags_is_up_to_date():
+    assert flags.PAGE.read_text() == flags.updated(flags.PAGE.read_text()), "run .venv/bin/python -m scripts.flags"
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def commands(program: str) -> Iterator[str]:
+    """What follows the program on the lines of code that call it, without what the shell makes of them."""
+    for page in PAGES:
+        lines = re.findall(r"^    (.+)$", page.read_text().replace("\\\n", " "), re.MULTILINE)
+        for line in lines:
+            called = re.match(rf"(?:\S+=\S+ |nohup )*{re.escape(program)}((?: .*)?)$", line.strip())
+            if called:
+                yield re.sub(r" >.*| \| .*", "", called[1]).strip()
+
+
+def known(program: str) -> list[str]:
+    # Without those of the shell's variables, and of the algorithm that CONTRIBUTING adds.
+    found = [command for command in dict.fromkeys(commands(program)) if not re.search(r"\$|sign-sgd", command)]
+    assert found, program
+    return found
+
+
+def words(command: str) -> list[str]:
+    return shlex.split(command, comments=True)
+
+
+@pytest.mark.parametrize("command", known("scripts/local_cluster.sh"))
+def test_a_command_for_a_cluster_is_one(command):
+    local_cluster.parse(words(command))
+
+
+@pytest.mark.parametrize("command", [*known(".venv/bin/python main.py"), *known("scripts/worker.sh")])
+def test_a_command_for_main_is_one(command):
+    config.parse(words(command), pytest.fail)
+
+
+@pytest.mark.parametrize("command", known("scripts/cluster.sh"))
+def test_a_command_for_several_hosts_is_one_with_the_hosts_file_above_it(command, tmp_path, monkeypatch):
+    lines = re.findall(r"^    (address,.*\n)((?:    .+\n)+)", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
+    (tmp_path / "hosts.csv").write_text("".join(dedent(part) for part in lines[0]))
+    monkeypatch.chdir(tmp_path)
+    assert cluster.parse(words(command))
+
+
+@pytest.mark.parametrize("command", known("scripts/find_switch_point.sh"))
+def test_a_command_for_the_search_is_one(command):
+    given, _ = find_switch_point.parse(words(command))
+    assert given.total_steps > 0
+
+
+@pytest.mark.parametrize("command", known("scripts/demo.sh"))
+def test_a_command_for_the_demo_is_one(command):
+    assert demo.parse(words(command))
+
+
+def test_every_ready_made_cluster_that_is_named_exists():
+    named = {name for page in PAGES for name in re.findall(r"--cluster ([\w-]+)(?![\w./])", page.read_text())}
+    for name in named - {"FILE", "NAME", "paper"}:
+        cluster_file.read(cluster_file.find(name))

@@ -1,0 +1,34 @@
+"""results/: what its README shows is what draw.py makes of the summaries that are checked in there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+import draw
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+# A figure, and below it the table that draw.py printed with it.
+SHOWN = re.findall(
+    r"^!\[.*?\]\((\S+)/(\S+)\.png\)\n\n((?:    .+\n)+)", (RESULTS / "README.md").read_text(), re.MULTILINE
+)
+
+
+def test_there_are_tables_to_compare():
+    assert [folder for folder, _, _ in SHOWN] == ["nine-ways", "non-iid"]
+
+
+@pytest.mark.parametrize(("folder", "figure", "table"), SHOWN, ids=[folder for folder, _, _ in SHOWN])
+def test_a_table_of_the_results_is_made_again_from_its_summaries(folder, figure, table, tmp_path, capsys):
+    (target,) = re.findall(r" s to ([\d.]+) ", table)
+    assert draw.main(["-b", str(RESULTS / folder), "-n", "lenet", "-o", str(tmp_path), "--target", target]) == 0
+    assert table in indent(capsys.readouterr().out, "    ")
+    assert (tmp_path / f"{figure}.png").exists()
+
+
+def test_the_table_that_nine_ways_keeps_is_the_one_that_is_shown():
+    (shown,) = (table for folder, _, table in SHOWN if folder == "nine-ways")
+    assert shown in indent((RESULTS / "nine-ways" / "table.txt").read_text(), "    ")
