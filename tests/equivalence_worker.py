@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from page import Page
 
 import models
 from algorithms import TransportKind
@@ -31,7 +32,7 @@ from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
-from trainer.sync_switch_keeper import Settings
+from trainer.sync_switch_optimizer import Settings
 from trainer.watch import prepare_environment
 from utils import Measure
 
@@ -41,7 +42,7 @@ STEP_SIZE = 0.002
 
 
 class OneStepARound:
-    """A state server that always says: aggregate, stay in step with the others."""
+    """A state server that always says: aggregate."""
 
     def begin_job(self, resumed):
         pass
@@ -60,9 +61,6 @@ class OneStepARound:
 
     def query(self, round_, steps, step_s, transmission_s):
         return True
-
-    def query_why(self, *told):
-        return self.query(*told), ""
 
 
 def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
@@ -132,7 +130,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
                 policy="none",
             )
             checkpoint = CheckpointFile(Path(folder) / "none.npz", {})
-            trainer = SyncSwitchTrainer(mine, shared, settings, OneStepARound(), checkpoint, resume=False)
+            trainer = SyncSwitchTrainer(mine, shared, settings, Page(), checkpoint, resume=False)
         else:
             compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
             trainer = AsyncTrainer(mine, shared, cluster.num_servers, STEP_SIZE, compensation)

@@ -15,7 +15,7 @@ from state_server_process import clients, running_state_server
 
 import config
 from trainer.progress import EVALUATING, TRAINING, Progress
-from trainer.queries import Advice, BlockingQueries, NonBlockingQueries
+from trainer.queries import BlockingQueries, NonBlockingQueries
 from trainer.state_client import StateClient
 from trainer.state_job import limits
 from utils import JobError
@@ -188,17 +188,16 @@ def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder)
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
-@pytest.mark.parametrize("queries", [NonBlockingQueries, Advice])
-def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, queries, is_there):
+def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, is_there):
     client = joined(recorder, progress())
     client.report(1, 0.5, 0.0, None)
-    asks = queries(client)
+    asks = NonBlockingQueries(client)
     if is_there:
         recorder.is_awake.clear()
     else:
         (port,) = free_ports(1)
         client._link.address = f"http://127.0.0.1:{port}"
-        asks.ask(1, *(() if queries is Advice else (1,)), 0.5, 0.0)
+        asks.ask(1, 1, 0.5, 0.0)
     began = time.monotonic()
     asks.close()
     client.leave(0.5)
@@ -315,7 +314,7 @@ def test_a_first_signal_is_heard_while_the_state_server_is_away(queries):
     stop = threading.Event()
     client = StateClient("127.0.0.1", str(port), "journal", 0.5, stop_requested=stop.is_set)
     client.join("job", 0, 2)
-    asks = queries(client)
+    asks = NonBlockingQueries(client)
     with ThreadPoolExecutor(1) as training:
         ready = training.submit(lambda: next(steps for steps in range(1, 10**6) if asks.ask(1, steps, 0.001, 0.0)))
         signal = threading.Timer(0.2, stop.set)

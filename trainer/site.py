@@ -20,7 +20,7 @@ class Site:
     job: Job
     cluster: Cluster | None
     transport: Transport | None
-    state: StateClient | None  # where the algorithm asks a state server
+    state: StateClient | None  # where the algorithm has a state server
 
     @property
     def num_servers(self) -> int:
@@ -29,7 +29,7 @@ class Site:
 
     @property
     def state_server(self) -> StateClient:
-        """The state server's client, of an algorithm that asks one."""
+        """The state server's client, of an algorithm that has one."""
         assert self.state is not None
         return self.state
 

@@ -23,6 +23,7 @@ from utils import JobError, PeerLost, SetupError
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
+NOTICE_PAUSE_S = 1.0  # without a notice, where the last one found no server
 PATIENCE_S = 60.0  # how long a worker waits for a server that is restarted
 
 # The server's words for a job that it does not know: not yet, or not any more because it was restarted.
@@ -113,6 +114,9 @@ class StateClient:
         self._leaves = threading.Event()
         self._link: Link = link or StateLink(host, port, delay_s)
         self._notices = Background("notices")
+        self._quiet_until = 0.0  # no notice is sent before
+        self._untold: float | None = None  # an accuracy
+        self._knows_all = False  # the server does, so notices need not repeat all accuracies
         self._job = ""
         self._num_workers = 0
         self._rank = 0
@@ -181,35 +185,93 @@ class StateClient:
         """
         self._send(self._reset(resumed))
 
-    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None, steps: int = 0) -> None:
-        """REPORT: this worker has the global model and enters round `round_`, or is in it.
+    def announce(self, resumed: bool = False) -> None:
+        """RESET, once, for a server that is only told: where none answers, a warning says that there is no page."""
+        try:
+            self._post(self._reset(resumed), PATIENT)
+        except (_Trouble, JobError) as error:
+            logging.warning("there is no status page of this job: the state server at %s %s", self.address, error)
+
+    def tell(
+        self,
+        round_: int,
+        steps: int,
+        step_s: float,
+        transmission_s: float,
+        accuracy: float | None = None,
+        decision: tuple[str, str] | None = None,
+    ) -> None:
+        """REPORT in the background, of which only the newest matters: nobody waits for the server, or misses it.
+
+        An accuracy that was not heard is told with the next one.
+
+        Args:
+            round_: that this worker is in.
+            steps: local steps that it has done in the round.
+            step_s: seconds of the last one.
+            transmission_s: seconds of its push and pull.
+            accuracy: measured after the round before, where that was.
+            decision: what the optimizer on the server has decided (SYNC or TRAIN), and why: after the steps of this
+                round, or where there are none yet, at the end of the round before.
+        """
+        if accuracy is not None:
+            self._note_accuracy(round_ - 1, accuracy)
+            self._untold = accuracy
+        extra = {} if decision is None else {"decision": {"action": decision[0], "reason": decision[1]}}
+        message = self._report(self._told(round_, steps, step_s, transmission_s), **extra)
+        self._notices.do(lambda: self._notify(message))
+
+    def _notify(self, message: dict[str, Any]) -> None:
+        """Sends a notice, and all accuracies so far to a server that may not know them."""
+        if time.monotonic() < self._quiet_until:
+            return
+        accuracy, self._untold = self._untold, None
+        if accuracy is not None:
+            message = {**message, "accuracy": accuracy}
+        try:
+            if self._knows_all and not self._has_lost_all(message):
+                return
+            everything = {**message, **self._accuracies()}
+            if self._has_lost_all(everything):
+                self._has_lost_all(everything)
+            self._knows_all = True
+        except _Trouble:
+            self._quiet_until = time.monotonic() + NOTICE_PAUSE_S
+            self._untold = accuracy if self._untold is None else self._untold
+        except (_UnknownJob, JobError):
+            pass  # the worker has left this round behind meanwhile; the next notice is of a later one
+
+    def _has_lost_all(self, message: dict[str, Any]) -> bool:
+        """Sends a notice; whether the server is another one than before, which has to be told everything.
+
+        Where it does not even know the job, it is told of that in place of the notice.
+        """
+        try:
+            return self._is_another_server(self._post(message, BRIEF))
+        except _UnknownJob:
+            self._is_another_server(self._post(self._reset(resumed=True), BRIEF))
+            return True
+
+    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+        """REPORT: this worker has the global model and enters round `round_`.
 
         Args:
             accuracy: measured after the round before, where that was.
-            steps: local steps that it has done in the round.
         """
         extra: dict[str, Any] = {}
         if accuracy is not None:
             extra["accuracy"] = accuracy
             self._note_accuracy(round_ - 1, accuracy)
-        self._send(self._report(self._told(round_, steps, step_s, transmission_s), **extra))
-
-    def report_all(self, round_: int, step_s: float, transmission_s: float) -> None:
-        """As `report`, with all accuracies so far."""
-        self._send(self._report(self._told(round_, 0, step_s, transmission_s), **self._accuracies()))
+        self._send(self._report(self._told(round_, 0, step_s, transmission_s), **extra))
 
     def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """QUERY after a local step: whether to aggregate now (SYNC) or to train on (TRAIN)."""
-        return self.query_why(round_, steps, step_s, transmission_s)[0]
-
-    def query_why(self, round_: int, steps: int, step_s: float, transmission_s: float) -> tuple[bool, str]:
-        """As `query`, with the server's reason in words."""
         status = self._told(round_, steps, step_s, transmission_s)
         message = {"msg_type": "QUERY", "status": self._status(status), "samples": self._batch_size}
         answer = self._send(message)
         if self._progress.doing == EVALUATING:
             self.tell_doing()  # a question from beside the training; the server takes who asks for one who trains
-        return answer.get("action") == "SYNC", str(answer.get("reason", ""))
+        return answer.get("action") == "SYNC"
 
     def tell_doing(self) -> None:
         """REPORT in the background, once: what this worker does now, in the round that was told last.

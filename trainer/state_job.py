@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from config import Config
 from trainer.base import Job
 from trainer.engine import mx
@@ -19,10 +21,23 @@ def begin_job(state: StateClient, transport: Transport, job: Job, progress: Prog
         progress: of this worker; the state server is told of it.
         resumed: the job goes on from a checkpoint.
     """
+    _agree(state, transport, job, progress, lambda: state.begin_job(resumed))
+
+
+def announce_job(
+    state: StateClient, transport: Transport, job: Job, progress: Progress, resumed: bool = False
+) -> None:
+    """As `begin_job`, where the state server is only told: if it does not answer, there is no page and nothing else."""
+    _agree(state, transport, job, progress, lambda: state.announce(resumed))
+
+
+def _agree(
+    state: StateClient, transport: Transport, job: Job, progress: Progress, begin: Callable[[], None]
+) -> None:
     number = mx.nd.array(draw_job_number())
     if job.rank == 0:
         state.join(job_id(number.asnumpy()), job.rank, job.num_workers)
-        state.begin_job(resumed)
+        begin()
     transport.arrays(JOB_NUMBER_KEY).broadcast([number])
     state.join(job_id(number.asnumpy()), job.rank, job.num_workers, progress)
 

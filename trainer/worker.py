@@ -39,7 +39,7 @@ class Workplace:
     context: mx.Context
     dataset: data.Dataset
     folder: RunFolder
-    state: StateClient | None  # where the mode asks a state server
+    state: StateClient | None  # where the mode has a state server
     trace: tuple[straggler_trace.Slowdown, ...]
     signals: SignalWatch
 
@@ -85,7 +85,7 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
     if config.batch_size > total:
         raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
     state = None
-    if config.algorithm.asks_state_server:
+    if config.algorithm.has_state_server:
         state = StateClient(
             config.state_server_ip,
             config.state_server_port,
@@ -99,7 +99,8 @@ def _workplace(config: Config, signals: SignalWatch) -> Workplace:
             limits=state_job.limits(config),
             stop_requested=lambda: signals.requested,
         )
-        state.check()
+        if config.algorithm.needs_state_server:
+            state.check()
     return Workplace(context, dataset, RunFolder(config), state, trace, signals)
 
 

@@ -1,0 +1,18 @@
+"""Puts SimpleStateServer/ on sys.path: the optimizers on the parameter server decide by the policies there.
+
+    from trainer import state_server_path  # noqa: F401  (the imports below need it)
+
+    # isort: split
+    from server.policies import POLICIES
+
+`server.policies` and `server.state` need neither Django nor anything else that is to be installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_FOLDER = str(Path(__file__).resolve().parents[1] / "SimpleStateServer")
+if _FOLDER not in sys.path:
+    sys.path.append(_FOLDER)
