@@ -122,7 +122,7 @@ def test_a_server_that_comes_late_is_told_all():
         told(client)
         page = requests.get(f"{server.url}/status.json", timeout=10).json()
     assert (page["job"], page["round"]) == ("late", 6)
-    assert [point[2] for point in page["accuracies"]] == [0.25]
+    assert [point[1:] for point in page["accuracies"]] == [[0.25, 4]]
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])

@@ -226,12 +226,11 @@ class StateClient:
         if time.monotonic() < self._quiet_until:
             return
         accuracy, self._untold = self._untold, None
-        if accuracy is not None:
-            message = {**message, "accuracy": accuracy}
+        fresh = {} if accuracy is None else {"accuracy": accuracy}
         try:
-            if self._knows_all and not self._has_lost_all(message):
+            if self._knows_all and not self._has_lost_all({**message, **fresh}):
                 return
-            everything = {**message, **self._accuracies()}
+            everything = {**message, **(self._accuracies() or fresh)}
             if self._has_lost_all(everything):
                 self._has_lost_all(everything)
             self._knows_all = True
