@@ -22,6 +22,7 @@ from pathlib import Path
 from namespace_job import ROOT, Loopback, Rounds, run_job
 from namespaces import Host, missing, network
 
+FIRST = 5  # rounds that do not count
 MANY = "1000000"
 MODES = {
     "WBSP": ["-m", "wbsp", "-ll", "0.0005"],
@@ -41,8 +42,9 @@ def checkout(commit: str) -> Iterator[Path]:
 
 
 def rounds_per_s(job: Sequence[Rounds]) -> float:
-    """Of all workers together."""
-    return sum(map(len, job)) / max(rounds[-1]["total_time"] for rounds in job)
+    """Of all workers together, without the first rounds and the last, after which a worker evaluates."""
+    times = ([record["total_time"] for record in rounds[FIRST:-1]] for rounds in job)
+    return sum((len(of_worker) - 1) / (of_worker[-1] - of_worker[0]) for of_worker in times)
 
 
 def compare(
