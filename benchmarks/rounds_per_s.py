@@ -1,5 +1,5 @@
-"""Rounds/s of WBSP and Sync-Switch in this checkout and in another commit, in one alternating run: on loopback, and on
-a network of so much delay. Needs root for the latter: network namespaces.
+"""Rounds/s of WBSP and Sync-Switch in two commits, in one alternating run: on loopback, and on a network of so much
+delay. Needs root for the latter: network namespaces.
 
     python benchmarks/rounds_per_s.py --before 2d433c6 --repeats 5
 
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compares on loopback, then on the network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", default="2d433c6", help="commit to compare with")
+    parser.add_argument("--after", default="HEAD", help="commit that is compared")
     parser.add_argument("--workers", type=float, nargs="+", default=[0.02, 0.04], help="step times (s)")
     parser.add_argument("--batch-size", type=int, default=16, help="small, so that two cores are enough for the steps")
     parser.add_argument("--delay", type=float, default=0.025, help="of the network, one way (s)")
@@ -81,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "network" in options.where and (why := missing()):
         raise SystemExit(why)
     count = 1 + len(options.workers)
-    with checkout(options.before) as before:
-        roots = {options.before: before, "this": ROOT}
+    with checkout(options.before) as before, checkout(options.after) as after:
+        roots = {options.before: before, options.after: after}
         if "loopback" in options.where:
             compare("loopback", [Loopback()] * count, roots, options)
         if "network" in options.where:
