@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cluster_processes import ROOT
 
+from trainer import version
 from trainer.decisions import Action, Decisions, Upload
 
 
@@ -54,6 +56,18 @@ def test_a_parameter_server_needs_no_django(module: str) -> None:
     code = f"import sys, trainer.{module}; print([name for name in sys.modules if name.split('.')[0] == 'django'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_all_that_a_parameter_server_runs_is_compared_when_the_processes_meet() -> None:
+    code = (
+        "import sys, trainer.wbsp_optimizer, trainer.sync_switch_optimizer; "
+        "print(*(getattr(module, '__file__', None) for module in sys.modules.values()), sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = {Path(file) for file in done.stdout.splitlines() if file.startswith(f"{ROOT}/")}
+    run = {path for path in files if ".venv" not in path.parts and path.stat().st_size}
+    compared = {path for pattern in version._PROGRAM for path in ROOT.glob(pattern)}
+    assert run - compared == {ROOT / "SimpleStateServer/server/__init__.py"}  # a docstring
 
 
 def test_the_rules_alone_need_neither_numpy_nor_mxnet() -> None:

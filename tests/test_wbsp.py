@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cluster_processes import ROOT, cluster
+from cluster_processes import ROOT, cluster, free_ports, wait_for
 from recording_state_server import passing_on
 from state_server_process import running_state_server
 
@@ -78,3 +78,37 @@ def test_the_page_hears_who_releases_and_why(records):
     assert {decision["action"] for decision in slow} == {"SYNC"}
     assert all(decision["reason"].startswith("is the slowest: reaches the server in ") for decision in slow)
     assert sum(decision["action"] == "TRAIN" for decision in fast) > len(fast) / 2
+
+
+FLAGS = {
+    "wbsp": ["-ll", "0.003"],
+    "sync-switch": ["-l", "0.003", "--switch-order", "1", "--train-steps", "999"],
+}
+
+
+def start_workers(processes, folder, mode, port, rounds):
+    for rank in range(2):
+        flags = ["-c", "1", "-n", "lenet", "-e", "1000", "--max-rounds", str(rounds), "--min-step-time", "0.02"]
+        flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port), "-m", mode, *FLAGS[mode]]
+        processes.start_worker(rank, "main.py", *flags)
+
+
+@pytest.mark.parametrize("mode", ["wbsp", "sync-switch"])
+def test_without_a_state_server_one_line_says_that_there_is_no_page_and_the_job_is_done(tmp_path, mode):
+    (port,) = free_ports(1)
+    with cluster(tmp_path, num_workers=2) as processes:
+        start_workers(processes, tmp_path, mode, port, 20)
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+        said = processes.log("worker0") + processes.log("worker1")
+    (line,) = (line for line in said.splitlines() if "state server" in line)
+    assert f"there is no status page of this job: the state server at http://127.0.0.1:{port} does not" in line
+
+
+def test_a_state_server_that_goes_away_is_not_missed(tmp_path):
+    with running_state_server() as server, cluster(tmp_path, num_workers=2) as processes:
+        start_workers(processes, tmp_path, "wbsp", server.port, 100)
+        wait_for((tmp_path / "cpu0" / "iter-5.txt").exists, "round 5")
+        server.process.kill()
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+        assert "state server" not in processes.log("worker0") + processes.log("worker1")
+    assert (tmp_path / "cpu0" / "iter-100.txt").exists()
