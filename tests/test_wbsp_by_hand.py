@@ -12,7 +12,9 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from page import Page
 
 from algorithms import TransportKind
-from trainer.transport.memory import MemoryArrays
+from trainer.base import Job
+from trainer.straggler_trace import Slowdown
+from trainer.transport.memory import MemoryArrays, MemoryTransport
 from trainer.transport.network import Link
 from trainer.wbsp import WBSPTrainer
 
@@ -29,6 +31,7 @@ def step(weight: np.ndarray, rank: int) -> np.ndarray:
 def trained(
     overlap: bool,
     rounds: int,
+    slowdown: Slowdown | None = None,  # of the slow worker
     link: Link = Link(),  # noqa: B008
     shares: Sequence[float] = (1.0, 1.0),
     kind: type[WBSPTrainer] = WBSPTrainer,
@@ -39,13 +42,12 @@ def trained(
         Worker([batch(rank)], step_s=step_s, link=link, weight=share)
         for rank, (step_s, share) in enumerate(zip((1.0, 2.5), shares, strict=True))
     ]
-    return train(
-        TransportKind.SERVER,
-        workers,
-        lambda job, transport: kind(job, transport, ETA, pages[job.rank], overlap),  # type: ignore[arg-type]
-        rounds,
-        network,
-    ), pages
+
+    def build(job: Job, transport: MemoryTransport) -> WBSPTrainer:
+        job.trace = (slowdown,) if slowdown and job.rank == 1 else ()
+        return kind(job, transport, ETA, pages[job.rank], overlap)  # type: ignore[arg-type]
+
+    return train(TransportKind.SERVER, workers, build, rounds, network), pages
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -113,6 +115,13 @@ def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_
     np.testing.assert_allclose(done.weights(1), expected, **CLOSE)
     first = next(update for rank, _, update in uploads if rank == 0)
     np.testing.assert_allclose(first, shares[0] * step(ZERO, 0), **CLOSE)
+
+
+def test_a_worker_that_has_not_uploaded_for_half_a_minute_does_not_hold_up_the_releases() -> None:
+    """The slow worker uploads at 2.5 and 5 s, and then for 100 s no more: from 36 s on the other one releases. All that
+    in virtual time."""
+    _, (fast, _) = trained(False, rounds=50, slowdown=Slowdown(5.5, 200, 100))
+    assert [decision[0] for *_, decision in fast.told[1:]] == ["TRAIN"] * 35 + ["SYNC"] * 15
 
 
 def test_batchnorms_statistics_are_uploaded_and_released_like_weights() -> None:

@@ -173,6 +173,14 @@ def test_a_worker_finds_a_release_that_is_new_to_it_where_its_upload_was_and_unt
     assert (status.is_new, status.release) == (False, 2)
 
 
+def test_of_nearly_equal_workers_one_releases_what_the_slowest_has_uploaded_and_only_once():
+    server = wbsp_server(2, 1.0)
+    assert not uploaded(server, 0, 1.0, step_s=5.0).released  # nobody knows yet how fast the other one is
+    assert uploaded(server, 1, 1.0, step_s=4.0).released
+    assert not uploaded(server, 1, 1.0, step_s=4.0).released
+    assert uploaded(server, 0, 1.0, step_s=5.0).released
+
+
 def test_what_is_uploaded_after_a_release_counts_from_the_next_one_on():
     server = wbsp_server(2, 1.0)
     uploaded(server, 0, 2.0, step_s=FAST)
