@@ -63,7 +63,8 @@ class Algorithm(Entry):
     trainer: str  # module:function that builds it; imported by workers alone, since it needs MXNet
     transport: TransportKind
     flags: tuple[str, ...]  # fields of Config that count in this mode and not in all
-    rule: str | None = None  # the state server's policy, with fields of Config in braces; None: it is not asked
+    rule: str | None = None  # the state server's policy, with fields of Config in braces; None: there is none
+    page_only: bool = False  # the optimizer on the server decides by the rule; a state server is told, for its page
     one_server: bool = False  # whether it must have all of the model on one; else any number of parameter servers
     check: str = ""  # module:function(config, num_workers) that raises SetupError where its flags do not fit together
     presets: tuple[Entry, ...] = ()
@@ -75,14 +76,19 @@ class Algorithm(Entry):
         return self.transport is not TransportKind.NONE
 
     @property
-    def asks_state_server(self) -> bool:
+    def has_state_server(self) -> bool:
         """Whether there is a state server."""
         return self.rule is not None
 
     @property
+    def needs_state_server(self) -> bool:
+        """Whether nothing goes on without it."""
+        return self.has_state_server and not self.page_only
+
+    @property
     def all_flags(self) -> tuple[str, ...]:
         """Its own, and those of the groups that it is in."""
-        groups = (DISTRIBUTED_FLAGS, self.is_distributed), (STATE_SERVER_FLAGS, self.asks_state_server)
+        groups = (DISTRIBUTED_FLAGS, self.is_distributed), (STATE_SERVER_FLAGS, self.has_state_server)
         return (*self.flags, *(flag for group, is_in in groups if is_in for flag in group))
 
 
@@ -167,6 +173,7 @@ TABLE = (
         transport=TransportKind.SERVER,
         flags=("local_lr", "wbsp_overlap"),
         rule="wbsp",
+        page_only=True,
         one_server=True,
         stem="WBSP",
         look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),
@@ -192,6 +199,7 @@ TABLE = (
             *("ckpt_frequency", "checkpoint", "resume"),
         ),
         rule="sync-switch-{straggler_policy}",
+        page_only=True,
         one_server=True,
         check="trainer.schedule:check_flags",
         stem="SyncSwitch",

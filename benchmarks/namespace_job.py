@@ -1,4 +1,4 @@
-"""A job of which every process has its own host, a network namespace: what the benchmarks of links share."""
+"""A job of which every process may have its own host, a network namespace: what the benchmarks of links share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from cluster_processes import free_ports  # noqa: E402
 from namespaces import Host  # noqa: E402
 
-PORT, STATE_PORT = "9091", "10010"
 Rounds = list[dict[str, Any]]  # the logged rounds of a worker, in their order
+
+
+class Loopback:
+    """This machine in place of a host."""
+
+    address = "127.0.0.1"
+    card = "lo"
+
+    def command(self, *words: str | Path) -> list[str]:
+        """A command line that runs here."""
+        return list(map(str, words))
 
 
 @contextlib.contextmanager
@@ -35,7 +46,13 @@ def running(command: Sequence[str], log: Path, folder: Path, **environment: str)
         process.wait()
 
 
-def run_job(servers: Host, hosts: Sequence[Host], seconds: float, flags: Sequence[Sequence[str]]) -> list[Rounds]:
+def run_job(
+    servers: Host | Loopback,
+    hosts: Sequence[Host | Loopback],
+    seconds: float,
+    flags: Sequence[Sequence[str]],
+    root: Path = ROOT,
+) -> list[Rounds]:
     """Trains LeNet-5 for so long, and returns what each worker logged.
 
     Args:
@@ -43,28 +60,31 @@ def run_job(servers: Host, hosts: Sequence[Host], seconds: float, flags: Sequenc
         hosts: of the workers.
         seconds: of training.
         flags: for each worker's main.py.
+        root: of the checkout that is run.
     """
+    port, state_port = map(str, free_ports(2))
     cluster = {
         "DMLC_PS_ROOT_URI": servers.address,
-        "DMLC_PS_ROOT_PORT": PORT,
+        "DMLC_PS_ROOT_PORT": port,
         "DMLC_NUM_SERVER": "1",
         "DMLC_NUM_WORKER": str(len(hosts)),
-        "DMLC_INTERFACE": "eth0",
+        "DMLC_INTERFACE": servers.card,
     }
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{STATE_PORT}")
-        stack.enter_context(running(serve, folder / "state.log", ROOT / "SimpleStateServer"))
+        serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{state_port}")
+        stack.enter_context(running(serve, folder / "state.log", root / "SimpleStateServer"))
         for role in ("scheduler", "server"):
             command = servers.command(sys.executable, "main.py")
-            stack.enter_context(running(command, folder / f"{role}.log", ROOT, DMLC_ROLE=role, **cluster))
+            stack.enter_context(running(command, folder / f"{role}.log", root, DMLC_ROLE=role, **cluster))
         workers = []
         for number, (host, of_worker) in enumerate(zip(hosts, flags, strict=True)):
             all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", name, "--device-name", f"cpu{number}"]
-            all_flags += ["-ip", servers.address, "-port", STATE_PORT, "--max-seconds", str(seconds), *of_worker]
+            all_flags += ["--data-dir", str(ROOT / "data")]
+            all_flags += ["-ip", servers.address, "-port", state_port, "--max-seconds", str(seconds), *of_worker]
             command = host.command(sys.executable, "main.py", *all_flags)
             log = folder / f"worker{number}.log"
-            workers.append(stack.enter_context(running(command, log, ROOT, DMLC_ROLE="worker", **cluster)))
+            workers.append(stack.enter_context(running(command, log, root, DMLC_ROLE="worker", **cluster)))
         for number, worker in enumerate(workers):
             if worker.wait(seconds + 120):
                 raise SystemExit((folder / f"worker{number}.log").read_text())

@@ -1,6 +1,6 @@
 """Starts a whole job on this machine, waits for it, and leaves no process behind whatever happens.
 
-State server (where the mode asks one), scheduler, parameter servers and CPU workers on 127.0.0.1; each worker pads its
+State server (where the mode has one), scheduler, parameter servers and CPU workers on 127.0.0.1; each worker pads its
 steps to the time that it is given, so that one machine stands for several of different speeds. What follows `--` goes
 to every worker's main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a
 process in LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once.

@@ -168,7 +168,7 @@ def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -
 def build(job: Job, layout: Layout) -> list[Role]:
     """The processes of a job: names, commands and environment variables."""
     roles = [_scheduler(job, layout), *_servers(job, layout)] if job.algorithm.is_distributed else []
-    if job.algorithm.asks_state_server:
+    if job.algorithm.has_state_server:
         roles.insert(0, _state_server(job, layout.state_server))
     return [*roles, *_workers(job, layout)]
 
@@ -248,7 +248,7 @@ def main_flags(job: Job, layout: Layout, seat: Seat) -> list[str]:
     flags |= {names_of(field)[-1]: value for field, value in ENTRIES[job.mode].values}
     if job.split_by_class:
         flags["-s"] = 1
-    if job.algorithm.asks_state_server:
+    if job.algorithm.has_state_server:
         flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
     words = [str(word) for pair in flags.items() for word in pair]
     return [*words, *seat.flags, *job.worker_arguments, *seat.more_flags]

@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from page import Page
 
 import models
 from algorithms import TransportKind
@@ -35,7 +36,7 @@ from trainer.membership import Membership
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
-from trainer.sync_switch_keeper import Settings
+from trainer.sync_switch_optimizer import Settings
 from trainer.watch import prepare_environment
 from utils import Measure
 
@@ -45,7 +46,7 @@ LEARNING_RATE = 0.002
 
 
 class OneStepARound:
-    """A state server that always says: aggregate, stay in step with the others."""
+    """A state server that always says: aggregate."""
 
     def begin_job(self, resumed):
         pass
@@ -64,9 +65,6 @@ class OneStepARound:
 
     def query(self, round_, steps, step_s, transmission_s):
         return True
-
-    def query_why(self, *told):
-        return self.query(*told), ""
 
 
 def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
@@ -112,7 +110,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         tempfile.TemporaryDirectory() as folder,
         roles.joined(cluster, transport, 60) as (shared, *_),
     ):
-        state: Any = OneStepARound()
+        state: Any = Page() if algorithm in ("bsp", "asp") else OneStepARound()
         mine = a_context(
             shared.rank, shared.num_workers, transport=shared, num_servers=cluster.num_servers, state_server=state
         )

@@ -8,7 +8,8 @@ Host N is called hN and has the address 10.77.0.N on its card eth0; the desk, 10
 no sshd. The bridge is in a namespace too, so nothing of this machine's own network is touched, and several of these
 networks live side by side with the same addresses. All hosts share this machine's files, users and clock.
 
-The kernel here has no netem (delays); what nftables can do with packets it can do on one host's link.
+The kernel here has no netem: delays are a program's (benchmarks/delayed_switch.py). What nftables can do with packets
+it can do on one host's link.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from pathlib import Path
 import pytest
 
 SSHD = "/usr/sbin/sshd"
+DELAYED_SWITCH = str(Path(__file__).resolve().parents[1] / "benchmarks" / "delayed_switch.py")
 PREFIX = "esync-test-"  # of the namespaces' names; then come this process's id and the host's name
 START_S = 20.0
 
@@ -60,13 +63,15 @@ def needs_namespaces(test: Callable[..., object]) -> Callable[..., object]:
 class Host:
     """A namespace with one network card."""
 
+    card = "eth0"
+
     def __init__(self, run: str, name: str, number: int, folder: Path) -> None:
         self.name = name
         self.address = f"10.77.0.{number}"
         self.ssh_port = 2200 + number
         self.namespace = f"{run}-{name}"
         self.folder = folder  # its own, for what the test likes
-        self._switch, self._plug = f"{run}-switch", f"to-{name}"
+        self._switch, self.plug = f"{run}-switch", f"to-{name}"
         folder.mkdir(parents=True)
 
     def command(self, *words: str | Path) -> list[str]:
@@ -100,7 +105,7 @@ class Host:
         """Lets no more than so many Mbit/s through the link, each way; what is more waits."""
         bucket = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "16k", "latency", "1s")
         self.run("tc", "qdisc", "add", "dev", "eth0", *bucket)
-        _run("tc", "-n", self._switch, "qdisc", "add", "dev", self._plug, *bucket)
+        _run("tc", "-n", self._switch, "qdisc", "add", "dev", self.plug, *bucket)
 
     def close_ports(self, ports: str) -> None:
         """Drops connections from other hosts to these TCP ports (`9091`, `10000-20000`, `{ 22, 80 }`): a firewall."""
@@ -111,14 +116,14 @@ class Host:
 
     def unplug(self) -> None:
         """Takes the cable out."""
-        _run("ip", "-n", self._switch, "link", "set", self._plug, "down")
+        _run("ip", "-n", self._switch, "link", "set", self.plug, "down")
 
     def make(self) -> None:
         """Makes the namespace and plugs its card into the switch."""
         _run("ip", "netns", "add", self.namespace)
         card = ("type", "veth", "peer", "name", "eth0", "netns", self.namespace)
-        _run("ip", "-n", self._switch, "link", "add", self._plug, *card)
-        _run("ip", "-n", self._switch, "link", "set", self._plug, "master", "bridge", "up")
+        _run("ip", "-n", self._switch, "link", "add", self.plug, *card)
+        _run("ip", "-n", self._switch, "link", "set", self.plug, "master", "bridge", "up")
         _run("ip", "-n", self.namespace, "address", "add", f"{self.address}/24", "dev", "eth0")
         for link in ("lo", "eth0"):
             _run("ip", "-n", self.namespace, "link", "set", link, "up")
@@ -175,6 +180,23 @@ class Network:
             host.make()
             host.start_sshd(key)
         self.ssh_config.write_text("".join(host.client_config(key) for host in self.hosts))
+
+    @contextlib.contextmanager
+    def delayed(self, seconds: float) -> Iterator[None]:
+        """Every frame between two hosts travels so much longer."""
+        plugs = [host.plug for host in self.hosts]
+        for plug in plugs:
+            _run("ip", "-n", self.switch, "link", "set", plug, "nomaster")
+        command = ["nsenter", f"--net=/run/netns/{self.switch}", "--", sys.executable, DELAYED_SWITCH, str(seconds)]
+        cable = subprocess.Popen([*command, *plugs], stdout=subprocess.PIPE)
+        try:
+            assert cable.stdout is not None and cable.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            cable.kill()
+            cable.communicate()
+            for plug in plugs:
+                _run("ip", "-n", self.switch, "link", "set", plug, "master", "bridge")
 
 
 @contextlib.contextmanager

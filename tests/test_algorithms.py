@@ -74,7 +74,7 @@ def test_what_a_row_names_is_there(row):
             assert [argument.arg for argument in found.args.args] == signature
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.asks_state_server], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in TABLE if row.has_state_server], ids=lambda row: row.name)
 def test_every_rule_is_a_policy_of_the_state_server(row):
     assert set(rules(row)) <= set(POLICIES)
 
@@ -126,7 +126,8 @@ def test_readme_has_the_table():
         assert paper.strip() == entry.paper
         if entry is row:
             assert f"`{row.trainer.split(':')[0].replace('.', '/')}.py`" in class_
-        expected = ["state server"] * row.asks_state_server + ["one parameter server"] * row.one_server
+        needed = "state server" if row.needs_state_server else "state server (page only)"
+        expected = [needed] * row.has_state_server + ["one parameter server"] * row.one_server
         assert needs.strip() == (", ".join(expected) if row.is_distributed else "no other process")
     assert told == list(ENTRIES)
 

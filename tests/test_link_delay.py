@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from equivalence_worker import OneStepARound
+from page import Page
 
 import models
 from trainer.asynchronous import AsyncTrainer
@@ -24,7 +25,7 @@ from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
-from trainer.sync_switch_keeper import Settings
+from trainer.sync_switch_optimizer import Settings
 from trainer.transport.kvstore import KVStoreTransport
 from trainer.wbsp import WBSPTrainer
 from utils import GLOBAL_AGGREGATE, GLOBAL_UPDATE
@@ -34,15 +35,8 @@ LINK_S, STEP_S = 0.25, 0.75  # that the link and a step take longer
 TRACE = (Slowdown(0, 1000, LINK_S, NETWORK), Slowdown(0, 1000, STEP_S, COMPUTE))
 
 
-class StateServer(OneStepARound):
-    """Writes down what it was told of the transmission."""
-
-    def __init__(self):
-        self.transmissions_s = []
-
-    def query(self, round_, steps, step_s, transmission_s):
-        self.transmissions_s.append(transmission_s)
-        return super().query(round_, steps, step_s, transmission_s)
+class StateServer(OneStepARound, Page):
+    """Is asked, or told."""
 
 
 def a_context(state, trace=TRACE):
@@ -119,4 +113,4 @@ def test_the_state_server_is_told_of_the_slow_link(mode, tmp_path):
     """Here the link is slow for real, by little, and the steps are not."""
     state = StateServer()
     TRAINERS[mode](a_context(state, (Slowdown(0, 1000, 0.04, NETWORK),)), tmp_path).run(lambda: tmp_path)
-    assert state.transmissions_s[-1] >= 2 * 0.04
+    assert state.told[-1][3] >= 2 * 0.04

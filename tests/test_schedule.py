@@ -254,13 +254,13 @@ def test_elastic_leaves_nobody_out_of_the_next_phase_for_what_was_said_in_the_la
 # ------------------------------------------------------------------------------------------------------ the stop
 
 
-def test_a_wish_to_stop_under_bsp_ends_the_job_with_the_round() -> None:
+def test_a_stop_request_under_bsp_ends_the_job_with_the_round() -> None:
     schedule = Schedule("10", [9, 9], 3, "none")
     assert arrive(schedule, 0, 1, 2, stop=(0,)) == [NOTHING, NOTHING, together(0, 1, 2)]
     assert is_over(schedule, finished=False)
 
 
-def test_a_worker_that_waits_may_wish_to_stop() -> None:
+def test_a_worker_that_waits_may_request_the_stop() -> None:
     schedule = Schedule("10", [9, 9], 2, "none")
     arrive(schedule, 0)
     schedule.want_stop()
@@ -269,7 +269,7 @@ def test_a_worker_that_waits_may_wish_to_stop() -> None:
     assert is_over(schedule, finished=False)
 
 
-def test_a_wish_to_stop_under_asp_ends_the_job_at_once_and_the_gradients_on_the_way_count() -> None:
+def test_a_stop_request_under_asp_ends_the_job_at_once_and_the_gradients_on_the_way_count() -> None:
     schedule = Schedule("0", [9], 3, "none")
     assert arrive(schedule, 1, stop=(1,)) == [together(1)]
     assert is_over(schedule, finished=False)

@@ -15,7 +15,6 @@ from state_server_process import clients, http_client, running_state_server
 
 import config
 from trainer.clock import RealClock
-from trainer.coordinator.advice import Advice
 from trainer.coordinator.job import limits
 from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING, TRAINING, Progress
@@ -197,17 +196,16 @@ def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder)
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
-@pytest.mark.parametrize("queries", [non_blocking, Advice])
-def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, queries, is_there):
+def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, is_there):
     client = joined(recorder, progress())
     client.report(1, 0.5, 0.0, None)
-    asks = queries(client)
+    asks = non_blocking(client)
     if is_there:
         recorder.is_awake.clear()
     else:
         (port,) = free_ports(1)
         client._link.address = f"http://127.0.0.1:{port}"
-        asks.ask(1, *(() if queries is Advice else (1,)), 0.5, 0.0)
+        asks.ask(1, 1, 0.5, 0.0)
     began = time.monotonic()
     asks.close()
     client.leave(0.5)
@@ -324,7 +322,7 @@ def test_a_first_signal_is_heard_while_the_state_server_is_away(queries):
     stop = threading.Event()
     client = http_client(port, stop_requested=stop.is_set)
     client.join("job", 0, 2)
-    asks = queries(client)
+    asks = non_blocking(client)
     with ThreadPoolExecutor(1) as training:
         ready = training.submit(lambda: next(steps for steps in range(1, 10**6) if asks.ask(1, steps, 0.001, 0.0)))
         signal = threading.Timer(0.2, stop.set)

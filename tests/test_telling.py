@@ -48,12 +48,15 @@ class Cluster:
         return self._link.send(message, timeouts)
 
     def told(self) -> list[tuple[int, Any]]:
-        """Round and accuracy of each REPORT."""
+        """Round and accuracy of each REPORT; all accuracies, where it tells these."""
         return [
-            (message["status"]["round"], message.get("accuracy"))
+            (message["status"]["round"], message.get("accuracy") or self._all(message))
             for _, message in self.said
             if message["msg_type"] == "REPORT"
         ]
+
+    def _all(self, message: Message) -> list[float] | None:
+        return [point[2] for point in message["accuracies"]] if "accuracies" in message else message.get("accuracy")
 
     def accuracies(self) -> list[float]:
         """What the server knows of the curve."""
@@ -115,13 +118,13 @@ def test_while_the_server_is_away_training_goes_on_and_an_accuracy_is_told_when_
             cluster.clock.sleep(5.0)
             cluster.client.tell(round_, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
-        assert cluster.told() == [(2, 0.25), (3, 0.25), (4, 0.25)]  # once each
+        assert cluster.told() == [(2, 0.25), (3, None), (4, None)]  # once each
         cluster.server.is_away = False
         cluster.client.tell(5, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
         cluster.client.tell(6, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
-        assert cluster.told()[3:] == [(5, 0.25), (6, None)]
+        assert cluster.told()[3:] == [(5, None), (5, [0.25]), (6, None)]
         assert cluster.accuracies() == [0.25]
 
     with_a_cluster(work)
@@ -141,7 +144,7 @@ def test_a_newer_accuracy_takes_the_place_of_one_that_was_not_heard() -> None:
         cluster.clock.sleep(0.5)
         cluster.server.is_away = False
         cluster.clock.sleep(5.0)
-        assert cluster.told() == [(2, 0.25), (3, 0.5)]
+        assert cluster.told() == [(2, 0.25), (3, None), (3, [0.25, 0.5])]
 
     with_a_cluster(work)
 

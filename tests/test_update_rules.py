@@ -15,7 +15,6 @@ from trainer.local_sgd import LocalSGDTrainer
 from trainer.ssp import SSPTrainer
 from trainer.sync import SyncTrainer
 from trainer.transport.network import Link
-from trainer.wbsp import WBSPTrainer
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))
@@ -106,33 +105,6 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
         np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
     job = server.running.router.snapshot()
     assert job is not None and job.ended is not None  # all have taken leave
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_wbsps_release_is_the_initial_model_and_the_mean_of_all_uploads(overlap) -> None:
-    """Steps of 1 s and 2.5 s: the slow worker releases after each of its uploads; the fast one has not waited."""
-
-    def build(context) -> WBSPTrainer:
-        return WBSPTrainer(context, ETA, overlap)
-
-    workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
-    trained = train(TransportKind.SERVER, workers, build, rounds=3, state_server=StateServer("wbsp"))
-    begun_s = [3 * worker.step_s for worker in workers]  # three test steps
-    took_s = [trained.ended_s[rank] - max(begun_s) for rank in (0, 1)]
-    assert took_s == pytest.approx([3.0, 7.5])
-    if overlap:
-        return
-    # The uploads are the steps on each worker's own weights. Release 1, at 2.5 s, has two of the fast worker's.
-    u1 = -ETA * gradient(ZERO, batch(0))
-    u2 = -ETA * gradient(u1, batch(0))
-    v1 = -ETA * gradient(ZERO, batch(1))
-    first = (u1 + u2 + v1) / 2
-    u3 = -ETA * gradient(u1 + u2, batch(0))  # the fast worker takes release 1 after its next upload, at 3 s
-    v2 = -ETA * gradient(first, batch(1))
-    second = first + (u3 + v2) / 2
-    v3 = -ETA * gradient(second, batch(1))
-    np.testing.assert_allclose(trained.weights(0), first, **CLOSE)
-    np.testing.assert_allclose(trained.weights(1), second + v3 / 2, **CLOSE)
 
 
 def test_asgd_applies_each_gradient_to_the_weights_of_its_moment() -> None:

@@ -1,16 +1,10 @@
 """WBSP on real clusters: what is released, that nothing is lost, and who waits."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from cluster_processes import ROOT, cluster
+from cluster_processes import ROOT, cluster, free_ports, wait_for
 from recording_state_server import passing_on
 from state_server_process import running_state_server
-
-from trainer.clock import RealClock
-from trainer.membership import Membership
-from trainer.wbsp import WBSPTrainer
 
 pytestmark = pytest.mark.cluster
 
@@ -29,7 +23,7 @@ def records(request, tmp_path_factory):
             output = str(folder / f"{rank}.npz")
             processes.start_worker(rank, PROGRAM, str(recorder.port), request.param, step_time, output)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
-    told = [recorder.of(rank, "REPORT", "QUERY") for rank in range(len(STEP_TIMES))]
+    told = [recorder.of(rank) for rank in range(len(STEP_TIMES))]
     return [dict(np.load(folder / f"{rank}.npz")) | {"told": told[rank]} for rank in range(len(STEP_TIMES))]
 
 
@@ -75,60 +69,55 @@ def test_the_state_server_is_told_all_of_a_worker_to_its_end(records):
         assert told[-1]["doing"] == "ended"
         assert told[-1]["total"]["steps"] == record["rounds"]
         assert told[-1]["total"]["samples"] == BATCH * record["rounds"]
-        totals = [message["total"]["steps"] for message in told]
+        reports = [message for message in told if message["msg_type"] == "REPORT"]
+        totals = [message["total"]["steps"] for message in reports]
         assert totals == sorted(totals)
+        assert {message["msg_type"] for message in told} <= {"RESET", "REPORT"}  # it is told, and not asked
 
 
-class Link:
-    """A worker's way to a parameter server whose release is the one that it is set to."""
-
-    def __init__(self):
-        self.release = 0
-
-    def begin_to_send(self, arrays):
-        return arrays
-
-    def wait_until_sent(self, sending):
-        pass
-
-    def command(self, *_):
-        return self.read_board()
-
-    def read_board(self):
-        return np.array([self.release, 0, 0, 0])
-
-    def pull(self, arrays):
-        pass
-
-    def take_traffic(self):
-        return {}
+def test_the_page_hears_who_releases_and_why(records):
+    fast, slow = ([message["decision"] for message in record["told"] if "decision" in message] for record in records)
+    assert {decision["action"] for decision in slow} == {"SYNC"}
+    assert all(decision["reason"].startswith("is the slowest: reaches the server in ") for decision in slow)
+    assert sum(decision["action"] == "TRAIN" for decision in fast) > len(fast) / 2
 
 
-class State:
-    """A state server's client that writes down the reports, and tells nobody to release."""
-
-    def __init__(self):
-        self.reports = []
-
-    def query(self, *_):
-        return False
-
-    def report(self, round_, step_s, transmission_s, accuracy):
-        self.reports.append((round_, accuracy))
+FLAGS = {
+    "wbsp": ["-ll", "0.003"],
+    "sync-switch": ["-l", "0.003", "--switch-order", "1", "--train-steps", "999"],
+}
 
 
-def test_a_worker_for_which_several_releases_come_at_once_reports_the_latest():
-    link, state = Link(), State()
-    context = SimpleNamespace(
-        network=SimpleNamespace(collect_params=dict),
-        membership=lambda: Membership(0, 2),
-        clock=RealClock(),
-        state=state,
-        shared=SimpleNamespace(rank=0, arrays=lambda first_key=0: None),
-    )
-    trainer = WBSPTrainer(context, 0.001, overlap=True)
-    trainer._link = link
-    for release in (1, 4, 4, 5):
-        link.release = release
-        trainer._upload([], 1, 0.1, False, 0.25 if release == 4 else None)
-    assert state.reports == [(2, None), (5, 0.25), (6, 0.25)]
+def start_workers(processes, folder, mode, port, rounds):
+    for rank in range(2):
+        flags = ["-c", "1", "-n", "lenet", "-e", "1000", "--max-rounds", str(rounds), "--min-step-time", "0.02"]
+        flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port), "-m", mode, *FLAGS[mode]]
+        processes.start_worker(rank, "main.py", *flags)
+
+
+def lines_about_the_state_server(processes, rank):
+    return [line for line in processes.log(f"worker{rank}").splitlines() if "state server" in line]
+
+
+@pytest.mark.parametrize("mode", ["wbsp", "sync-switch"])
+def test_without_a_state_server_a_line_of_each_worker_says_so_and_the_job_is_done(tmp_path, mode):
+    (port,) = free_ports(1)
+    with cluster(tmp_path, num_workers=2) as processes:
+        start_workers(processes, tmp_path, mode, port, 20)
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+        said = [lines_about_the_state_server(processes, rank) for rank in range(2)]
+    [[first], [other]] = sorted(said, key=lambda lines: "no status page" not in lines[0])
+    assert f"there is no status page of this job: the state server at http://127.0.0.1:{port} does not" in first
+    assert other.endswith("training goes on without it")
+
+
+def test_a_state_server_that_goes_away_is_not_missed(tmp_path):
+    with running_state_server() as server, cluster(tmp_path, num_workers=2) as processes:
+        start_workers(processes, tmp_path, "wbsp", server.port, 100)
+        wait_for((tmp_path / "cpu0" / "iter-5.txt").exists, "round 5")
+        server.process.kill()
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+        for rank in range(2):
+            (line,) = lines_about_the_state_server(processes, rank)
+            assert line.endswith("training goes on without it")
+    assert (tmp_path / "cpu0" / "iter-100.txt").exists()

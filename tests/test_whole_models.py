@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import sync_switch_keeper as sync_switch
-from trainer import wbsp, whole_models
+from trainer import whole_models
+from trainer.decisions import Upload
 from trainer.engine import mx
 from trainer.schedule import Schedule
-from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Settings, SyncSwitchKeeper
-from trainer.wbsp import PUBLISH, UPLOADED, WBSPKeeper
-from trainer.whole_models import Keys
+from trainer.sync_switch_optimizer import SAVE, WANT_STOP, Settings, SyncSwitchOptimizer
+from trainer.sync_switch_optimizer import Status as SyncSwitchStatus
+from trainer.wbsp_optimizer import Status, WBSPOptimizer
+from trainer.whole_models import TEXT_SIZE, UPLOAD, Keys, text_of, text_to_numbers
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -28,40 +29,66 @@ def errors_reach_the_test():
         yield
 
 
-class Server:
-    """Calls a keeper as MXNet's server does: one push at a time, with the stored array of its key."""
+class Clock:
+    """Goes by a second at each look."""
 
-    def __init__(self, keeper, shown):
-        """`shown` are the initial values. The keeper's way here is text, as the kvstore sends an optimizer."""
-        self.keys = keeper.keys
-        travelled = pickle.dumps(keeper, 0).decode("utf-8")
-        self.keeper = pickle.loads(travelled.encode("utf-8"))
+    def __init__(self):
+        self._now = 0.0
+
+    def now(self):
+        self._now += 1.0
+        return self._now
+
+
+class Server:
+    """Calls an optimizer as MXNet's server does: one push at a time, with the stored array of its key."""
+
+    def __init__(self, optimizer, shown):
+        """`shown` are the initial values. The optimizer's way here is text, as the kvstore sends it."""
+        self.keys = optimizer.keys
+        travelled = pickle.dumps(optimizer, 0).decode("utf-8")
+        self.optimizer = pickle.loads(travelled.encode("utf-8"))
+        self.optimizer.clock = Clock()
         assert len(shown) == self.keys.num_shown
         sent = [np.zeros_like(array) for array in map(as_array, shown[: self.keys.num_sent])]
-        initial = [*shown, keeper.board, *sent * self.keys.num_workers]
-        self._stored = [mx.nd.array(as_array(values)) for values in initial]
+        own = [array for rank in range(self.keys.num_workers) for array in (*sent, optimizer.status(rank))]
+        self._stored = [mx.nd.array(as_array(values)) for values in (*shown, *own)]
         for key in range(self.keys.num_shown):
             self.push(key, np.zeros_like(self.pull(key)))
 
     def push(self, key, values):
         pushed = mx.nd.array(as_array(values))
-        self.keeper.update(key, self._stored[key], pushed, None)
+        self.optimizer.update(key, self._stored[key], pushed, None)
         pushed[:] = np.nan  # a network buffer, which is freed now
 
     def pull(self, key):
         return self._stored[key].asnumpy()
 
-    def send(self, rank, *arrays):
-        """Fills an inbox, the last array first: the order in which they arrive is nobody's promise."""
-        for position in reversed(range(len(arrays))):
-            self.push(self.keys.inbox(rank) + position, arrays[position])
+    def pushes(self, rank, arrays, about):
+        """What an upload pushes, as (key, values); the order in which they arrive is nobody's promise."""
+        command = np.zeros_like(self.status(rank))
+        command[: 1 + len(about)] = (UPLOAD, *about)
+        return list(enumerate((*arrays, command), self.keys.buffer(rank)))
 
-    def command(self, *numbers):
-        """Pushes a command, and returns the numbers on the board."""
-        said = np.zeros_like(self.pull(self.keys.board))
-        said[: len(numbers)] = numbers
-        self.push(self.keys.board, said)
-        return self.pull(self.keys.board)
+    def upload(self, rank, *arrays, stop=False, step_s=1.0):
+        """Uploads a step of two samples, the command first and the last array before the others."""
+        for key, values in reversed(self.pushes(rank, arrays, Upload(stop, 1, 2, step_s, 0.0))):
+            self.push(key, values)
+        return self.status(rank)
+
+    def command(self, rank, code):
+        """Pushes another command, and returns the status vector."""
+        said = np.zeros_like(self.status(rank))
+        said[0] = code
+        self.push(self.keys.command(rank), said)
+        return self.status(rank)
+
+    def status(self, rank):
+        return self.pull(self.keys.command(rank))
+
+    def buffer(self, rank):
+        """What the worker can pull from its gradient buffer."""
+        return [self.pull(self.keys.buffer(rank) + position) for position in range(self.keys.num_sent)]
 
     @property
     def shown(self):
@@ -81,95 +108,144 @@ def as_array(values):
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.data())
-def test_the_owner_of_a_key_is_the_worker_whose_inbox_it_is_in(num_shown, num_sent, num_workers, data):
+def test_the_owner_of_a_key_is_the_worker_whose_it_is(num_shown, num_sent, num_workers, data):
     keys = Keys(num_shown, num_sent, num_workers)
-    rank, position = data.draw(st.integers(0, num_workers - 1)), data.draw(st.integers(0, num_sent - 1))
-    assert keys.owner(keys.inbox(rank) + position) == (rank, position)
+    rank, position = data.draw(st.integers(0, num_workers - 1)), data.draw(st.integers(0, num_sent))
+    assert keys.owner(keys.buffer(rank) + position) == (rank, position)
+    assert keys.owner(keys.command(rank)) == (rank, num_sent)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 def test_no_key_is_two_things(num_shown, num_sent, num_workers):
     keys = Keys(num_shown, num_sent, num_workers)
-    inboxes = [keys.inbox(rank) + position for rank in range(num_workers) for position in range(num_sent)]
-    assert [*range(num_shown), keys.board, *inboxes] == list(range(num_shown + 1 + num_workers * num_sent))
+    own = [
+        key
+        for rank in range(num_workers)
+        for key in (*range(keys.buffer(rank), keys.buffer(rank) + num_sent), keys.command(rank))
+    ]
+    assert [*range(num_shown), *own] == list(range(num_shown + num_workers * (1 + num_sent)))
+
+
+@given(st.text(st.characters(min_codepoint=1, max_codepoint=127), max_size=2 * TEXT_SIZE))
+def test_a_reason_in_words_arrives_and_a_long_one_is_cut(text):
+    assert text_of(np.float32([7.0, *text_to_numbers(text)])) == text[:TEXT_SIZE]
 
 
 # ---------------------------------------------------------------------------------------------------------- WBSP
 
+FAST, SLOW = 1.0, 4.0  # seconds of a step
+
 
 def wbsp_server(num_workers, *initial):
-    return Server(WBSPKeeper(Keys(len(initial), len(initial), num_workers)), initial)
+    return Server(WBSPOptimizer(Keys(len(initial), len(initial), num_workers)), initial)
 
 
-def read(numbers):
-    return wbsp.Board.read(numbers)
+def uploaded(server, rank, *arrays, **more):
+    return Status.read(server.upload(rank, *arrays, **more))
 
 
 def test_a_release_on_paper():
+    """It comes with the upload of the slowest, of all that was uploaded by then."""
     server = wbsp_server(2, 1.0, 10.0)
-    server.send(0, 4.0, 2.0)
-    assert read(server.command(UPLOADED, 0)) == wbsp.Board(0, False, (0, 0))
-    server.send(1, 1.0, -1.0)
-    server.command(UPLOADED, 1)
-    server.send(0, 3.0, 1.0)
-    server.command(UPLOADED, 0)
+    status = uploaded(server, 0, 4.0, 2.0, step_s=FAST)
+    assert (status.is_new, status.release, status.released) == (False, 0, False)
+    uploaded(server, 0, 3.0, 1.0, step_s=FAST)
     assert server.values == [1.0, 10.0]
-    assert read(server.command(PUBLISH, 1)) == wbsp.Board(1, False, (2, 1))
-    assert server.values == [1 + (4 + 1 + 3) / 2, 10 + (2 - 1 + 1) / 2]
+    status = uploaded(server, 1, 1.0, -1.0, step_s=SLOW)
+    release = [1 + (4 + 3 + 1) / 2, 10 + (2 + 1 - 1) / 2]
+    assert (status.is_new, status.release, status.released, status.uploads) == (True, 1, True, (2, 1))
+    assert status.reason == "is the slowest: reaches the server in 4 s"
+    assert server.values == server.buffer(1) == release
+
+
+def test_a_worker_finds_a_release_that_is_new_to_it_where_its_upload_was_and_until_its_next_one():
+    server = wbsp_server(2, 1.0)
+    uploaded(server, 0, 4.0, step_s=FAST)
+    uploaded(server, 1, 2.0, step_s=SLOW)  # release 1
+    status = uploaded(server, 0, 2.0, step_s=FAST)
+    assert (status.is_new, status.release, status.released) == (True, 1, False)
+    assert server.buffer(0) == [1 + (4 + 2) / 2]
+    assert uploaded(server, 1, 6.0, step_s=SLOW).release == 2
+    assert server.buffer(0) == [1 + (4 + 2) / 2]  # however late it pulls
+    assert server.values == server.buffer(1) == [4 + (2 + 6) / 2]
+    assert uploaded(server, 0, 0.0, step_s=FAST).release == 2
+    status = uploaded(server, 0, 0.0, step_s=FAST)
+    assert (status.is_new, status.release) == (False, 2)
+
+
+def test_of_nearly_equal_workers_one_releases_what_the_slowest_has_uploaded_and_only_once():
+    server = wbsp_server(2, 1.0)
+    assert not uploaded(server, 0, 1.0, step_s=5.0).released  # nobody knows yet how fast the other one is
+    assert uploaded(server, 1, 1.0, step_s=4.0).released
+    assert not uploaded(server, 1, 1.0, step_s=4.0).released
+    assert uploaded(server, 0, 1.0, step_s=5.0).released
 
 
 def test_what_is_uploaded_after_a_release_counts_from_the_next_one_on():
-    server = wbsp_server(1, 1.0)
-    server.command(PUBLISH, 0)
-    server.send(0, 2.0)
-    assert read(server.command(UPLOADED, 0)) == wbsp.Board(1, False, (0,))
-    assert server.values == [1.0]
-    assert read(server.command(PUBLISH, 0)) == wbsp.Board(2, False, (1,))
-    assert server.values == [3.0]
-
-
-def test_half_an_inbox_is_not_in_a_release():
-    server = wbsp_server(2, 1.0, 10.0)
-    server.push(server.keys.inbox(0), 4.0)
-    server.command(PUBLISH, 1)
-    assert server.values == [1.0, 10.0]
-    server.push(server.keys.inbox(0) + 1, 2.0)  # the other half, and still nobody has said that it is complete
-    server.command(PUBLISH, 1)
-    assert server.values == [1.0, 10.0]
-
-
-def test_a_wish_to_stop_is_seen_at_once_and_stays():
     server = wbsp_server(2, 1.0)
-    server.send(0, 1.0)
-    assert read(server.command(UPLOADED, 0, 1)).stop
-    server.send(1, 1.0)
-    assert read(server.command(UPLOADED, 1, 0)).stop
-    assert read(server.command(PUBLISH, 1)) == wbsp.Board(1, True, (1, 1))
+    uploaded(server, 0, 2.0, step_s=FAST)
+    uploaded(server, 1, 2.0, step_s=SLOW)
+    uploaded(server, 0, 8.0, step_s=FAST)
+    assert server.values == [3.0]
+    assert uploaded(server, 1, 0.0, step_s=SLOW).uploads == (2, 2)
+    assert server.values == [7.0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(3)))
+def test_an_upload_counts_when_all_of_it_is_there_in_whatever_order_it_comes(order):
+    server = wbsp_server(1, 1.0, 10.0)
+    pushes = server.pushes(0, (4.0, 2.0), Upload(False, 1, 2, 1.0, 0.0))
+    for number, place in enumerate(order, start=1):
+        server.push(*pushes[place])
+        assert server.values == ([1.0, 10.0] if number < 3 else [5.0, 12.0])
+
+
+def test_half_an_upload_is_not_in_a_release():
+    server = wbsp_server(2, 1.0, 10.0)
+    uploaded(server, 0, 0.0, 0.0, step_s=FAST)
+    *most, last = server.pushes(0, (4.0, 2.0), Upload(False, 1, 2, FAST, 0.0))
+    for key, values in most:
+        server.push(key, values)
+    uploaded(server, 1, 2.0, 2.0, step_s=SLOW)
+    assert server.values == [2.0, 11.0]
+    server.push(*last)
+    assert uploaded(server, 1, 0.0, 0.0, step_s=SLOW).uploads == (2, 2)
+    assert server.values == [4.0, 12.0]
+
+
+def test_a_stop_request_is_seen_at_once_and_stays():
+    server = wbsp_server(2, 1.0)
+    assert not uploaded(server, 1, 1.0).stop
+    assert uploaded(server, 0, 1.0, stop=True).stop
+    assert uploaded(server, 1, 1.0).stop
 
 
 updates = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 4), updates, st.lists(st.one_of(st.tuples(st.integers(0, 3), updates), st.none()), max_size=20))
+@given(st.integers(1, 4), updates, st.lists(st.tuples(st.integers(0, 3), updates, st.floats(0.1, 9)), max_size=20))
 def test_each_release_is_the_initial_model_and_the_sum_of_all_uploads_over_n(num_workers, initial, course):
-    """Of an array of two numbers and one of one. None in the course is a release, the others are uploads."""
+    """Of an array of two numbers and one of one; who is the slowest changes."""
     server = wbsp_server(num_workers, initial[:2], initial[2:])
-    total, counts = np.zeros(3), [0] * num_workers
-    board, shown = wbsp.Board(0, False, (0,) * num_workers), np.float32(initial)
-    for step in course:
-        if step is None:
-            board = wbsp.Board(board.release + 1, False, tuple(counts))
-            assert read(server.command(PUBLISH, 0)) == board
+    total, counts, release = np.zeros(3), [0] * num_workers, 0
+    shown, given_to = np.float32(initial), [0] * num_workers
+    for each, update, step_s in course:
+        rank = each % num_workers
+        total += update
+        counts[rank] += 1
+        status = uploaded(server, rank, update[:2], update[2:], step_s=step_s)
+        if status.released:
+            release += 1
             shown = np.concatenate(server.shown)
             np.testing.assert_allclose(shown, np.float64(initial) + total / num_workers, rtol=1e-5, atol=1e-3)
-        else:
-            rank, update = step[0] % num_workers, step[1]
-            total += update
-            counts[rank] += 1
-            server.send(rank, update[:2], update[2:])
-            assert read(server.command(UPLOADED, rank)) == board
+            assert status.uploads == tuple(counts)
         np.testing.assert_array_equal(np.concatenate(server.shown), shown)  # to the last bit, between releases
+        assert (status.release, status.is_new) == (release, release > given_to[rank])
+        given_to[rank] = release
+        if status.is_new:
+            np.testing.assert_array_equal(np.concatenate(server.buffer(rank)), shown)
 
 
 # --------------------------------------------------------------------------------------------------- Sync-Switch
@@ -194,31 +270,49 @@ def sync_switch_server(
     keys = Keys(len(model) + len(copies or ()), len(model), num_workers)
     ckpt_steps = (int(copies is not None),) * len(order)
     rules = Settings(order, steps, ckpt_steps, learning_rate=ETA, momentum=momentum, policy=policy)
-    keeper = SyncSwitchKeeper(keys, Schedule(order, steps, num_workers, policy, done, batches), rules, num_weights=1)
-    return Server(keeper, [*model, *(copies or ())])
+    schedule = Schedule(order, steps, num_workers, policy, done, batches)
+    optimizer = SyncSwitchOptimizer(keys, schedule, rules, num_weights=1)
+    return Server(optimizer, [*model, *(copies or ())])
 
 
-def computed(server, rank, *arrays, stop=False, alone=False):
-    """A worker sends its gradient and statistics, and says so; returns the board."""
-    server.send(rank, *arrays)
-    return board_of(server, server.command(COMPUTED, rank, stop, alone))
+def computed(server, rank, *arrays, **more):
+    """A worker uploads its gradient and statistics; returns its status."""
+    return of_phases(server, server.upload(rank, *arrays, **more))
 
 
-def board_of(server, numbers):
-    return sync_switch.Board.read(numbers, server.keys.num_workers)
+def of_phases(server, numbers):
+    return SyncSwitchStatus.read(numbers, len(server.optimizer._schedule.phases))
+
+
+def status_of(server, rank):
+    return of_phases(server, server.status(rank))
+
+
+def of_all(server, name):
+    """By rank, one entry of the workers' status vectors."""
+    return tuple(getattr(status_of(server, rank), name) for rank in range(server.keys.num_workers))
+
+
+def rounds_under_bsp(server, count, *steps_s):
+    """All workers send gradients of zero, after steps of these lengths; they arrive by rank."""
+    for _ in range(count):
+        for rank, step_s in enumerate(steps_s):
+            computed(server, rank, 0.0, step_s=step_s)
 
 
 def test_an_update_under_bsp_and_one_under_asp_on_paper():
     server = sync_switch_server("10", (1, 2), 2)
-    board = computed(server, 1, 4.0)
-    assert (board.freed, board.bsp, board.steps, board.dealt_with_at) == ((0, 0), True, 0, (0, 0))
+    status = computed(server, 1, 4.0)
+    assert (status.freed, status.at_once, status.bsp, status.steps, status.dealt_with_at) == (0, False, True, 0, 0)
     assert server.values == [1.0]
-    board = computed(server, 0, 2.0)
+    status = computed(server, 0, 2.0)
     assert server.values == pytest.approx([1 - ETA * 3])  # eta, and the mean of 4 and 2
-    assert (board.freed, board.bsp, board.phase, board.dealt_with_at) == ((1, 1), False, 1, (2, 2))
-    board = computed(server, 1, 5.0)
+    assert (status.bsp, status.phase) == (False, 1)
+    assert (of_all(server, "freed"), of_all(server, "dealt_with_at")) == ((1, 1), (2, 2))
+    assert of_all(server, "at_once") == (True, False)  # who waited has to pull the weights anew
+    status = computed(server, 1, 5.0)
     assert server.values == pytest.approx([0.7 - ETA / 2 * 5])  # eta / N
-    assert (board.freed, board.dealt_with_at, board.steps, board.over) == ((1, 2), (2, 3), 1, False)
+    assert (status.freed, status.at_once, status.dealt_with_at, status.steps, status.over) == (2, True, 3, 1, False)
 
 
 def test_the_velocity_is_carried_over_the_switch():
@@ -235,12 +329,19 @@ def test_the_velocity_is_carried_over_the_switch():
     assert server.values == pytest.approx([0.33 - 0.05 * 4.33 + 0.05 * 0.103])
 
 
-def test_an_update_of_some_of_the_workers_counts_by_their_share():
-    server = sync_switch_server("10", (2, 2), 3, policy="greedy")
-    computed(server, 2, 4.0)
-    board = computed(server, 0, 2.0, alone=True)
-    assert server.values == pytest.approx([1 - ETA * 2 / 3 * 3])  # two of three, and the mean of 4 and 2
-    assert (board.freed, board.bsp, board.phase) == ((1, 0, 1), False, 0)
+def test_greedy_goes_over_to_asp_with_the_update_of_those_that_are_there_by_their_share():
+    server = sync_switch_server("10", (20, 20), 3, policy="greedy")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 1.0)
+    rounds_under_bsp(server, 2, 1.0, 1.0, 9.0)  # the median of five does not show it yet
+    assert server.values == [1.0]
+    computed(server, 0, 2.0)
+    status = computed(server, 2, 4.0, step_s=9.0)
+    assert server.values == pytest.approx([1 - ETA * 2 / 3 * 3])  # two of three, and the mean of 2 and 4
+    assert (status.bsp, status.phase, status.in_step) == (False, 0, False)
+    assert of_all(server, "freed") == (8, 7, 8)
+    assert status.reason.startswith("worker 2 is a straggler: 0.2222 samples/s, the mean is 1.407 +- ")
+    computed(server, 1, 3.0)  # late for the update, and on its own
+    assert server.values == pytest.approx([0.8 - ETA / 3 * 3])
 
 
 def test_an_update_is_the_same_to_the_last_bit_in_whichever_order_the_workers_arrived():
@@ -269,85 +370,98 @@ def test_statistics_have_no_momentum():
         assert server.values == [1.0, 4.0]
 
 
-def test_half_an_inbox_is_not_visible():
+def test_half_an_upload_is_not_visible():
     server = sync_switch_server("0", (9,), 2, statistic=10.0)
-    server.push(server.keys.inbox(1), 5.0)
-    assert computed(server, 0, 2.0, 4.0).freed == (1, 0)
+    server.push(server.keys.buffer(1), 5.0)
+    assert computed(server, 0, 2.0, 4.0).freed == 1
+    assert status_of(server, 1).freed == 0
     assert server.values == pytest.approx([1 - ETA / 2 * 2, 7.0])
 
 
-def test_a_worker_that_is_left_out_stands_on_the_board_until_the_phase_ends():
-    server = sync_switch_server("10", (2, 2), 3, policy="elastic")
-    computed(server, 0, 0.0)
-    computed(server, 2, 0.0, alone=True)
-    board = computed(server, 1, 0.0)
-    assert (board.left_out, board.freed) == ((2,), (1, 1, 0))
-    for rank in (0, 1):
-        board = computed(server, rank, 0.0)
-    assert (board.left_out, board.freed, board.phase, board.steps) == ((), (2, 2, 1), 1, 2)
-    assert board.dealt_with_at == (5, 5, 3)  # its gradient is in the model since the first step
+def test_under_elastic_all_hear_of_a_worker_that_is_left_out_until_the_phase_ends():
+    server = sync_switch_server("10", (7, 2), 3, policy="elastic")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
+    assert of_all(server, "left_out") == ((2,), (2,), (2,))
+    assert (of_all(server, "freed"), of_all(server, "in_step")) == ((5, 5, 4), (True, True, False))
+    assert status_of(server, 2).reason.startswith("worker 2 is a straggler: 0.5 samples/s, ")
+    rounds_under_bsp(server, 2, 1.0, 1.0)
+    assert (of_all(server, "left_out"), of_all(server, "freed")) == (((), (), ()), (7, 7, 5))
+    status = status_of(server, 2)
+    assert (status.phase, status.steps, status.at_once) == (1, 7, False)
+    assert of_all(server, "dealt_with_at") == (19, 19, 15)  # its gradient is in the model since the fifth step
 
 
-def test_the_end_and_a_wish_to_stop_stand_on_the_board():
+def test_under_asp_nobody_is_told_anything():
+    server = sync_switch_server("01", (30, 1), 3, policy="elastic")
+    rounds_under_bsp(server, 6, 1.0, 1.0, 9.0)
+    assert (of_all(server, "in_step"), of_all(server, "reason")) == ((True,) * 3, ("",) * 3)
+
+
+def test_all_hear_of_the_end_and_of_a_stop_request():
     server = sync_switch_server("1", (1,), 2)
     computed(server, 0, 0.0)
-    board = computed(server, 1, 0.0)
-    assert (board.over, board.finished, board.phase) == (True, True, 0)
+    status = computed(server, 1, 0.0)
+    assert (status.over, status.finished, status.phase) == (True, True, 0)
+    assert of_all(server, "over") == (True, True)
 
     server = sync_switch_server("1", (2,), 2)
-    board = computed(server, 0, 0.0, stop=True)
-    assert not board.over
-    board = computed(server, 1, 0.0)
-    assert (board.over, board.finished) == (True, False)
+    assert not computed(server, 0, 0.0, stop=True).over
+    status = computed(server, 1, 0.0)
+    assert (status.over, status.finished) == (True, False)
 
     server = sync_switch_server("1", (2,), 2)
     computed(server, 0, 0.0)
-    assert not board_of(server, server.command(WANT_STOP, 0)).over
+    assert not of_phases(server, server.command(0, WANT_STOP)).over
     assert computed(server, 1, 0.0).over
 
 
 def test_a_copy_for_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it():
     server = sync_switch_server("10", (1, 9), 2, statistic=10.0, momentum=0.9, copies=[1.0, 10.0, 0.0])
     computed(server, 0, 2.0, 4.0)
-    board = computed(server, 1, 4.0, 8.0)
+    status = computed(server, 1, 4.0, 8.0)
     assert server.values[2:] == [1.0, 10.0, 0.0]  # nothing was saved yet
-    assert (board.saved, board.saved_batches) == ((0, 0), 0)
+    assert (status.saved, status.saved_batches) == ((0, 0), 0)
     computed(server, 1, 1.0, 8.0)
-    board = board_of(server, server.command(SAVE, 0))
+    status = of_phases(server, server.command(0, SAVE))
     saved = pytest.approx([1 - 0.3 - 0.05 * 3.7, 7.0, 3.7])
     assert server.values[2:] == saved
     assert server.values[:2] == server.values[2:4]
-    assert (board.saved, board.saved_batches, board.steps, board.freed) == ((2, 1), 3, 1, (1, 2))
+    assert (status.saved, status.saved_batches, status.steps, of_all(server, "freed")) == ((2, 1), 3, 1, (1, 2))
     for rank in (0, 1, 1):
-        board = computed(server, rank, 1.0, 1.0)
+        status = computed(server, rank, 1.0, 1.0)
     assert server.values[2:] == saved
     assert server.values[0] != server.values[2]
-    assert (board.saved, board.saved_batches, board.steps, board.dealt_with_at) == ((2, 1), 3, 3, (4, 6))
+    assert (status.saved, status.saved_batches, status.steps) == ((2, 1), 3, 3)
+    assert of_all(server, "dealt_with_at") == (4, 6)
 
 
 def test_a_checkpoint_may_be_taken_before_the_first_update_and_without_momentum():
     server = sync_switch_server("1", (9,), 1, copies=[0.0, 5.0])
-    board = board_of(server, server.command(SAVE, 0))
+    status = of_phases(server, server.command(0, SAVE))
     assert server.values == [1.0, 1.0, 5.0]
-    assert board.saved == (0,)
+    assert status.saved == (0,)
     computed(server, 0, 2.0)
-    server.command(SAVE, 0)
+    server.command(0, SAVE)
     assert server.values == pytest.approx([0.8, 0.8, 5.0])
 
 
 def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_the_copy():
     server = sync_switch_server("10", (1, 9), 2, momentum=0.9, copies=[1.0, 5.0], done=[2, 3], batches=5)
-    board = computed(server, 0, 3.0)  # v = 0.9 * 5 + 3 = 7.5
+    status = computed(server, 0, 3.0)  # v = 0.9 * 5 + 3 = 7.5
     assert server.values == pytest.approx([1 - 0.05 * 7.5, 1.0, 5.0])
-    assert (board.phase, board.dealt_with_at, board.saved, board.saved_batches) == (1, (6, 5), (2, 3), 5)
+    assert (status.phase, status.saved, status.saved_batches) == (1, (2, 3), 5)
+    assert of_all(server, "dealt_with_at") == (6, 5)
     computed(server, 1, 0.0)  # v = 6.75
     assert server.values == pytest.approx([1 - 0.05 * 7.5 - 0.05 * 6.75, 1.0, 5.0])
 
 
-def test_before_the_first_update_the_board_says_where_a_resumed_job_is():
+def test_before_the_first_update_a_worker_hears_where_a_resumed_job_is():
     server = sync_switch_server("101", (1, 1, 1), 2, done=[2, 2, 0], batches=3)
-    board = board_of(server, server.pull(server.keys.board))
-    assert board == sync_switch.Board(False, False, 2, True, 2, (0, 0), (), (0, 0), (3, 3), 3, (2, 2, 0))
+    for rank in (0, 1):
+        status = status_of(server, rank)
+        assert (status.phase, status.bsp, status.steps, status.in_step) == (2, True, 2, True)
+        assert (status.dealt_with_at, status.saved_batches, status.saved) == (3, 3, (2, 2, 0))
+        assert not (status.over or status.finished or status.freed or status.left_out or status.reason)
 
 
 @settings(max_examples=30, deadline=None)

@@ -46,11 +46,11 @@ class Recorded(WBSPTrainer):
             total += new.asnumpy() - old
         return done
 
-    def _upload(self, update, steps, *rest):
-        self.uploads.append((steps, [array.asnumpy() for array in update]))
-        uploaded = super()._upload(update, steps, *rest)
+    def _upload(self, update, about, accuracy):
+        self.uploads.append((about.steps, [array.asnumpy() for array in update]))
+        uploaded = super()._upload(update, about, accuracy)
         if uploaded.model is not None:
-            self.releases.append((uploaded.board, [array.asnumpy() for array in uploaded.model]))
+            self.releases.append((uploaded.status, [array.asnumpy() for array in uploaded.model]))
         return uploaded
 
 
@@ -90,8 +90,8 @@ def save(trainer: Recorded, path: str) -> None:
         rounds=trainer.rounds,
         steps=np.array([steps for steps, _ in trainer.uploads]),
         uploads=np.stack([flat(update) for _, update in trainer.uploads]),
-        releases=np.array([board.release for board, _ in trainer.releases]),
-        included=np.array([board.uploads for board, _ in trainer.releases]),
+        releases=np.array([status.release for status, _ in trainer.releases]),
+        included=np.array([status.uploads for status, _ in trainer.releases]),
         models=np.stack([flat(model) for _, model in trainer.releases]),
     )
 

@@ -15,8 +15,8 @@ from utils import GLOBAL_AGGREGATE
 class AsyncTrainer(Trainer):
     """A round is one gradient pushed and the weights pulled, whatever the other workers do.
 
-    BatchNorm's running statistics stay each worker's own. One key more is a board of numbers that every worker can add
-    to and read. The first counts the workers that want all to stop. A worker with its rounds done just ends.
+    BatchNorm's running statistics stay each worker's own. One key more has counters that every worker can add to
+    and read. The first counts the workers that want all to stop. A worker with its rounds done just ends.
     """
 
     rounds_in_step = False
@@ -26,19 +26,19 @@ class AsyncTrainer(Trainer):
         context: Context,
         learning_rate: float,
         compensation: float | None,
-        board_size: int = 1,
+        num_counters: int = 1,
     ) -> None:
         """
         Args:
             learning_rate: eta.
             compensation: lambda of DC-ASGD; None for plain ASGD.
-            board_size: numbers on the board.
+            num_counters: that the workers share.
         """
         super().__init__(context)
         self._transport = transport = context.shared
         self._learning_rate = learning_rate
         num_workers = self.membership.num_workers
-        self._values = mx.nd.zeros((board_size,))
+        self._values = mx.nd.zeros((num_counters,))
         num_arrays = len(self.parameters.weights)
         if compensation is None:
             self._num_models, keys_per_worker = 1, num_arrays
@@ -54,7 +54,7 @@ class AsyncTrainer(Trainer):
         own = self.membership.rank if self._num_models > 1 else 0
         self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
         self.exchange = self._model = self._models[own]
-        self._board = transport.arrays(self._num_models * keys_per_worker)
+        self._counters = transport.arrays(self._num_models * keys_per_worker)
 
     def broadcast(self) -> None:
         """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
@@ -62,7 +62,7 @@ class AsyncTrainer(Trainer):
             self._transport.set_optimizer(self._optimizer)
         for model in self._models:
             model.broadcast(self.parameters.weights)
-        self._board.broadcast([self._values])
+        self._counters.broadcast([self._values])
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
@@ -76,20 +76,20 @@ class AsyncTrainer(Trainer):
         self.before_pull()
         self.wait_for_slow_link()
         self._model.pull(self.parameters.weights)
-        return bool(self.read_board()[0] > 0)
+        return bool(self.read_counters()[0] > 0)
 
     def before_pull(self) -> None:
         """Called when this worker's gradients are on their way."""
 
     def post(self, position: int) -> None:
-        """Adds 1 to a number on the board. The server takes it for a gradient, and subtracts eta times that."""
+        """Adds 1 to a counter. The server takes it for a gradient, and subtracts eta times that."""
         notice = np.zeros(self._values.shape, dtype=np.float32)
         notice[position] = -1 / self._learning_rate
-        self._board.push([mx.nd.array(notice)])
+        self._counters.push([mx.nd.array(notice)])
 
-    def read_board(self) -> np.ndarray:
-        """The numbers on the board; waits for all that is under way."""
-        self._board.pull([self._values])
+    def read_counters(self) -> np.ndarray:
+        """The shared counters; waits for all that is under way."""
+        self._counters.pull([self._values])
         self._transport.wait_all()
         return self._values.asnumpy()
 

@@ -146,17 +146,17 @@ class Trainer:
             samples += len(batch.labels)
             if self.ready():
                 break
-        wish, done = self._wish(), self.context.limits.rounds_done(self.rounds)
-        agreed = self.synchronize(bool(wish or (done and self.rounds_in_step)))
+        stop, done = self._stop_request(), self.context.limits.rounds_done(self.rounds)
+        agreed = self.synchronize(bool(stop or (done and self.rounds_in_step)))
         # Whatever came while this rank waited for the others is a reason too.
-        wish = self._wish() or done or self.finished
-        reason = (wish or "another worker asked for it") if agreed or done else ""
+        stop = self._stop_request() or done or self.finished
+        reason = (stop or "another worker asked for it") if agreed or done else ""
         loss = self._finite_loss()
         accuracy = self._evaluate_and_save(last=bool(reason))
         self._write(samples, loss, accuracy)
         return reason
 
-    def _wish(self) -> str:
+    def _stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""
         if self.context.stop_requested():
             return "a signal came"

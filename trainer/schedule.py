@@ -105,6 +105,16 @@ class Schedule:
         """Whole steps that were done in all."""
         return sum(phase.done for phase in self.phases) // len(self._ranks)
 
+    @property
+    def may_be_left(self) -> bool:
+        """Whether workers may be told not to stay in step: in a phase under BSP, even if a straggler makes it ASP."""
+        return not self.over and self.phases[self.current].bsp
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether workers may be left out."""
+        return self.policy == "elastic"
+
     def want_stop(self) -> None:
         """A worker that waits wants the job to end: after this round, or with the next gradient under ASP."""
         self._stop_wanted = True
@@ -114,7 +124,7 @@ class Schedule:
 
         Args:
             rank: of the worker.
-            alone: whether the state server told it not to stay in step with the others.
+            alone: whether it was told not to stay in step with the others.
             wants_stop: whether it wants the job to end.
         """
         (self._alone.add if alone else self._alone.discard)(rank)
@@ -151,7 +161,7 @@ class Schedule:
         self.over = self._stop_wanted
         if not self.phases[self.current].left:
             self._next_phase()
-        elif self.policy == "elastic" and members - self._alone:  # not all of them
+        elif self.leaves_out and members - self._alone:  # not all of them
             self.left_out |= self._alone
         if to_asp and self.way is Way.BSP and not self.over:
             self.way = Way.ASP

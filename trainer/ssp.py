@@ -14,7 +14,7 @@ from trainer.context import Context
 class SSPTrainer(AsyncTrainer):
     """ASGD with a bound on how far the workers are apart.
 
-    The workers' clocks (steps done) stand behind the vote on the board that all ranks read from the kvstore.
+    The workers' clocks (steps done) are counters that all ranks read from the kvstore, behind the vote to stop.
     """
 
     def __init__(self, context: Context, learning_rate: float, staleness: int) -> None:
@@ -22,7 +22,7 @@ class SSPTrainer(AsyncTrainer):
         Args:
             staleness: s, steps that a worker may be ahead of the slowest.
         """
-        super().__init__(context, learning_rate, compensation=None, board_size=1 + context.membership().num_workers)
+        super().__init__(context, learning_rate, compensation=None, num_counters=1 + context.membership().num_workers)
         self._staleness = staleness
 
     def before_pull(self) -> None:
@@ -32,8 +32,8 @@ class SSPTrainer(AsyncTrainer):
         self.clock.wait_until(self._may_go_on)
 
     def _may_go_on(self) -> bool:
-        board = self.read_board()
-        return bool(self.rounds - np.rint(board[1:]).min() <= self._staleness or board[0] > 0)
+        votes, *clocks = self.read_counters()
+        return bool(self.rounds - np.rint(clocks).min() <= self._staleness or votes > 0)
 
 
 def build(context: Context) -> SSPTrainer:

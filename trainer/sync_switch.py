@@ -3,8 +3,8 @@ arXiv:2104.08364): phases under BSP and under ASP in one running job (schedule.p
 v <- mu * v + (sum of the n) / n; w <- w - eta * (n / N) * v: the step size follows the samples of an update, so it is
 divided by N from BSP to ASP and multiplied back, and the momentum stays as it is.
 
-The server holds weights and velocity and knows the phases (sync_switch_keeper.py); so a switch is a change of its mind,
-and stops nobody.
+The optimizer on the server holds weights and velocity, knows the phases, and decides who stays in step
+(sync_switch_optimizer.py); so a switch is a change of its mind, and stops nobody.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
 from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.context import Context
-from trainer.coordinator.advice import Advice
-from trainer.coordinator.job import begin_job
+from trainer.coordinator.job import announce_job
+from trainer.decisions import Upload
 from trainer.engine import mx
 from trainer.schedule import Schedule
 from trainer.smoothing import Smoothed
-from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
+from trainer.sync_switch_optimizer import SAVE, WANT_STOP, Settings, Status, SyncSwitchOptimizer
 from trainer.whole_models import Keys, ModelLink
 from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds
 
-ADVICE_SHARE = 0.05  # of a step's time; so long the state server's answer is waited for
-TELL_EVERY_S = 1.0  # the state server hears of a worker that has nothing to ask
+TELL_EVERY_S = 1.0  # the state server hears of a worker of which there is nothing new
 
 
 class SyncSwitchTrainer(Trainer):
@@ -47,17 +46,14 @@ class SyncSwitchTrainer(Trainer):
         """
         super().__init__(context)
         self._settings = settings
-        self._state = context.state  # says who is to stay in step with the others
-        self._advice = Advice(self._state)
+        self._state = context.state  # is told what its page shows
         self._checkpoint = checkpoint
         self._resume = resume
         self._num_sent = len(self.parameters.model())
         copies = self._num_sent + len(self.parameters.weights) if settings.saves else 0
         self._keys = Keys(self._num_sent + copies, self._num_sent, self.membership.num_workers)
-        board_size = Board.size(self.membership.num_workers, len(settings.order))
-        self.exchange = self._link = ModelLink(context.shared, self._keys, board_size, self.wait_for_slow_link)
-        self._in_step = True
-        self._reported_at = 0.0  # when the state server was last told or asked something
+        self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link)
+        self._told_at = 0.0  # when the state server was last told something
         self._gradients_sent = 0
         self._transmission = Smoothed()  # seconds of this worker's own push and pull
         self._saved_steps = 0
@@ -69,7 +65,7 @@ class SyncSwitchTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
-        begin_job(self.context, self.progress, self._resume)
+        announce_job(self.context, self.progress, self._resume)
         settings = self._settings
         done, batches = [0] * len(settings.order), 0
         velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
@@ -81,14 +77,14 @@ class SyncSwitchTrainer(Trainer):
         model = self.parameters.model()
         copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
         schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy, done, batches)
-        keeper = SyncSwitchKeeper(self._keys, schedule, settings, len(self.parameters.weights))
-        self._link.define(keeper, [*model, *copies])
+        optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, len(self.parameters.weights))
+        self._link.define(optimizer, [*model, *copies])
         self.parameters.take_back(model)
-        self._board = Board.read(self._link.read_board(), self.membership.num_workers)
-        self._saved_steps = sum(self._board.saved) // self.membership.num_workers
+        self._status = self._read(self._link.status())
+        self._saved_steps = sum(self._status.saved) // self.membership.num_workers
         self._note_way()
         if not self._resume:
-            self._state.report(1, self.step_s, 0.0, None)
+            self._state.tell(1, 0, self.step_s, 0.0)
 
     def open_measure(self, folder: Path) -> Measure:
         """Goes on with the logs of the job that is resumed, and with the samples behind those of the checkpoint."""
@@ -96,7 +92,7 @@ class SyncSwitchTrainer(Trainer):
             if self._settings.saves and self.membership.rank == 0:
                 self._checkpoint.set_aside()
             return super().open_measure(folder)
-        self._resumed_after = self._board.saved_batches  # others may have begun already
+        self._resumed_after = self._status.saved_batches  # others may have begun already
         self._happened(RESUME, f"resumed after {self._resumed_after} batches")
         rounds = list(read_rounds(folder, logging.warning))
         if not rounds:
@@ -117,26 +113,24 @@ class SyncSwitchTrainer(Trainer):
         )
 
     def begin_round(self) -> None:
-        """Tells the state server what it does not know yet: an accuracy, and all of a job that was resumed."""
-        if self._resumed_after is not None:
-            self._state.report_all(self.rounds, self.step_s, 0.0)
+        """Tells the state server of an accuracy, and of a job that was resumed."""
         accuracy = self.take_accuracy()
-        if accuracy is not None:
+        if accuracy is not None or self._resumed_after is not None:
             self._tell(0, accuracy)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient, which leaves as it is computed."""
+        self._num_samples = labels.size
         self.compute_gradients(images, labels, self.membership.weight)
-        self._sending = self._link.begin_to_send([*self.parameters.gradients, *self.parameters.statistics()])
+        self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         self.step_s = self.clock.now() - self._step_began
         return True
 
     def ready(self) -> bool:
-        """After every step; asks the state server meanwhile, where its answer counts."""
-        if self._asks:
-            self._advice.ask(self.rounds, self.step_s, self._transmission.value)
-            self._reported_at = self.clock.now()
+        """After every step, which the state server's page shows where it is a part of a common one."""
+        if self._decides:
+            self._tell(1)
         else:
             self._tell_now_and_then()
         return True
@@ -148,37 +142,29 @@ class SyncSwitchTrainer(Trainer):
         """
         self.measure.enter(GLOBAL_AGGREGATE)
         begin = self.clock.now()
-        self._link.wait_until_sent(self._sending)
+        self._link.upload(Upload(wants_stop, 1, self._num_samples, self.step_s, self._transmission.value))
         push_s = self.clock.now() - begin
-        board = self._link.command(COMPUTED, wants_stop, not self._stays_in_step())
         self._gradients_sent += 1
-        if not self._is_dealt_with(self._read(board)):
-            self._wait(wants_stop)
-        model = self.parameters.model()
-        begin = self.clock.now()
-        self._link.pull(model)
+        begin, model = self.clock.now(), self.parameters.model()
+        is_pulled = self._link.expects_model
+        status = self._read(self._link.status_and_pull(model) if is_pulled else self._link.status())
+        self._link.note(status.at_once)
+        self._take(status)
+        if not (is_pulled and status.at_once):  # else that model may be older than the update
+            if not self._is_dealt_with(status):
+                self._wait(wants_stop)
+            begin = self.clock.now()
+            self._link.pull(model)
         self._transmission.add(push_s + self.clock.now() - begin)
         self.parameters.take_back(model)
         self._save_if_due()
-        if self._board.finished:
+        if self._status.finished:
             self.finished = f"all {sum(self._settings.steps)} steps of {len(self._settings.order)} phase(s) done"
-        return self._board.over
-
-    def _stays_in_step(self) -> bool:
-        """What the state server's latest answer is; a change is logged, with who is how slow."""
-        policy = self._settings.policy
-        waits = self._asks and policy != "none"  # under none nothing changes
-        in_step = self._advice.in_step(ADVICE_SHARE * self.step_s if waits else 0.0)
-        if in_step != self._in_step:
-            self._in_step = in_step
-            # Under elastic the straggler alone is told. A console shows rank 0's lines, and the warnings of others.
-            kind = "warning: " if policy == ELASTIC.name and not in_step else ""
-            logging.info("%sthe state server says: %s", kind, self._advice.reason)
-        return in_step
+        return self._status.over
 
     def notes(self) -> dict[str, Any]:
         """How far the job is, and what happened."""
-        notes: dict[str, Any] = {"batches": self._board.dealt_with_at[self.membership.rank]}
+        notes: dict[str, Any] = {"batches": self._status.dealt_with_at}
         if self._resumed_after is not None:
             notes["resumed_after"], self._resumed_after = self._resumed_after, None
         if self._events:
@@ -195,63 +181,71 @@ class SyncSwitchTrainer(Trainer):
         """A job that was stopped can be resumed where it was."""
         if self._settings.saves and self.membership.rank == 0:
             self._save()
-        self._advice.close()
         self._state.leave(self.take_accuracy(), self.rounds)
 
     # ---------------------------------------------------------------------------------------- the state server
 
     @property
-    def _asks(self) -> bool:
-        """Whether an answer counts: in a phase under BSP, also while a straggler makes it ASP."""
-        return self._settings.order[self._board.phase] == "1"
+    def _decides(self) -> bool:
+        """Whether the server decides who stays in step: in a phase under BSP, also while a straggler makes it ASP."""
+        return self._settings.order[self._status.phase] == "1"
 
     def _tell(self, steps: int, accuracy: float | None = None) -> None:
         """This worker is there, and what it has done; so a watcher tells it from one that is dead."""
-        self._advice.tell(self.rounds, steps, self.step_s, self._transmission.value, accuracy)
-        self._reported_at = self.clock.now()
+        status = self._status
+        decision = ("SYNC" if status.in_step else "TRAIN", status.reason) if self._decides and steps else None
+        self._state.tell(self.rounds, steps, self.step_s, self._transmission.value, accuracy, decision)
+        self._told_at = self.clock.now()
 
     def _tell_now_and_then(self) -> None:
-        if self.clock.now() - self._reported_at >= TELL_EVERY_S:
+        if self.clock.now() - self._told_at >= TELL_EVERY_S:
             self._tell(1)
 
     def _note_way(self) -> None:
-        self.progress.way = "BSP" if self._board.bsp else "ASP"
+        self.progress.way = "BSP" if self._status.bsp else "ASP"
 
     # ---------------------------------------------------------------------------------------------- the server
 
-    def _read(self, numbers: np.ndarray) -> Board:
-        """Takes the board, and notes what has changed on it."""
-        board, before = Board.read(numbers, self.membership.num_workers), self._board
-        self._board = board
+    def _read(self, numbers: np.ndarray) -> Status:
+        return Status.read(numbers, len(self._settings.order))
+
+    def _take(self, status: Status) -> None:
+        """Notes what has changed."""
+        before, self._status = self._status, status
         self._note_way()
-        if board.phase != before.phase and not board.finished:
-            self._happened(SWITCH, f"phase {board.phase + 1} of {len(self._settings.order)}: {self.progress.way}")
-        elif board.bsp != before.bsp and not board.over and self._settings.order[board.phase] == "1":
-            self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")
-        self._steps_lost += board.dropped[self.membership.rank] - before.dropped[self.membership.rank]
-        if new := set(board.left_out) - set(before.left_out):
-            why = f": {self._advice.reason}" if self.membership.rank in new else ""
+        if status.phase != before.phase and not status.finished:
+            self._happened(SWITCH, f"phase {status.phase + 1} of {len(self._settings.order)}: {self.progress.way}")
+        elif status.bsp != before.bsp and not status.over and self._decides:
+            self._happened(GREEDY, "back to BSP" if status.bsp else "ASP while a straggler lasts")
+        self._steps_lost += status.dropped - before.dropped
+        if new := set(status.left_out) - set(before.left_out):
+            why = f": {status.reason}" if self.membership.rank in new else ""
             self._happened(
-                ELASTIC, f"on without worker(s) {', '.join(map(self.membership.name_of, board.left_out))}{why}"
+                ELASTIC, f"on without worker(s) {', '.join(map(self.membership.name_of, status.left_out))}{why}"
             )
-        return board
+        if status.in_step != before.in_step:
+            # Under elastic the straggler alone is told. A console shows rank 0's lines, and the warnings of others.
+            kind = "warning: " if self._settings.policy == ELASTIC.name and not status.in_step else ""
+            logging.info("%sthe parameter server says: %s", kind, status.reason)
+            self._tell(1)
 
     def _wait(self, wants_stop: bool) -> None:
-        """Waits for the others. A wish to stop that comes meanwhile is told, since this may last."""
+        """Waits for the others. A stop request that comes meanwhile is told, since this may last."""
         told = wants_stop
 
         def is_dealt_with() -> bool:
             nonlocal told
             self._tell_now_and_then()
-            numbers = self._link.read_board()
-            if not told and self._wish():
+            numbers = self._link.status()
+            if not told and self._stop_request():
                 told, numbers = True, self._link.command(WANT_STOP)
-            return self._is_dealt_with(self._read(numbers))
+            self._take(self._read(numbers))
+            return self._is_dealt_with(self._status)
 
         self.clock.wait_until(is_dealt_with)
 
-    def _is_dealt_with(self, board: Board) -> bool:
-        return board.freed[self.membership.rank] >= self._gradients_sent
+    def _is_dealt_with(self, status: Status) -> bool:
+        return status.freed >= self._gradients_sent
 
     def _happened(self, kind: EventKind, text: str) -> None:
         self._events.append({"kind": kind.name, "text": text})
@@ -260,20 +254,20 @@ class SyncSwitchTrainer(Trainer):
     # --------------------------------------------------------------------------------------------- checkpoints
 
     def _save_if_due(self) -> None:
-        steps, every = self._board.steps, self._settings.ckpt_steps[self._board.phase]
+        steps, every = self._status.steps, self._settings.ckpt_steps[self._status.phase]
         if self.membership.rank == 0 and every and steps // every > self._saved_steps // every:
             self._save()
 
     def _save(self) -> None:
         """The server copies all at one moment; this takes the copy at leisure."""
         self.measure.enter(CHECKPOINT)
-        board = Board.read(self._link.command(SAVE), self.membership.num_workers)
+        status = self._read(self._link.command(SAVE))
         model = [mx.nd.empty(array.shape) for array in self.parameters.model()]
         velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
         self._link.pull([*model, *velocity], first=self._num_sent)
         here, moving = ([array.asnumpy() for array in part] for part in (model, velocity))
-        self._checkpoint.save(Saved(here, moving, list(board.saved), board.saved_batches))
-        self._saved_steps = sum(board.saved) // self.membership.num_workers
+        self._checkpoint.save(Saved(here, moving, list(status.saved), status.saved_batches))
+        self._saved_steps = sum(status.saved) // self.membership.num_workers
 
 
 def build(context: Context) -> SyncSwitchTrainer:

@@ -12,6 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = (
     *("main.py", "algorithms.py", "config.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
+    # By these the optimizers on the parameter server decide.
+    "SimpleStateServer/server/policies/*.py",
+    *(f"SimpleStateServer/server/{name}.py" for name in ("messages", "pace", "state", "throughputs", "tournament")),
 )
 _GIT_S = 5.0
 

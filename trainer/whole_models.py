@@ -1,75 +1,118 @@
-"""Whole models over MXNet's kvstore (dist_async): what a worker sends counts at once, as a whole, or not yet at all.
+"""Whole models over MXNet's kvstore (dist_async): what a worker uploads counts at once, as a whole, or not yet at all.
 
-The kvstore knows only arrays, each on its own: a server that applied them as they arrive would show a worker a model of
-which one half is older than the other, and release models with half of somebody's update. So every worker has an inbox
-of keys of its own; when all of it has arrived, a command says so, and the server acts on whole inboxes. The server runs
-one command at a time. The model that workers see changes in commands only. What they must know beside it stands on the
-board, one small array under a key of its own.
+The kvstore knows only arrays, each on its own, and promises no order among keys: a server that applied them as they
+arrive would show a worker a model of which one half is older than the other. So every worker has keys of its own: a
+gradient buffer, and one small array that takes commands. All of an upload is pushed in one go; whichever of its arrays
+comes last, the server acts when all are there, before it acknowledges that one. What the worker must know then is its
+status vector, which it pulls from the key of its commands.
 
-All keys must lie on one server (`one_server` in algorithms.py): two have no common order of commands.
+So an upload is two exchanges: a push of everything, and a pull of the status vector. Where the worker expects a model
+to be there, it pulls that in the same exchange. The kvstore answers at once, so whoever has to wait for others pulls
+its status vector again and again.
+
+All keys must lie on one server (`one_server` in algorithms.py): two have no common order of uploads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.clock import Clock, RealClock
+from trainer.decisions import Upload
 from trainer.engine import mx
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import die_on_error
 
+UPLOAD = 1  # the command that belongs to a gradient buffer; all others act alone
+TEXT_SIZE = 120  # characters of a reason in a status vector; a longer one is cut
+
 
 @dataclass(frozen=True)
 class Keys:
-    """Which key is what: first the arrays that the workers see, then the board, then one inbox after the other.
+    """Which key is what: first the arrays that all workers see, then those of each worker.
 
     Attributes:
-        num_shown: arrays that the workers can pull.
-        num_sent: arrays in a worker's inbox.
+        num_shown: arrays that all workers can pull.
+        num_sent: arrays in a worker's gradient buffer.
     """
 
     num_shown: int
     num_sent: int
     num_workers: int
 
-    @property
-    def board(self) -> int:
-        """The board's key."""
-        return self.num_shown
+    def buffer(self, rank: int) -> int:
+        """First key of a worker's gradient buffer."""
+        return self.num_shown + rank * (self.num_sent + 1)
 
-    def inbox(self, rank: int) -> int:
-        """First key of a worker's inbox."""
-        return self.board + 1 + rank * self.num_sent
+    def command(self, rank: int) -> int:
+        """Key of a worker's commands, and of its status vector: the one behind its gradient buffer."""
+        return self.buffer(rank) + self.num_sent
 
     def owner(self, key: int) -> tuple[int, int]:
-        """Rank of the worker whose inbox the key is in, and its position there."""
-        return divmod(key - self.inbox(0), self.num_sent)
+        """Rank of the worker whose key it is, and the key's position among that worker's."""
+        return divmod(key - self.num_shown, self.num_sent + 1)
 
 
-class ModelKeeper(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """The server's side. Runs in the parameter server's process; a subclass says what the commands do.
+def text_to_numbers(text: str) -> list[float]:
+    """A text as the end of a status vector."""
+    codes = text.encode("ascii", "replace")[:TEXT_SIZE]
+    return [*map(float, codes), *[0.0] * (TEXT_SIZE - len(codes))]
+
+
+def text_of(numbers: np.ndarray) -> str:
+    """The text at the end of a status vector."""
+    return bytes(int(code) for code in numbers[-TEXT_SIZE:] if code).decode("ascii")
+
+
+class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """The server's side. Runs in the parameter server's process; a subclass says what uploads and commands do.
 
     Attributes:
-        shown: the arrays that the workers see, by key. To be changed in place, and waited for, in `command` only.
-        inboxes: by rank, the arrays that have arrived, by position.
-        board: numbers that the workers see, float32.
+        shown: the arrays that all workers see, by key. To be changed in place, and waited for, in `act` only.
+        buffers: by rank, the gradient buffer's arrays by position. In `act` of an upload they hold it; what they hold
+            afterwards, only that worker can pull.
+        clock: of the process that this runs in; on its way there it has none.
     """
 
-    def __init__(self, keys: Keys, board_size: int) -> None:
+    def __init__(self, keys: Keys) -> None:
         super().__init__()
         self.keys = keys
         self.shown: dict[int, mx.nd.NDArray] = {}
-        self.inboxes: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
-        self.board = [0.0] * board_size  # a list: the way to the server is text, which numpy's pickles are not
+        self.buffers: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
+        self.clock: Clock | None = None
+        self._arrived: list[set[int]] = [set() for _ in range(keys.num_workers)]  # positions, of what comes next
+        self._commands: dict[int, list[float]] = {}  # by rank, the latest
+        self._status_vectors: dict[int, mx.nd.NDArray] = {}  # by rank, as they are stored
+        self._has_begun = False
 
-    def command(self, values: np.ndarray) -> None:
-        """What a worker wants done, as it pushed it: a code, its rank, and what the code needs."""
+    def begin(self) -> None:
+        """Called once, before the first command, when all that is shown is there."""
         raise NotImplementedError
 
+    def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
+        """Does what a worker's command says; returns the ranks of all workers whose status has changed.
+
+        Args:
+            code: UPLOAD, or one of the subclass's own.
+            values: what the command says beside it.
+        """
+        raise NotImplementedError
+
+    def status(self, rank: int) -> list[float]:
+        """A worker's status vector: always as long, and long enough for a command."""
+        raise NotImplementedError
+
+    def now(self) -> float:
+        """Seconds on this process's clock."""
+        if self.clock is None:
+            self.clock = RealClock()
+        return self.clock.now()
+
     def create_state(self, index: int, weight: mx.nd.NDArray) -> None:
-        """All state is the keeper's own."""
+        """All state is the optimizer's own."""
 
     def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: None) -> None:
         """Called by the server when something was pushed. `weight` is the stored value, the same array every time.
@@ -79,15 +122,33 @@ class ModelKeeper(mx.optimizer.Optimizer):  # type: ignore[misc]
         with die_on_error(f"the update of key {index} failed"):
             if index < self.keys.num_shown:
                 self.shown[index] = weight  # a push only shows which array it is
-            elif index == self.keys.board:
-                self.command(grad.asnumpy())
-                weight[:] = np.array(self.board, dtype=np.float32)
-                weight.wait_to_read()
-            else:
-                rank, position = self.keys.owner(index)
+                return
+            rank, position = self.keys.owner(index)
+            if position < self.keys.num_sent:
                 grad.copyto(weight)
                 weight.wait_to_read()
-                self.inboxes[rank][position] = weight
+                self.buffers[rank][position] = weight
+            else:
+                self._commands[rank] = grad.asnumpy().tolist()
+                self._status_vectors[rank] = weight
+            self._arrived[rank].add(position)
+            self._act_if_complete(rank)
+
+    def _act_if_complete(self, rank: int) -> None:
+        arrived = self._arrived[rank]
+        if self.keys.num_sent not in arrived:  # the command
+            return
+        code, *values = self._commands[rank]
+        if code == UPLOAD and len(arrived) <= self.keys.num_sent:
+            return
+        arrived.clear()
+        if not self._has_begun:
+            self._has_begun = True
+            self.begin()
+        for changed in self.act(rank, int(code), values):
+            vector = self._status_vectors[changed]
+            vector[:] = np.array(self.status(changed), dtype=np.float32)
+            vector.wait_to_read()
 
 
 class ModelLink:
@@ -96,77 +157,120 @@ class ModelLink:
     Counts its traffic like the shared arrays that it is made of.
     """
 
-    def __init__(self, transport: Transport, keys: Keys, board_size: int, on_link: Callable[[], None]) -> None:
+    def __init__(self, transport: Transport, keys: Keys, on_link: Callable[[], None]) -> None:
         """
         Args:
-            on_link: called for each push of an inbox and each pull of a model: an emulated slow link makes them longer.
-                Commands and the board, which are small, are not delayed.
+            on_link: called for each upload and each pull of a model: an emulated slow link makes them longer. Other
+                commands and status vectors, which are small, are not delayed.
         """
         self._transport = transport
         self._keys = keys
         self._shown = transport.arrays()
-        self._board = transport.arrays(keys.board)
-        self._inbox = transport.arrays(keys.inbox(transport.rank))
-        self._board_size = board_size
+        self._buffer = transport.arrays(keys.buffer(transport.rank))
+        self._command = transport.arrays(keys.command(transport.rank))
         self._on_link = on_link
+        self._status_size = 0
+        self._came = (False, False)  # with the last two uploads
+        self._sending: list[mx.nd.NDArray] = []
 
-    def define(self, keeper: ModelKeeper, shown: Sequence[mx.nd.NDArray]) -> None:
-        """Gives the server its keeper and all keys; every rank calls it, once.
+    def define(self, optimizer: WholeModelOptimizer, shown: Sequence[mx.nd.NDArray]) -> None:
+        """Gives the server its optimizer and all keys; every rank calls it, once.
 
         Args:
-            shown: the model, whose shapes an inbox has, and what else is shown. Rank 0's values count; afterwards every
-                rank's model holds them.
+            shown: the model, whose shapes a gradient buffer has, and what else is shown. Rank 0's values count;
+                afterwards every rank's model holds them.
         """
         model = shown[: self._keys.num_sent]
+        vectors = [mx.nd.array(optimizer.status(rank)) for rank in range(self._keys.num_workers)]
+        self._status_size = vectors[0].size
         if self._transport.rank == 0:
-            self._transport.set_optimizer(keeper)
+            self._transport.set_optimizer(optimizer)
         empty = [mx.nd.zeros(array.shape) for array in model]
-        self._shown.define([*shown, mx.nd.array(keeper.board), *empty * self._keys.num_workers])
+        self._shown.define([*shown, *(array for vector in vectors for array in (*empty, vector))])
         if self._transport.rank == 0:
-            self._push(self._shown, [mx.nd.zeros(array.shape) for array in shown])
+            registration = [mx.nd.zeros(array.shape) for array in shown]
+            self._shown.push(registration)
+            self._shown.wait_until_arrived(registration)
         self._transport.barrier()
         self.pull(model)
         self.take_traffic()  # the rounds' traffic is what is asked for
 
-    def begin_to_send(self, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """Fills this worker's inbox with each array as soon as it is computed; returns what is to be waited for."""
-        sending = [array.as_in_context(mx.cpu()) for array in arrays]
-        self._inbox.push(sending)
-        return sending
+    def begin_to_upload(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Sends each array to this worker's gradient buffer as soon as it is computed.
 
-    def wait_until_sent(self, sending: Sequence[mx.nd.NDArray]) -> None:
-        """Waits until all has arrived: what was sent counts from the command after that on.
-
-        The kvstore pushes out of the arrays themselves, so nobody may write to them before that.
+        The kvstore pushes out of the arrays themselves: nobody may write to them before `upload` has returned.
         """
+        self._sending = [array.as_in_context(mx.cpu()) for array in arrays]
+        self._buffer.push(self._sending)
+
+    def upload(self, about: Upload) -> None:
+        """Sends what belongs to the arrays, and waits until the server has acted on all of it."""
         self._on_link()
-        self._inbox.wait_until_arrived(sending)
+        command = self._begin_command(UPLOAD, *about)
+        self._buffer.wait_until_arrived(self._sending)
+        self._command.wait_until_arrived(command)
 
-    def command(self, code: int, *values: float) -> np.ndarray:
-        """Has a command done, with this worker's rank; returns the board as it is then or later."""
-        said = np.zeros(self._board_size, dtype=np.float32)
-        said[: 2 + len(values)] = (code, self._transport.rank, *values)
-        self._push(self._board, [mx.nd.array(said)])
-        return self.read_board()
+    @property
+    def expects_model(self) -> bool:
+        """Whether to pull a model along with the status vector: it was there with the last two uploads.
 
-    def read_board(self) -> np.ndarray:
-        """The numbers on the board."""
-        board = mx.nd.empty((self._board_size,))
-        self._board.pull([board])
-        self._board.wait([board])
-        return board.asnumpy()
+        One that is not there is a download for nothing; one that is not expected costs an exchange more.
+        """
+        return all(self._came)
+
+    def note(self, model_came: bool) -> None:
+        """Whether there was a model as soon as the last upload was there."""
+        self._came = (self._came[1], model_came)
+
+    def command(self, code: int) -> np.ndarray:
+        """Has another command done; returns the status vector as it is then or later."""
+        self._command.wait_until_arrived(self._begin_command(code))
+        return self.status()
+
+    def _begin_command(self, *numbers: float) -> list[mx.nd.NDArray]:
+        said = np.zeros(self._status_size, dtype=np.float32)
+        said[: len(numbers)] = numbers
+        command = [mx.nd.array(said)]
+        self._command.push(command)
+        return command
+
+    def status(self) -> np.ndarray:
+        """This worker's status vector."""
+        return self._status_with(None, ())
+
+    def status_and_pull(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
+        """As `status` and `pull`, in one exchange."""
+        self._on_link()
+        return self._status_with(self._shown, arrays)
+
+    def status_and_answer(self) -> tuple[np.ndarray, list[mx.nd.NDArray]]:
+        """As `status` and `answer`, in one exchange."""
+        self._on_link()
+        return self._status_with(self._buffer, self._sending), self._sending
+
+    def _status_with(self, shared: SharedArrays | None, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
+        vector = [mx.nd.empty((self._status_size,))]
+        self._command.pull(vector)
+        if shared is not None:
+            shared.pull(arrays)
+            shared.wait(arrays)
+        self._command.wait(vector)
+        return vector[0].asnumpy()
 
     def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
-        """Replaces the arrays by those that the workers see, from key `first` on. Commands may come between two."""
+        """Replaces the arrays by those that all see, from key `first` on. Others' uploads may come between two."""
         self._on_link()
         self._shown.pull(arrays, first)
         self._shown.wait(arrays)
 
+    def answer(self) -> list[mx.nd.NDArray]:
+        """What the server has left in this worker's gradient buffer, in the arrays that were sent."""
+        self._on_link()
+        self._buffer.pull(self._sending)
+        self._buffer.wait(self._sending)
+        return self._sending
+
     def take_traffic(self) -> dict[str, int]:
         """Bytes pushed and pulled since the last call, under their names in the round logs."""
-        parts = [part.take_traffic() for part in (self._shown, self._board, self._inbox)]
+        parts = [part.take_traffic() for part in (self._shown, self._buffer, self._command)]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
-
-    def _push(self, shared: SharedArrays, arrays: Sequence[mx.nd.NDArray]) -> None:
-        shared.push(arrays)
-        shared.wait_until_arrived(arrays)

@@ -137,12 +137,13 @@ def _dataset(config: Config) -> data.Dataset:
 
 
 def _state_server(config: Config, clock: Clock, signals: SignalWatch) -> StateClient | None:
-    """The client of a state server that answers, where the mode asks one."""
-    if not config.algorithm.asks_state_server:
+    """The client of a state server, where the mode has one; it answers, where the mode needs it."""
+    if not config.algorithm.has_state_server:
         return None
     link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
     state = client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
-    state.check()
+    if config.algorithm.needs_state_server:
+        state.check()
     return state
 
 

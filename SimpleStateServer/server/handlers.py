@@ -65,11 +65,16 @@ class Handlers:
         job = self._job_of(message)
         row = self._heard(job, message, now)
         told = message.status
-        if not row.step_times and told.computation_time:
-            # A test step before the first round. 0 means: none was measured. Later reports repeat a known step.
-            row = row._replace(step_times=(told.computation_time,))
-        if told.local_iteration > row.local_iteration:
-            row = row.stepping(told.local_iteration, None, message.samples or 0, now)
+        step_time = told.computation_time or None  # 0 means: none was measured
+        if not row.step_times and step_time:
+            # A test step before the first round, or the last one that a server before this one knew.
+            row, step_time = row._replace(step_times=(step_time,)), None
+        if told.local_iteration > row.local_iteration:  # else it repeats a known step
+            row = row.stepping(told.local_iteration, step_time, message.samples or 0, now)
+        elif message.decision is not None and step_time and row.round > job.table.rows[row.rank].round:
+            row = row.timed(step_time)  # the step that ended the round before
+        if message.decision is not None:
+            row = row.told(*message.decision, now)
         # An evaluation is told in the background, and may be heard after the worker has left.
         is_late = row.doing is Doing.ENDED and message.doing is Doing.EVALUATING
         if message.doing is not row.doing and not is_late:

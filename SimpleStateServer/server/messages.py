@@ -17,6 +17,7 @@ MAX_SECONDS = 1e6
 MAX_COUNT = 10**9
 MAX_SUM = 10**15  # of samples or steps since a job began
 MAX_ELAPSED_S = 1e9
+MAX_REASON = 200  # characters of a reason
 MAX_ACCURACIES = 400  # points of an accuracy curve
 
 
@@ -37,6 +38,9 @@ class Action(str, enum.Enum):
 
     TRAIN = "TRAIN"
     SYNC = "SYNC"
+
+
+ACTIONS = tuple(action.value for action in Action)
 
 
 class Doing(str, enum.Enum):
@@ -167,11 +171,14 @@ class Report(WorkerMessage):
 
     Attributes:
         doing: what it does now.
+        decision: what somebody else has decided, who is where the uploads are, and why: what this worker does after the
+            steps of the round, or, where it tells of none yet, what ended the round before.
         accuracies: (round, seconds since the job began, test accuracy) of all that it has measured, for a server that
             was restarted; None from who does not evaluate.
     """
 
     doing: Doing = Doing.TRAINING
+    decision: tuple[Action, str] | None = None
     accuracies: tuple[tuple[int, float, float], ...] | None = None
 
 

@@ -200,6 +200,13 @@ class Row(NamedTuple):
         synced = now if action is Action.SYNC and self.synced is None else self.synced
         return self._replace(action=action, last_action=action, reason=reason, synced=synced)
 
+    def told(self, action: Action, reason: str, now: float) -> Row:
+        """This worker after it has said what somebody else told it: in a round without a step, at the end of the one
+        before."""
+        if self.local_iteration:
+            return self.answered(action, reason, now)
+        return self._replace(last_action=action, reason=reason)
+
 
 _NEW: dict[bool, list[Row]] = {True: [], False: []}  # workers that were not heard yet, by `counted`
 

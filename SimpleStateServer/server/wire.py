@@ -7,15 +7,18 @@ from typing import Any
 
 from server.fields import REQUIRED, Fields, json_object
 from server.messages import (
+    ACTIONS,
     DOINGS,
     INCOMING,
     MAX_ACCURACIES,
     MAX_COUNT,
     MAX_ELAPSED_S,
+    MAX_REASON,
     MAX_SECONDS,
     MAX_SUM,
     MAX_WORKERS,
     STATE_SERVER,
+    Action,
     Device,
     Doing,
     Limits,
@@ -99,7 +102,12 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Reset |
         return Query(sender, job, progress, **told)
     doing = Doing(fields.choice("doing", DOINGS, Doing.TRAINING.value))
     accuracies = fields.rows("accuracies", MAX_ACCURACIES, (0, 0, 0), (MAX_COUNT, MAX_ELAPSED_S, 1))
-    return Report(sender, job, progress, **told, doing=doing, accuracies=accuracies)
+    return Report(sender, job, progress, **told, doing=doing, decision=_decision(fields), accuracies=accuracies)
+
+
+def _decision(fields: Fields) -> tuple[Action, str] | None:
+    decision = fields.object("decision", None)
+    return decision and (Action(decision.choice("action", ACTIONS)), decision.text("reason", "", MAX_REASON))
 
 
 def _total(fields: Fields) -> Total | None:

@@ -126,43 +126,59 @@ class StateClient:
         """
         self._send(self._reset(resumed))
 
-    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None, steps: int = 0) -> None:
-        """REPORT: this worker has the global model and enters round `round_`, or is in it.
+    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+        """REPORT: this worker has the global model and enters round `round_`.
 
         Args:
             accuracy: measured after the round before, where that was.
-            steps: local steps that it has done in the round.
         """
         self._note_accuracy(round_ - 1, accuracy)
-        message = self._report(self._told(round_, steps, step_s, transmission_s))
+        message = self._report(self._told(round_, 0, step_s, transmission_s))
         self._send(_with_accuracy(message, accuracy))
-
-    def report_all(self, round_: int, step_s: float, transmission_s: float) -> None:
-        """As `report`, with all accuracies so far."""
-        self._send(self._report_with_all(self._told(round_, 0, step_s, transmission_s)))
 
     def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """QUERY after a local step: whether to aggregate now (SYNC) or to train on (TRAIN)."""
-        return self.query_why(round_, steps, step_s, transmission_s)[0]
-
-    def query_why(self, round_: int, steps: int, step_s: float, transmission_s: float) -> tuple[bool, str]:
-        """As `query`, with the server's reason in words."""
         status = self._told(round_, steps, step_s, transmission_s)
         answer = self._send({"msg_type": "QUERY", "status": self._status(status), "samples": self._batch_size})
         if self._progress.doing == EVALUATING:
             self.tell_doing()  # a question from beside the training; the server takes who asks for one who trains
-        return answer.get("action") == "SYNC", str(answer.get("reason", ""))
+        return answer.get("action") == "SYNC"
 
     # -------------------------------------------------------------------------- what is said beside the training
 
+    def announce(self, resumed: bool = False) -> None:
+        """RESET, once, for a server that is only told: where none answers, a warning says that there is no page."""
+        try:
+            self._sender.post(self._reset(resumed), PATIENT)
+        except (NoAnswer, JobError) as error:
+            self._note_unheard()
+            logging.warning("there is no status page of this job: the state server at %s %s", self._link.address, error)
+
     def tell(
-        self, round_: int, steps: int, step_s: float, transmission_s: float, accuracy: float | None = None
+        self,
+        round_: int,
+        steps: int,
+        step_s: float,
+        transmission_s: float,
+        accuracy: float | None = None,
+        decision: tuple[str, str] | None = None,
     ) -> None:
         """REPORT in the background: where this worker is. Of several only the newest is sent, with the newest accuracy
-        that was not heard yet. Training goes on whether it is heard or not. Arguments as in `report`.
+        that was not heard yet. Training goes on whether it is heard or not.
+
+        Args:
+            round_: that this worker is in.
+            steps: local steps that it has done in the round.
+            step_s: seconds of the last one.
+            transmission_s: seconds of its push and pull.
+            accuracy: measured after the round before, where that was.
+            decision: what the optimizer on the server has decided (SYNC or TRAIN), and why: after the steps of this
+                round, or where there are none yet, at the end of the round before.
         """
         self._note_accuracy(round_ - 1, accuracy)
         message = self._report(self._told(round_, steps, step_s, transmission_s))
+        if decision is not None:
+            message["decision"] = {"action": decision[0], "reason": decision[1]}
         if accuracy is not None:
             with self._lock:
                 self._untold = accuracy
@@ -268,17 +284,23 @@ class StateClient:
         with self._lock:
             accuracy, self._untold = self._untold, None
         try:
-            self._send(_with_accuracy(message, accuracy), once=True)
+            # Whoever hears this worker again, or for the first time, is told all accuracies behind the message.
+            self._send(_with_accuracy(message, accuracy if self._is_heard else None), once=True)
         except JobError as error:  # also that nobody answers
             with self._lock:
                 self._untold = accuracy if self._untold is None else self._untold
             if self._is_heard:
                 logging.warning("%s; training goes on without it", error)
-            self._is_heard = False
+            self._note_unheard()
             return
         if not self._is_heard:
             logging.info("the state server at %s hears this worker again", self._link.address)
         self._is_heard = True
+
+    def _note_unheard(self) -> None:
+        """Whatever answers next may not know anything of this worker."""
+        self._is_heard = False
+        self._sender.forget_server()
 
 
 def _with_accuracy(message: Message, accuracy: float | None) -> Message:

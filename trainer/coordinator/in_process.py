@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import itertools
 
+from trainer import state_server_path  # noqa: F401  (the imports of the server below need it)
 from trainer.clock import Clock
 from trainer.coordinator.protocol import Message, NoAnswer, Reply, Timeouts
-from trainer.state_server_path import BadMessage, Conflict, Handlers, Router, policies, refused, wire
 from utils import SetupError
+
+# isort: split
+from server import policies, wire
+from server.answers import refused
+from server.conflict import Conflict
+from server.fields import BadMessage
+from server.handlers import Handlers
+from server.router import Router
 
 
 class InProcessServer:

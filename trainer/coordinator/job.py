@@ -47,11 +47,20 @@ def begin_job(context: Context, progress: Progress, resumed: bool = False) -> No
         progress: of this worker; the state server is told of it.
         resumed: the job goes on from a checkpoint.
     """
+    _agree(context, progress, lambda: context.state.begin_job(resumed))
+
+
+def announce_job(context: Context, progress: Progress, resumed: bool = False) -> None:
+    """As `begin_job`, where the state server is only told: if it does not answer, there is no page and nothing else."""
+    _agree(context, progress, lambda: context.state.announce(resumed))
+
+
+def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> None:
     state, membership = context.state, context.membership()
     number = mx.nd.array(draw_job_number())
     if membership.rank == 0:
         state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers)
-        state.begin_job(resumed)
+        begin()
     context.shared.arrays(JOB_NUMBER_KEY).broadcast([number])
     state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
 

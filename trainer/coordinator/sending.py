@@ -95,6 +95,10 @@ class Sender:
             self._leaves.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
+    def forget_server(self) -> None:
+        """Whatever answers next counts as another process than the one before."""
+        self._server = _LOST
+
     def is_another_server(self, said: Mapping[str, Any]) -> bool:
         """Whether this answer is from another process than the one before; an older server does not say."""
         server = said.get("server")

@@ -44,8 +44,10 @@ class MemoryServer:
         self._lost: int | None = None
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """As on a parameter server: a copy of it is told of each array that arrives."""
-        self._apply = mx.optimizer.get_updater(pickle.loads(pickle.dumps(optimizer)))
+        """As on a parameter server: a copy of it is told of each array that arrives. Its time is virtual."""
+        of_server = pickle.loads(pickle.dumps(optimizer))
+        of_server.clock = self.clock
+        self._apply = mx.optimizer.get_updater(of_server)
 
     def define(self, key: int, array: mx.nd.NDArray) -> None:
         """Gives a key its first value; a key that has one keeps it."""

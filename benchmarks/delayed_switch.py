@@ -1,0 +1,56 @@
+"""A switch that holds every frame back for so long, as a long cable would. Needs root, in a network namespace.
+
+    python benchmarks/delayed_switch.py 0.025 to-h1 to-h2 to-h3
+
+Kernels without netem have no delays; here this process is the cable. Frames pass as they are, with what the cards leave
+to each other (checksums, segments), so that 64 KiB cost what a small frame does. Prints "ready" when it forwards.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections import deque
+
+# Of Linux' if_packet.h and if_ether.h; Python has no names for them.
+SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 15, 23, 3
+HEADER = 10  # bytes in front of a frame that say what the cards left to each other
+LONGEST = 1 << 17
+BROADCAST = b"\xff" * 6
+
+
+def plug(name: str) -> socket.socket:
+    """All frames of a card."""
+    port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+    port.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 25)
+    port.bind((name, ETH_P_ALL))
+    port.setblocking(False)
+    return port
+
+
+def forward(delay_s: float, ports: list[socket.socket]) -> None:
+    """Forwards for ever: to the card behind which an address was seen, else to all."""
+    behind: dict[bytes, socket.socket] = {}
+    held: deque[tuple[float, socket.socket, bytes]] = deque()  # all are held as long: the first is due first
+    while True:
+        wait_s = max(0.0, held[0][0] - time.monotonic()) if held else None
+        for port in select.select(ports, [], [], wait_s)[0]:
+            frame = port.recv(LONGEST)
+            target, source = frame[HEADER : HEADER + 6], frame[HEADER + 6 : HEADER + 12]
+            behind[source] = port
+            outs = [behind[target]] if target in behind else [other for other in ports if other is not port]
+            held.extend((time.monotonic() + delay_s, out, frame) for out in outs)
+        while held and held[0][0] <= time.monotonic():
+            _, out, frame = held.popleft()
+            select.select([], [out], [])
+            out.send(frame)
+
+
+if __name__ == "__main__":
+    plugged = [plug(name) for name in sys.argv[2:]]
+    print("ready", flush=True)
+    forward(float(sys.argv[1]), plugged)

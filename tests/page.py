@@ -1,0 +1,40 @@
+"""A state server that is only told: keeps what a worker's notices say. Not a test itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Page:
+    """In place of a StateClient.
+
+    Attributes:
+        told: (round, steps, step_s, transmission_s, accuracy, decision) of each notice.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def announce(self, resumed: bool) -> None:
+        """A job begins."""
+
+    def join(self, *about: Any) -> None:
+        """Of no worker in particular."""
+
+    def tell(
+        self,
+        round_: int,
+        steps: int,
+        step_s: float,
+        transmission_s: float,
+        accuracy: float | None = None,
+        decision: tuple[str, str] | None = None,
+    ) -> None:
+        """Keeps it."""
+        self.told.append((round_, steps, step_s, transmission_s, accuracy, decision))
+
+    def tell_doing(self) -> None:
+        """What a worker does now."""
+
+    def leave(self, *about: Any) -> None:
+        """A worker has left."""

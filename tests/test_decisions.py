@@ -1,0 +1,79 @@
+"""The state server's rules on the parameter server: what they are told there, and what they need there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster_processes import ROOT
+
+from trainer import version
+from trainer.decisions import Action, Decisions, Upload
+
+
+def upload(steps: int = 1, samples: int = 64, step_s: float = 1.0, transmission_s: float = 0.0) -> Upload:
+    return Upload(False, steps, samples, step_s, transmission_s)
+
+
+def test_what_travels_with_an_upload_is_read_as_it_was_said_by_a_vector_that_may_be_longer() -> None:
+    said = Upload(True, 3, 192, 0.25, 0.5)
+    assert Upload.read([*map(float, said), 7.0]) == said
+
+
+def test_the_slowest_is_found_by_step_and_transmission_time() -> None:
+    decisions = Decisions("wbsp", 2, 0.0)
+    for rank, about in enumerate((upload(step_s=1.0, transmission_s=3.5), upload(step_s=4.0))):
+        decisions.uploaded(rank, about, 1.0)
+    assert decisions.decide(0, 1.0).action is Action.SYNC
+    assert decisions.decide(1, 1.0).action is Action.TRAIN
+
+
+def test_throughputs_count_the_samples_of_a_step() -> None:
+    """Worker 2 takes as long for a step as the others, with a quarter of the samples."""
+    decisions = Decisions("sync-switch-elastic", 3, 0.0)
+    for round_ in range(1, 6):
+        for rank, samples in enumerate((64, 64, 16)):
+            decisions.enter(rank, round_, float(round_))
+            decisions.uploaded(rank, upload(samples=samples), float(round_))
+    assert decisions.decide(0, 6.0).action is Action.SYNC
+    decision = decisions.decide(2, 6.0)
+    assert (decision.action, decision.reason[:42]) == (Action.TRAIN, "worker 2 is a straggler: 16 samples/s, the")
+
+
+def test_a_worker_that_evaluates_for_long_does_not_hold_up_the_releases() -> None:
+    decisions = Decisions("wbsp", 2, 0.0)
+    decisions.uploaded(1, upload(step_s=4.0), 1.0)
+    for now, released in ((30.0, False), (50.0, True)):  # ten of its steps, of 4 s
+        decisions.uploaded(0, upload(step_s=1.0), now)
+        decisions.stop_counting_on_the_silent(now)
+        assert (decisions.decide(0, now).reason.startswith("is the slowest")) is released
+
+
+@pytest.mark.parametrize("module", ["state_server_path", "wbsp_optimizer", "sync_switch_optimizer"])
+def test_a_parameter_server_needs_no_django(module: str) -> None:
+    code = f"import sys, trainer.{module}; print([name for name in sys.modules if name.split('.')[0] == 'django'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_all_that_a_parameter_server_runs_is_compared_when_the_processes_meet() -> None:
+    code = (
+        "import sys, trainer.wbsp_optimizer, trainer.sync_switch_optimizer; "
+        "print(*(getattr(module, '__file__', None) for module in sys.modules.values()), sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = {Path(file) for file in done.stdout.splitlines() if file.startswith(f"{ROOT}/")}
+    run = {path for path in files if ".venv" not in path.parts and path.stat().st_size}
+    compared = {path for pattern in version._PROGRAM for path in ROOT.glob(pattern)}
+    assert run - compared == {ROOT / "SimpleStateServer/server/__init__.py"}  # a docstring
+
+
+def test_the_rules_alone_need_neither_numpy_nor_mxnet() -> None:
+    code = (
+        "import sys; from trainer import state_server_path; import server.policies, server.state; "
+        "print({'numpy', 'mxnet', 'django', 'prometheus_client'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

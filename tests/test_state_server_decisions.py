@@ -1,0 +1,115 @@
+"""Decisions of which the state server is only told: its page shows what it shows of those that it makes itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from scripted_job import ScriptedJob
+from server.fields import BadMessage
+from server.messages import MAX_REASON, Action, Report, Status
+from server.policies import POLICIES
+from server.timeline import timeline
+from server.wire import parse
+
+TRAIN, SYNC = Action.TRAIN, Action.SYNC
+TRAINING, WAITING = "training", "waiting"
+
+
+def tell(
+    job: ScriptedJob, rank: int, round: int, steps: int, seconds: float, now: float, action: Action, way: str = "BSP"
+) -> None:
+    """A worker says where it is, how long its last step took, and what the optimizer on the server has decided."""
+    status = Status(rank, steps, round, seconds, 0.1)
+    decision = action, f"because of round {round}"
+    job.handlers.report(Report(f"worker-{rank}", job.id, status, samples=64, decision=decision, way=way), now)
+
+
+def marks(job: ScriptedJob, now: float) -> list[str]:
+    return [worker["mark"] for worker in job.status(now)["workers"]]
+
+
+def wire(**decision: object) -> bytes:
+    message = {"msg_type": "REPORT", "sender": "w", "receiver": "state-server", "job": "a", "decision": decision}
+    return json.dumps({**message, "status": {"rank": 0, "round": 1}}).encode()
+
+
+def test_a_decision_is_read_off_the_wire() -> None:
+    message = parse(wire(action="SYNC", reason="is the slowest"), POLICIES)
+    assert isinstance(message, Report)
+    assert message.decision == (SYNC, "is the slowest")
+
+
+@pytest.mark.parametrize("bad", [{"action": "STOP"}, {}, {"action": "SYNC", "reason": "x" * (MAX_REASON + 1)}])
+def test_what_is_no_decision_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(BadMessage, match=r"action|reason"):
+        parse(wire(**bad), POLICIES)
+
+
+def wbsp() -> ScriptedJob:
+    """Worker 1 is the slowest and releases with each upload; worker 0 takes every second release or so."""
+    job = ScriptedJob(2, "wbsp")
+    job.all_report(1, 0.0)
+    tell(job, 0, 1, 1, 1.0, 1.0, TRAIN, "")
+    tell(job, 0, 1, 2, 1.0, 2.0, TRAIN, "")
+    tell(job, 1, 2, 0, 2.5, 2.5, SYNC, "")
+    tell(job, 0, 2, 0, 1.0, 3.0, TRAIN, "")
+    return job
+
+
+def test_under_wbsp_the_slowest_is_marked_and_what_was_decided_is_shown() -> None:
+    job = wbsp()
+    assert marks(job, 3.1) == ["", "slowest"]
+    workers = job.status(3.1)["workers"]
+    assert [(worker["action"], worker["reason"]) for worker in workers] == [
+        ("TRAIN", "because of round 2"),
+        ("SYNC", "because of round 2"),
+    ]
+    assert job.states(3.1) == [TRAINING, TRAINING]
+
+
+def test_under_wbsp_a_worker_that_becomes_the_slowest_is_marked_after_three_steps_in_rounds_of_one() -> None:
+    job = wbsp()
+    for round in (3, 4, 5):
+        tell(job, 0, round, 0, 9.0, 9.0 * round, SYNC, "")
+    assert marks(job, 50.0) == ["slowest", ""]
+
+
+def in_step(policy: str) -> ScriptedJob:
+    """Four workers; the last takes 5 s a step, the others 0.5 s; all have ended their sixth at 36 s."""
+    job = ScriptedJob(4, policy)
+    job.all_report(1, 0.0)
+    for step in range(1, 7):
+        for rank in range(4):
+            slow = rank == 3 and step == 6 and policy == "sync-switch-elastic"
+            tell(job, rank, step, 1, 5.0 if rank == 3 else 0.5, 6.0 * step, TRAIN if slow else SYNC)
+    return job
+
+
+def test_under_bsp_those_that_have_ended_their_step_wait_for_those_that_have_not() -> None:
+    job = in_step("sync-switch-none")
+    tell(job, 0, 7, 1, 0.5, 36.6, SYNC)
+    assert job.states(36.7) == [WAITING, TRAINING, TRAINING, TRAINING]
+    assert job.whom(0, 36.7) == "workers 1, 2 and 3"
+
+
+def test_whom_elastic_has_left_out_is_a_straggler_and_left_out() -> None:
+    job = in_step("sync-switch-elastic")
+    for rank in range(3):
+        tell(job, rank, 7, 1, 0.5, 36.6, SYNC)
+    assert job.states(36.7) == [TRAINING, TRAINING, TRAINING, "left out"]
+    assert marks(job, 36.7) == ["", "", "", "straggler"]
+    snapshot = job.snapshot(36.7)
+    lanes = timeline(snapshot, snapshot.rows, job.doings(36.7))["lanes"]
+    kind, begin, end, round = lanes[3]["spans"][-1]
+    assert (kind, round, begin - end) == ("left-out", 6, pytest.approx(0.7))
+
+
+def test_a_change_of_mind_in_a_round_counts() -> None:
+    """A step is told when it has ended, before the server has decided on it."""
+    job = ScriptedJob(2, "sync-switch-elastic")
+    job.all_report(1, 0.0)
+    tell(job, 1, 1, 1, 0.5, 1.0, SYNC)
+    tell(job, 1, 1, 1, 0.5, 1.1, TRAIN)
+    assert job.states(1.2)[1] == "left out"
+    assert len(job.snapshot(1.2).rows[1].step_times) == 1  # it was one step

@@ -1,0 +1,216 @@
+"""Sync-Switch by hand, with small numbers, in virtual time: phases, step sizes and momentum, stragglers, checkpoints,
+and how many exchanges a round takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from memory_cluster import Trained, Worker, batch, gradient, train
+from page import Page
+
+from algorithms import TransportKind
+from trainer.checkpoint import CheckpointFile
+from trainer.context import Context
+from trainer.straggler_trace import Slowdown
+from trainer.sync_switch import SyncSwitchTrainer
+from trainer.sync_switch_optimizer import Settings
+from trainer.transport.network import Link
+
+ETA, MU = 0.5, 0.9
+ZERO = np.zeros((2, 4))
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
+
+Happened = list[tuple[float, str, str]]  # seconds since training began, kind, text
+
+
+class Cluster:
+    """A run of Sync-Switch.
+
+    Attributes:
+        happened: by rank.
+        ended_s: by rank, when its rounds ended, since training began.
+        pages: by rank, what the state server is told.
+    """
+
+    def __init__(
+        self,
+        order: str,
+        steps: tuple[int, ...],
+        steps_s: Sequence[float],
+        *,
+        samples: Sequence[int] | None = None,
+        momentum: float = 0.0,
+        policy: str = "none",
+        link: Link = Link(),  # noqa: B008
+        trace: dict[int, Slowdown] | None = None,
+        rounds: int = 0,
+        checkpoint: Path | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.happened: list[Happened] = [[] for _ in steps_s]
+        self.ended_s: list[list[float]] = [[] for _ in steps_s]
+        self.pages = [Page() for _ in steps_s]
+        happened, ended_s = self.happened, self.ended_s
+        every = (int(checkpoint is not None) * 1000,) * len(order)
+        settings = Settings(order, steps, every, ETA, momentum, policy)
+
+        class Noted(SyncSwitchTrainer):
+            def _happened(self, kind, text):
+                happened[self.membership.rank].append((round(self.measure.elapsed_s, 3), kind.name, text))
+
+            def synchronize(self, wants_stop: bool) -> bool:
+                stop = super().synchronize(wants_stop)
+                ended_s[self.membership.rank].append(round(self.measure.elapsed_s, 3))
+                return stop
+
+            def open_measure(self, folder: Path):
+                self.measure = super(SyncSwitchTrainer, self).open_measure(folder)  # its time counts for `_happened`
+                return super().open_measure(folder)
+
+        def build(context: Context) -> SyncSwitchTrainer:
+            mine = context.membership().rank
+            context.trace = tuple(slow for rank, slow in (trace or {}).items() if rank == mine)
+            context.state_server = self.pages[mine]  # type: ignore[assignment]
+            about = {"train_steps": list(steps), "num_workers": len(steps_s)}
+            file = CheckpointFile(checkpoint or Path("none.npz"), about)
+            return Noted(context, settings, file, resume)
+
+        workers = [
+            Worker([batch(rank)], step_s=step_s, samples=(samples or [1] * len(steps_s))[rank], link=link)
+            for rank, step_s in enumerate(steps_s)
+        ]
+        self.trained: Trained = train(TransportKind.SERVER, workers, build, rounds)
+
+    def weights(self, rank: int) -> np.ndarray:
+        return self.trained.weights(rank)
+
+
+def test_a_phase_under_bsp_and_one_under_asp_with_momentum_and_unequal_parts() -> None:
+    """Steps of 1 s and 2.5 s, two steps a phase: BSP until 5 s; then gradients at 6, 7, 7.5 and 8 s."""
+    shares = (1.5, 0.5)
+    cluster = Cluster("10", (2, 2), (1.0, 2.5), samples=(3, 1), momentum=MU)
+
+    def weighed(weight: np.ndarray, rank: int) -> np.ndarray:
+        return shares[rank] * gradient(weight, batch(rank))
+
+    weight, velocity = ZERO, ZERO
+    for _ in range(2):  # eta, and the mean of both
+        velocity = MU * velocity + (weighed(weight, 0) + weighed(weight, 1)) / 2
+        weight = weight - ETA * velocity
+    of_slow = weighed(weight, 1)  # at 7.5 s, of the weights at 5 s
+    for _ in range(2):  # eta / N, and the velocity goes on
+        velocity = MU * velocity + weighed(weight, 0)
+        weight = weight - ETA / 2 * velocity
+    of_fast = weighed(weight, 0)  # at 8 s, of the weights at 7 s
+    for late in (of_slow, of_fast):
+        velocity = MU * velocity + late
+        weight = weight - ETA / 2 * velocity
+    assert cluster.ended_s == [[2.5, 5.0, 6.0, 7.0, 8.0], [2.5, 5.0, 8.0]]
+    for rank in (0, 1):
+        np.testing.assert_allclose(cluster.weights(rank), weight, **CLOSE)
+        assert cluster.happened[rank] == [(5.0, "switch", "phase 2 of 2: ASP")]
+
+
+def test_under_asp_the_step_size_is_divided_by_the_number_of_workers() -> None:
+    cluster = Cluster("0", (1,), (1.0, 1.5, 1.8))
+    weight = ZERO
+    for rank in range(3):
+        weight = weight - ETA / 3 * gradient(ZERO, batch(rank))
+    np.testing.assert_allclose(cluster.weights(2), weight, **CLOSE)
+
+
+def test_elastic_goes_on_without_a_straggler_by_the_share_of_the_others_until_the_phase_ends() -> None:
+    """Worker 2 takes 4 s a step: five rounds until its throughput is known, then two of 1.1 s without it."""
+    cluster = Cluster("10", (7, 2), (1.0, 1.1, 4.0), policy="elastic")
+    assert cluster.ended_s[0][:7] == [4.0, 8.0, 12.0, 16.0, 20.0, 21.1, 22.2]
+    assert cluster.ended_s[2][:5] == [4.0, 8.0, 12.0, 16.0, 22.2]  # it waits for the end of the phase
+    weight = ZERO
+    for _ in range(5):
+        weight = weight - ETA * sum(gradient(weight, batch(rank)) for rank in range(3)) / 3
+    for _ in range(2):
+        weight = weight - ETA * 2 / 3 * sum(gradient(weight, batch(rank)) for rank in range(2)) / 2
+    # ASP. At 24.4 s as many parts are left as there are other workers: from then on whoever comes waits for the last.
+    seen, newest = dict.fromkeys(range(3), weight), weight
+    for rank in (0, 1, 0, 1, 0, 2):  # at 23.2, 23.3, 24.2, 24.4, 25.2 and 26.2 s
+        newest = seen[rank] = newest - ETA / 3 * gradient(seen[rank], batch(rank))
+    for rank in range(3):
+        assert cluster.ended_s[rank][-1] == 26.2
+        np.testing.assert_allclose(cluster.weights(rank), newest, **CLOSE)
+    happened = cluster.happened[2]
+    assert [(when, kind) for when, kind, _ in happened] == [(20.0, "elastic"), (22.2, "switch")]
+    why = "on without worker(s) 2: worker 2 is a straggler: 0.25 samples/s, the mean is 0.7197 +- 0.334"
+    assert happened[0][2] == why
+    assert cluster.happened[0][0] == (20.0, "elastic", "on without worker(s) 2")
+    assert ("TRAIN", why.split(": ", 1)[1]) in [decision for *_, decision in cluster.pages[2].told]
+
+
+def test_greedy_is_under_asp_while_a_straggler_lasts_and_takes_its_steps_from_the_next_phase() -> None:
+    """From 6 s on worker 2 takes 4.2 s for three steps. The median of five shows that after the third, at 18.6 s, and
+    that it is over after three more, at 22.2 s. Worker 0 hears of it at 22.6 s and worker 1 at 23 s; then whoever comes
+    waits for the last, at 23.6 s."""
+    cluster = Cluster("10", (20, 10), (1.0, 1.1, 1.2), policy="greedy", trace={2: Slowdown(6.5, 10.5, 3)})
+    acted = [(when, kind, text) for when, kind, text in cluster.happened[0] if kind == "greedy"]
+    assert acted == [(18.6, "greedy", "ASP while a straggler lasts"), (23.6, "greedy", "back to BSP")]
+    assert sum(map(len, cluster.ended_s)) == 3 * (20 + 10)
+    (switched,) = (when for when, kind, _ in cluster.happened[2] if kind == "switch")
+    assert switched == pytest.approx(23.6 + 12 * 1.2)  # 8 of 20 steps were done; those under ASP are of the next phase
+    assert sum(when > switched for ended_s in cluster.ended_s for when in ended_s) == 3 * 10 - 13
+    for rank in range(3):
+        np.testing.assert_array_equal(cluster.weights(rank), cluster.weights(0))
+
+
+def test_a_checkpoint_holds_all_and_a_job_that_goes_on_from_it_ends_as_if_nothing_had_happened(tmp_path) -> None:
+    whole = Cluster("1", (5,), (1.0, 2.0), momentum=MU)
+    file = tmp_path / "kept.npz"
+    stopped = Cluster("1", (5,), (1.0, 2.0), momentum=MU, checkpoint=file, rounds=2)
+    saved = CheckpointFile(file, {"train_steps": [5], "num_workers": 2}).load()
+    assert (saved.done, saved.batches) == ([4], 4)
+    np.testing.assert_array_equal(saved.model[0], stopped.weights(0))
+    mean = sum(gradient(ZERO, batch(rank)) for rank in (0, 1)) / 2
+    second = sum(gradient(-ETA * mean, batch(rank)) for rank in (0, 1)) / 2
+    np.testing.assert_allclose(saved.velocity[0], MU * mean + second, **CLOSE)
+    resumed = Cluster("1", (5,), (1.0, 2.0), momentum=MU, checkpoint=file, resume=True)
+    assert len(resumed.ended_s[0]) == 3
+    for rank in (0, 1):
+        np.testing.assert_array_equal(resumed.weights(rank), whole.weights(rank))
+        assert resumed.happened[rank][0][1:] == ("resume", "resumed after 4 batches")
+
+
+LATENCY_S = 0.01
+
+
+def test_a_round_under_asp_is_a_push_of_everything_and_a_pull_of_everything() -> None:
+    """Each takes one latency; the weights are expected with the status vector once they were there twice."""
+    cluster = Cluster("0", (100,), (1.0, 1.0), link=Link(latency_s=LATENCY_S), rounds=5)
+    exchanges = np.diff([0.0, *cluster.ended_s[1]]) - 1.0
+    np.testing.assert_allclose(exchanges / LATENCY_S, [3, 3, 2, 2, 2], atol=1e-6)
+
+
+def test_under_bsp_nobody_waits_for_more_than_a_push_and_a_pull_of_the_slowest() -> None:
+    cluster = Cluster("1", (100,), (1.0, 2.5), link=Link(latency_s=LATENCY_S), rounds=5)
+    exchanges = np.diff([0.0, *cluster.ended_s[1]]) - 2.5
+    np.testing.assert_allclose(exchanges / LATENCY_S, [3, 3, 2, 2, 2], atol=1e-6)
+    # Who waits hears of it by looking, and then pulls.
+    assert all(0 <= other - slow <= 3 * LATENCY_S for other, slow in zip(*cluster.ended_s, strict=True))
+    np.testing.assert_array_equal(cluster.weights(0), cluster.weights(1))
+
+
+def test_a_model_that_was_pulled_before_others_had_sent_is_not_taken_for_that_of_the_update() -> None:
+    """Worker 1 is the last to send for three rounds and expects the weights with its status; then it is the first."""
+    cluster = Cluster("1", (6,), (2.0, 2.5), link=Link(latency_s=LATENCY_S), trace={0: Slowdown(7.4, 100, 1.0)})
+    weight = ZERO
+    for _ in range(6):
+        weight = weight - ETA * sum(gradient(weight, batch(rank)) for rank in (0, 1)) / 2
+    for rank in (0, 1):
+        np.testing.assert_allclose(cluster.weights(rank), weight, **CLOSE)
+
+
+def test_the_page_is_told_of_each_step_under_bsp_and_now_and_then_under_asp() -> None:
+    cluster = Cluster("10", (2, 20), (0.3, 0.5))
+    told = cluster.pages[0].told
+    in_bsp = [(round_, steps) for round_, steps, *_, decision in told if decision is not None]
+    assert in_bsp == [(1, 1), (2, 1)]
+    assert len([1 for *_, decision in told if decision is None]) < len(cluster.ended_s[0]) / 2

@@ -1,0 +1,186 @@
+"""WBSP by hand, with small numbers, in virtual time: what is released when, what each worker takes, and by how many
+exchanges. Steps of 1 s (the fast worker) and 2.5 s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
+from page import Page
+
+from algorithms import TransportKind
+from trainer.context import Context
+from trainer.straggler_trace import Slowdown
+from trainer.transport.memory import MemoryArrays
+from trainer.transport.network import Link
+from trainer.wbsp import WBSPTrainer
+
+ETA = 0.5
+ZERO = np.zeros((2, 4))
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
+
+
+def step(weight: np.ndarray, rank: int) -> np.ndarray:
+    """The update of a local step of this worker, which has one batch."""
+    return -ETA * gradient(weight, batch(rank))
+
+
+def trained(
+    overlap: bool,
+    rounds: int,
+    slowdown: Slowdown | None = None,  # of the slow worker
+    link: Link = Link(),  # noqa: B008
+    samples: Sequence[int] = (1, 1),
+    kind: type[WBSPTrainer] = WBSPTrainer,
+    network: Callable[[], Any] = dense,
+) -> tuple[Trained, list[Page]]:
+    pages = [Page(), Page()]
+    workers = [
+        Worker([batch(rank)], step_s=step_s, link=link, samples=count)
+        for rank, (step_s, count) in enumerate(zip((1.0, 2.5), samples, strict=True))
+    ]
+
+    def build(context: Context) -> WBSPTrainer:
+        rank = context.membership().rank
+        context.trace = (slowdown,) if slowdown and rank == 1 else ()
+        context.state_server = pages[rank]  # type: ignore[assignment]
+        return kind(context, ETA, overlap)
+
+    return train(TransportKind.SERVER, workers, build, rounds, network), pages
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_nobody_waits(overlap: bool) -> None:
+    done, _ = trained(overlap, rounds=3)
+    begun_s = 3 * 2.5  # three test steps of the slower one
+    assert [done.ended_s[rank] - begun_s for rank in (0, 1)] == pytest.approx([3.0, 7.5])
+
+
+@pytest.mark.parametrize("samples", [(1, 1), (3, 1)], ids=["equal", "unequal"])
+def test_a_release_is_the_initial_model_and_the_weighed_mean_of_all_uploads(
+    samples: tuple[int, int],
+) -> None:
+    """The uploads are the steps on each worker's own weights. Release 1, at 2.5 s, has two of the fast worker's."""
+    done, _ = trained(False, rounds=3, samples=samples)
+    fast, slow = (2 * count / sum(samples) for count in samples)
+    u1 = step(ZERO, 0)
+    u2 = step(u1, 0)
+    v1 = step(ZERO, 1)
+    first = (fast * (u1 + u2) + slow * v1) / 2
+    u3 = step(u1 + u2, 0)  # the fast worker takes release 1 after its next upload, at 3 s
+    v2 = step(first, 1)
+    second = first + (fast * u3 + slow * v2) / 2
+    v3 = step(second, 1)
+    np.testing.assert_allclose(done.weights(0), first, **CLOSE)
+    np.testing.assert_allclose(done.weights(1), second + slow * v3 / 2, **CLOSE)
+
+
+def test_with_overlap_steps_that_were_taken_during_an_upload_are_kept_on_top_of_the_release_that_it_brings() -> None:
+    """A push and a pull take 0.4 s each. The slow worker's first upload, begun at 2.5 s, is there at 2.9 s and makes
+    release 1 of u1 (at 1.4 s) and u2 + u3 (...). Each trains on meanwhile."""
+    done, _ = trained(True, rounds=3, link=Link(latency_s=0.4), samples=(3, 1))
+    # The fast worker: round 1 ends at 1 s and hands u1 over; push until 1.4, status until 1.8: no release. Round 2 ends
+    # at 2 s: hands u2 over, there at 2.4, answered at 2.8: none. Round 3 ends at 3 s: hands u3 over, there at 3.4, when
+    # release 1 is known: pulled until 4.2. It takes it at its end, with no step on top.
+    u1 = step(ZERO, 0)
+    u2 = step(u1, 0)
+    v1 = step(ZERO, 1)
+    first = (1.5 * (u1 + u2) + 0.5 * v1) / 2  # at 2.9 s
+    np.testing.assert_allclose(done.weights(0), first, **CLOSE)
+    # The slow worker: status at 3.3, release 1 pulled by 3.7; round 2 ends at 5 s with v2, a step on its own weights.
+    # It takes release 1 then: v2 stays on top, and is handed over at once. There at 5.4: release 2, with u3.
+    v2 = step(v1, 1)
+    u3 = step(u1 + u2, 0)
+    second = first + (1.5 * u3 + 0.5 * v2) / 2
+    # Round 3 is a step on release 1 + v2, ends at 7.5 s, stays on top of release 2, and is uploaded at last: release 3.
+    v3 = step(first + v2, 1)
+    np.testing.assert_allclose(done.weights(1), second + 0.5 * v3 / 2, **CLOSE)
+
+
+def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_twice() -> None:
+    """A push takes 1.2 s: the fast worker's uploads carry several steps."""
+    uploads: list[tuple[int, int, np.ndarray]] = []
+
+    class Recorded(WBSPTrainer):
+        def _upload(self, update: Any, about: Any, accuracy: Any) -> Any:
+            uploads.append((self.membership.rank, about.steps, update[-1].asnumpy()))
+            return super()._upload(update, about, accuracy)
+
+    done, _ = trained(True, rounds=6, link=Link(latency_s=1.2), samples=(3, 1), kind=Recorded)
+    for rank in (0, 1):
+        assert sum(steps for each, steps, _ in uploads if each == rank) == 6
+    assert max(steps for _, steps, _ in uploads) >= 3
+    # What was released last is the sum of all uploads; the slow worker ends last, and takes it.
+    shares = {0: 1.5, 1: 0.5}
+    expected = sum(update for _, _, update in uploads) / 2
+    np.testing.assert_allclose(done.weights(1), expected, **CLOSE)
+    first = next(update for rank, _, update in uploads if rank == 0)
+    np.testing.assert_allclose(first, shares[0] * step(ZERO, 0), **CLOSE)
+
+
+def test_a_worker_that_has_not_uploaded_for_half_a_minute_does_not_hold_up_the_releases() -> None:
+    """The slow worker uploads at 2.5 and 5 s, and then for 100 s no more: from 36 s on the other one releases. All that
+    in virtual time."""
+    _, (fast, _) = trained(False, rounds=50, slowdown=Slowdown(5.5, 200, 100))
+    assert [decision[0] for *_, decision in fast.told[1:]] == ["TRAIN"] * 35 + ["SYNC"] * 15
+
+
+def test_batchnorms_statistics_are_uploaded_and_released_like_weights() -> None:
+    """Running mean 0.5 * old + 0.5 * batch's, at each worker."""
+    done, _ = trained(False, rounds=1, network=normalised)
+    means = [0.5 * (batch(rank).images / 255).mean() for rank in (0, 1)]
+    running = done.trainers[1].context.network[0].running_mean.data().asscalar()
+    assert running == pytest.approx(sum(means) / 2, rel=1e-5)
+
+
+def test_the_page_is_told_of_each_upload_the_round_the_steps_in_it_and_the_decision() -> None:
+    _, (fast, slow) = trained(False, rounds=3)
+    told = [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in fast.told]
+    assert told == [(1, 0, None), (1, 1, "TRAIN"), (1, 2, "TRAIN"), (2, 0, "TRAIN")]
+    told = [(round_, steps, decision and decision[0]) for round_, steps, *_, decision in slow.told]
+    assert told == [(1, 0, None), (2, 0, "SYNC"), (3, 0, "SYNC"), (4, 0, "SYNC")]
+    assert slow.told[-1][5][1] == "is the slowest: reaches the server in 2.5 s"
+
+
+class Calls(WBSPTrainer):
+    """Notes what each upload does to the transport, and how long it takes."""
+
+    def _upload(self, update: Any, about: Any, accuracy: Any) -> Any:
+        begin, calls = self.clock.now(), []
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("push", "pull"):
+                real = getattr(MemoryArrays, name)
+
+                def noted(shared: Any, *arguments: Any, name: str = name, real: Any = real) -> None:
+                    if shared._transport.rank == self.membership.rank:
+                        calls.append((name, round((self.clock.now() - begin) / LATENCY_S)))
+                    real(shared, *arguments)
+
+                patch.setattr(MemoryArrays, name, noted)
+            uploaded = super()._upload(update, about, accuracy)
+        exchanges = round((self.clock.now() - begin) / LATENCY_S)
+        UPLOADS[self.membership.rank].append((exchanges, uploaded.model is not None, calls))
+        return uploaded
+
+
+LATENCY_S = 0.01
+UPLOADS: dict[int, list[Any]] = {0: [], 1: []}
+
+
+def test_an_upload_is_one_push_of_everything_and_one_pull_and_a_release_that_is_expected_comes_with_it() -> None:
+    """Each push and each pull takes one latency. The slow worker releases with each upload, and expects it from the
+    third on; the fast one never has a release with two uploads in a row, so each costs it an exchange more."""
+    UPLOADS.update({0: [], 1: []})
+    trained(False, rounds=6, link=Link(latency_s=LATENCY_S), kind=Calls)
+    pushes = [("push", 0), ("push", 0)]  # gradients and command, at once
+    for exchanges, is_new, calls in [*UPLOADS[0], *UPLOADS[1][:2]]:
+        assert (exchanges, calls) == (
+            (3, [*pushes, ("pull", 1), ("pull", 2)]) if is_new else (2, [*pushes, ("pull", 1)])
+        )
+    assert [is_new for _, is_new, _ in UPLOADS[0]].count(True) >= 2
+    for exchanges, is_new, calls in UPLOADS[1][2:]:
+        assert is_new
+        assert (exchanges, calls) == (2, [*pushes, ("pull", 1), ("pull", 1)])

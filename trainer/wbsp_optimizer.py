@@ -1,0 +1,96 @@
+"""The parameter server's side of WBSP (wbsp.py): collects the uploads, and decides when to release what there is.
+This module runs in the server's process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.decisions import Action, Decision, Decisions, Upload
+from trainer.engine import mx
+from trainer.parameters import wait_for
+from trainer.whole_models import TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
+
+RULE = "wbsp"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the server tells a worker that has uploaded."""
+
+    is_new: bool  # its gradient buffer holds a release that it was not given before
+    release: int  # number of the latest that it was given; the initial model is release 0
+    stop: bool
+    released: bool  # by its upload
+    uploads: tuple[int, ...]  # by rank, how many of a worker's uploads are in the latest release
+    reason: str  # why its upload led to a release, or did not
+
+    @classmethod
+    def read(cls, numbers: np.ndarray) -> Status:
+        """Reads a status vector."""
+        is_new, release, stop, released, *uploads = map(round, numbers[:-TEXT_SIZE].tolist())
+        return cls(bool(is_new), release, bool(stop), bool(released), tuple(uploads), text_of(numbers))
+
+    def numbers(self) -> list[float]:
+        """As a status vector."""
+        state = (self.is_new, self.release, self.stop, self.released, *self.uploads)
+        return [*map(float, state), *text_to_numbers(self.reason)]
+
+
+class WBSPOptimizer(WholeModelOptimizer):
+    """Collects in a shadow, shows it at a release. At each release the model that is shown is the initial one plus the
+    sum of all uploads over N. A worker finds a release that is new to it in its gradient buffer, where its upload was:
+    nothing changes there before its next one, so it can never pull a mix of two.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__(keys)
+        self._shadow: list[mx.nd.NDArray] = []
+        self._release, self._stop = 0, False
+        self._arrivals, self._released = [0] * keys.num_workers, [0] * keys.num_workers  # uploads: all, in the release
+        self._status = [Status(False, 0, False, False, (0,) * keys.num_workers, "")] * keys.num_workers
+        self._decisions: Decisions
+
+    def begin(self) -> None:
+        """The shadow begins as the initial model."""
+        self._shadow = [self.shown[position].copy() for position in range(self.keys.num_shown)]
+        self._decisions = Decisions(RULE, self.keys.num_workers, self.now())
+
+    def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
+        """An upload: the only command that there is."""
+        upload, now = Upload.read(values), self.now()
+        for position, array in enumerate(self._shadow):
+            array += self.buffers[rank][position] / self.keys.num_workers
+        wait_for(self._shadow)
+        self._arrivals[rank] += 1
+        self._stop |= upload.wants_stop
+        self._decisions.uploaded(rank, upload, now)
+        self._decisions.stop_counting_on_the_silent(now)  # one that evaluates for long
+        decision = self._decisions.decide(rank, now)
+        if decision.action is Action.SYNC:
+            self._publish()
+        self._answer(rank, decision, now)
+        return (rank,)
+
+    def status(self, rank: int) -> list[float]:
+        """As WholeModelOptimizer says."""
+        return self._status[rank].numbers()
+
+    def _publish(self) -> None:
+        for position, array in enumerate(self._shadow):
+            array.copyto(self.shown[position])
+        wait_for(self.shown.values())
+        self._release += 1
+        self._released = list(self._arrivals)
+
+    def _answer(self, rank: int, decision: Decision, now: float) -> None:
+        is_new = self._status[rank].release != self._release
+        if is_new:
+            for position, array in self.buffers[rank].items():
+                self.shown[position].copyto(array)
+            wait_for(self.buffers[rank].values())
+            self._decisions.enter(rank, self._release + 1, now)
+        released = decision.action is Action.SYNC
+        self._status[rank] = Status(is_new, self._release, self._stop, released, tuple(self._released), decision.reason)
