@@ -391,6 +391,28 @@ def test_under_elastic_all_hear_of_a_worker_that_is_left_out_until_the_phase_end
     assert of_all(server, "dealt_with_at") == (19, 19, 15)  # its gradient is in the model since the fifth step
 
 
+def test_a_worker_that_waits_when_it_is_left_out_hears_of_it():
+    server = sync_switch_server("10", (20, 2), 3, policy="elastic")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 1.0)
+    for _ in range(3):  # the median of five shows the third
+        computed(server, 2, 0.0, step_s=9.0)
+        for rank in (0, 1):
+            computed(server, rank, 0.0)
+    assert (of_all(server, "left_out"), of_all(server, "freed")) == (((2,), (2,), (2,)), (8, 8, 7))
+
+
+def test_a_worker_that_was_left_out_counts_again_from_its_next_gradient_on():
+    server = sync_switch_server("101", (7, 2, 9), 3, policy="elastic")
+    rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
+    rounds_under_bsp(server, 1, 1.0, 1.0)
+    assert "the mean is 2 +- 0" in status_of(server, 0).reason
+    rounds_under_bsp(server, 1, 1.0, 1.0)
+    rounds_under_bsp(server, 2, 1.0, 1.0, 4.0)  # two steps of ASP
+    status = computed(server, 0, 0.0)
+    assert (status.phase, status.bsp) == (2, True)
+    assert "the mean is 1.5 +- " in status.reason
+
+
 def test_under_asp_nobody_is_told_anything():
     server = sync_switch_server("01", (30, 1), 3, policy="elastic")
     rounds_under_bsp(server, 6, 1.0, 1.0, 9.0)
