@@ -173,3 +173,17 @@ def test_who_leaves_is_not_overtaken_by_what_was_told_before() -> None:
         assert cluster.accuracies() == [0.25]
 
     with_a_cluster(work)
+
+
+def test_who_leaves_while_the_server_is_away_does_not_take_that_for_an_answer(caplog) -> None:
+    caplog.set_level(logging.INFO)
+
+    def work(cluster: Cluster) -> None:
+        cluster.server.is_away = True
+        cluster.client.tell(2, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        cluster.client.tell(3, 1, 0.5, 0.0)
+        cluster.client.leave(None)
+
+    with_a_cluster(work)
+    assert not any("hears" in record.message for record in caplog.records)

