@@ -47,9 +47,7 @@ def rounds_per_s(job: Sequence[Rounds]) -> float:
     return sum((len(of_worker) - 1) / (of_worker[-1] - of_worker[0]) for of_worker in times)
 
 
-def compare(
-    where: str, hosts: Sequence[Host | Loopback], roots: dict[str, Path], options: argparse.Namespace
-) -> None:
+def compare(where: str, hosts: Sequence[Host | Loopback], roots: dict[str, Path], options: argparse.Namespace) -> None:
     """Runs all checkouts and modes in turns, and prints a line a run and one a mode."""
     servers, *workers = hosts
     found: dict[tuple[str, str], list[float]] = {(mode, name): [] for mode in options.modes for name in roots}

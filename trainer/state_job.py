@@ -24,16 +24,12 @@ def begin_job(state: StateClient, transport: Transport, job: Job, progress: Prog
     _agree(state, transport, job, progress, lambda: state.begin_job(resumed))
 
 
-def announce_job(
-    state: StateClient, transport: Transport, job: Job, progress: Progress, resumed: bool = False
-) -> None:
+def announce_job(state: StateClient, transport: Transport, job: Job, progress: Progress, resumed: bool = False) -> None:
     """As `begin_job`, where the state server is only told: if it does not answer, there is no page and nothing else."""
     _agree(state, transport, job, progress, lambda: state.announce(resumed))
 
 
-def _agree(
-    state: StateClient, transport: Transport, job: Job, progress: Progress, begin: Callable[[], None]
-) -> None:
+def _agree(state: StateClient, transport: Transport, job: Job, progress: Progress, begin: Callable[[], None]) -> None:
     number = mx.nd.array(draw_job_number())
     if job.rank == 0:
         state.join(job_id(number.asnumpy()), job.rank, job.num_workers)

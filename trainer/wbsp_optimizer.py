@@ -93,6 +93,4 @@ class WBSPOptimizer(WholeModelOptimizer):
             wait_for(self.buffers[rank].values())
             self._decisions.enter(rank, self._release + 1, now)
         released = decision.action is Action.SYNC
-        self._status[rank] = Status(
-            is_new, self._release, self._stop, released, tuple(self._released), decision.reason
-        )
+        self._status[rank] = Status(is_new, self._release, self._stop, released, tuple(self._released), decision.reason)

@@ -274,4 +274,3 @@ class ModelLink:
         """Bytes pushed and pulled since the last call, under their names in the round logs."""
         parts = [part.take_traffic() for part in (self._shown, self._buffer, self._command)]
         return {name: sum(part[name] for part in parts) for name in parts[0]}
-
