@@ -30,7 +30,7 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
         SetupError: the model or the dataset cannot be had, or they do not fit.
     """
     from trainer import data
-    from trainer.base import DeviceFeed, Evaluator
+    from trainer.device import DeviceFeed, Evaluator
     from trainer.engine import mx
     from trainer.saved_model import SavedModel
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -21,12 +22,15 @@ import models
 from algorithms import TransportKind
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
-from trainer.base import DeviceFeed, Job, Trainer
+from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile
 from trainer.cluster import Cluster
+from trainer.context import Context
+from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
+from trainer.membership import Membership
 from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
@@ -37,7 +41,7 @@ from utils import Measure
 
 ROUNDS = 3
 BIG_BATCH = 32
-STEP_SIZE = 0.002
+LEARNING_RATE = 0.002
 
 
 class OneStepARound:
@@ -73,21 +77,17 @@ def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
         yield data.Samples(*(part[begin : begin + size] for part in train))
 
 
-def job(rank: int, num_workers: int) -> Job:
+def a_context(rank: int, num_workers: int, **others: Any) -> Context:
     batches = list(parts(rank, num_workers))
-    return Job(
+    return Context(
         # Only rank 0's weights may count: every rank begins with others.
         network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
         feed=DeviceFeed(mx.cpu(), 0),
         batches=iter(batches),
         warm_up_batch=batches[0],
-        evaluate=None,
-        eval_every=1,
-        eval_every_s=0.0,
-        limits=Limits(max_rounds=ROUNDS, max_seconds=0, target_accuracy=0),
-        stop_requested=lambda: False,
-        rank=rank,
-        num_workers=num_workers,
+        limits=Limits(max_rounds=ROUNDS),
+        membership=lambda: Membership(rank, num_workers),
+        **others,
     )
 
 
@@ -97,7 +97,7 @@ def save(trainer: Trainer, path: str) -> None:
 
 def train_alone(path: str) -> None:
     """Plain SGD on the big batches. SSGD divides the sum of two workers' gradients by two: so does this."""
-    trainer = LocalTrainer(job(0, 1), STEP_SIZE / 2)
+    trainer = LocalTrainer(a_context(0, 1), LEARNING_RATE / 2)
     with tempfile.TemporaryDirectory() as folder:
         trainer.run(lambda: Path(folder))
     save(trainer, path)
@@ -112,30 +112,31 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         tempfile.TemporaryDirectory() as folder,
         roles.joined(cluster, transport, 60) as (shared, *_),
     ):
-        mine = job(shared.rank, shared.num_workers)
+        state: Any = OneStepARound()
+        mine = a_context(
+            shared.rank, shared.num_workers, transport=shared, num_servers=cluster.num_servers, state_server=state
+        )
         trainer: Trainer
         if algorithm == "sync":
-            trainer = SyncTrainer(mine, shared, STEP_SIZE)
+            trainer = SyncTrainer(mine, LEARNING_RATE)
         elif algorithm == "esync":
-            state = OneStepARound()
-            queries = BlockingQueries(state)
-            trainer = ESyncTrainer(mine, shared, STEP_SIZE, 1.0, state=state, queries=queries)
+            trainer = ESyncTrainer(mine, LEARNING_RATE, 1.0, BlockingQueries(state))
         elif algorithm in ("bsp", "asp"):
-            # ASP divides the step size by the number of workers.
+            # ASP divides the learning rate by the number of workers.
             bsp = algorithm == "bsp"
             settings = Settings(
                 order="1" if bsp else "0",
                 steps=(ROUNDS if bsp else 1000,),
                 ckpt_steps=(0,),
-                step_size=STEP_SIZE if bsp else STEP_SIZE * mine.num_workers,
+                learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
                 momentum=0.0,
                 policy="none",
             )
             checkpoint = CheckpointFile(Path(folder) / "none.npz", {})
-            trainer = SyncSwitchTrainer(mine, shared, settings, OneStepARound(), checkpoint, resume=False)
+            trainer = SyncSwitchTrainer(mine, settings, checkpoint, resume=False)
         else:
             compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
-            trainer = AsyncTrainer(mine, shared, cluster.num_servers, STEP_SIZE, compensation)
+            trainer = AsyncTrainer(mine, LEARNING_RATE, compensation)
         if asynchronous:
             take_turns(trainer, shared, Path(folder))
         else:

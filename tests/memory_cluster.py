@@ -23,10 +23,13 @@ from server.router import Router
 from server.traffic import Traffic
 
 from algorithms import TransportKind
-from trainer.base import DeviceFeed, Job, Trainer
+from trainer.base import Trainer
 from trainer.clock import VirtualClock, run_all
+from trainer.context import Context
 from trainer.data import Samples
+from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.membership import Membership
 from trainer.state_client import StateClient
 from trainer.stop import Limits
 from trainer.transport.memory import MemoryServer, MemoryTransport
@@ -67,11 +70,11 @@ def gradient(weight: np.ndarray, samples: Samples) -> np.ndarray:
 
 @dataclass
 class Worker:
-    """One worker of a cluster: what it trains on, how long a step takes, and its share of the samples."""
+    """One worker of a cluster: what it trains on, how long a step takes, and how many samples it holds."""
 
     batches: Sequence[Samples]
     step_s: float = 1.0
-    weight: float = 1.0
+    samples: int = 1
     link: Link = field(default_factory=Link)
 
 
@@ -130,15 +133,18 @@ class StateServer:
 def train(
     kind: TransportKind,
     workers: Sequence[Worker],
-    build: Callable[[Job, MemoryTransport], Trainer],
+    build: Callable[[Context], Trainer],
     rounds: int,
     network: Callable[[], Any] = dense,
     server_bytes_per_s: float = float("inf"),
+    state_server: StateServer | None = None,
+    membership: Callable[[int], Callable[[], Membership]] | None = None,
 ) -> Trained:
     """Runs workers in virtual time for so many rounds each.
 
     Args:
         build: makes a worker's trainer.
+        membership: what a rank asks at the start of each round; else all workers take part, with their samples.
     """
     clock = VirtualClock()
     server = MemoryServer(clock, kind, [worker.link for worker in workers], server_bytes_per_s)
@@ -157,23 +163,22 @@ def train(
             return run
 
         for rank, worker in enumerate(workers):
-            job = Job(
+            counts = tuple(each.samples for each in workers)
+            always = Membership(rank, len(workers), counts)
+            context = Context(
                 network=network(),
                 feed=DeviceFeed(mx.cpu(), 0),
                 batches=_PutBack(worker.batches),  # type: ignore[arg-type]
                 warm_up_batch=worker.batches[0],
-                evaluate=None,
-                eval_every=1,
-                eval_every_s=0.0,
-                limits=Limits(rounds, 0, 0),
-                stop_requested=lambda: False,
-                rank=rank,
-                num_workers=len(workers),
-                weight=worker.weight,
+                limits=Limits(rounds),
+                membership=membership(rank) if membership else lambda always=always: always,  # type: ignore[misc]
+                transport=MemoryTransport(server, rank),
+                num_servers=1,
+                state_server=state_server.client(clock) if state_server else None,
                 min_step_time_s=worker.step_s,
                 clock=clock,
             )
-            trainers.append(build(job, MemoryTransport(server, rank)))
+            trainers.append(build(context))
         run_all(clock, [work(rank) for rank in range(len(workers))])
     return Trained(clock, trainers, ended_s)
 

@@ -67,7 +67,7 @@ def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_what_a_row_names_is_there(row):
-    for dotted, signature in ((row.trainer, ["site"]), (row.check, ["config", "num_workers"])):
+    for dotted, signature in ((row.trainer, ["context"]), (row.check, ["config", "num_workers"])):
         if dotted:
             module, function = dotted.split(":")
             tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())

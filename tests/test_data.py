@@ -177,19 +177,19 @@ labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(lamb
 
 @given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
 def test_over_all_workers_every_sample_is_used_once(labels, num_workers, by_class, seed):
-    parts = [partition(labels, rank, num_workers, by_class, seed) for rank in range(num_workers)]
+    parts = partition(labels, num_workers, by_class, seed)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
 
 
 @given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
 def test_parts_differ_by_one_sample_at_most(labels, num_workers, by_class, seed):
-    sizes = [len(partition(labels, rank, num_workers, by_class, seed)) for rank in range(num_workers)]
+    sizes = [len(part) for part in partition(labels, num_workers, by_class, seed)]
     assert max(sizes) - min(sizes) <= 1
 
 
 def test_by_class_the_samples_in_order_of_their_classes_are_cut_into_equal_parts():
     labels = np.tile(np.arange(10, dtype=np.uint8), 6)
-    parts = [labels[partition(labels, rank, 4, True, 0)].tolist() for rank in range(4)]
+    parts = [labels[part].tolist() for part in partition(labels, 4, True, 0)]
     assert [len(part) for part in parts] == [15] * 4
     assert [label for part in parts for label in part] == sorted(labels.tolist())
 
@@ -197,7 +197,7 @@ def test_by_class_the_samples_in_order_of_their_classes_are_cut_into_equal_parts
 @pytest.mark.parametrize("num_workers", [3, 4, 6])
 def test_every_worker_holds_as_many_samples_of_fashion_mnist_by_class(num_workers):
     labels = load("fashion-mnist", str(DATA)).train.labels
-    parts = [partition(labels, rank, num_workers, True, 0) for rank in range(num_workers)]
+    parts = partition(labels, num_workers, True, 0)
     assert {len(part) for part in parts} == {60000 // num_workers}
 
 

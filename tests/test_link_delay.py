@@ -11,9 +11,10 @@ from equivalence_worker import OneStepARound
 
 import models
 from trainer.asynchronous import AsyncTrainer
-from trainer.base import DeviceFeed, Job
 from trainer.checkpoint import CheckpointFile
+from trainer.context import Context
 from trainer.data import EndlessBatches, Samples
+from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local_sgd import LocalSGDTrainer
@@ -44,43 +45,37 @@ class StateServer(OneStepARound):
         return super().query(round_, steps, step_s, transmission_s)
 
 
-def a_job():
+def a_context(state, trace=TRACE):
     generator = np.random.default_rng(0)
     samples = Samples(
         generator.integers(0, 255, (64, 1, 28, 28), dtype=np.uint8), generator.integers(0, 10, 64).astype(np.int32)
     )
-    context = mx.cpu()
-    return Job(
-        network=models.build("lenet", (1, 28, 28), context, 0),
-        feed=DeviceFeed(context, 0),
+    return Context(
+        network=models.build("lenet", (1, 28, 28), mx.cpu(), 0),
+        feed=DeviceFeed(mx.cpu(), 0),
         batches=EndlessBatches(samples, np.arange(64), 8, seed=(0, 0)),
         warm_up_batch=Samples(*(part[:8] for part in samples)),
-        evaluate=None,
-        eval_every=1000,
-        eval_every_s=0.0,
-        limits=Limits(ROUNDS, 0.0, 0.0),
-        stop_requested=lambda: False,
-        trace=TRACE,
+        limits=Limits(ROUNDS),
+        transport=KVStoreTransport(mx.kv.create("local")),
+        num_servers=1,
+        state_server=state,
+        trace=trace,
     )
 
 
-def sync_switch(job, transport, state, tmp_path):
+def sync_switch(context, tmp_path):
     settings = Settings("10", (2, 1), (0, 0), 0.001, 0.0, "none")
-    return SyncSwitchTrainer(job, transport, settings, state, CheckpointFile(tmp_path / "no.npz", {}), resume=False)
-
-
-def esync(job, transport, state, tmp_path):
-    return ESyncTrainer(job, transport, 0.001, 1.0, state=state, queries=BlockingQueries(state))
+    return SyncSwitchTrainer(context, settings, CheckpointFile(tmp_path / "no.npz", {}), resume=False)
 
 
 TRAINERS = {
-    "sync": lambda job, transport, state, tmp_path: SyncTrainer(job, transport, 0.001),
-    "async": lambda job, transport, state, tmp_path: AsyncTrainer(job, transport, 1, 0.001, None),
-    "dcasgd": lambda job, transport, state, tmp_path: AsyncTrainer(job, transport, 1, 0.001, 0.04),
-    "ssp": lambda job, transport, state, tmp_path: SSPTrainer(job, transport, 1, 0.001, 3),
-    "local-sgd": lambda job, transport, state, tmp_path: LocalSGDTrainer(job, transport, 0.001, 1.0, sync_every=2),
-    "esync": esync,
-    "wbsp": lambda job, transport, state, tmp_path: WBSPTrainer(job, transport, 0.001, state, overlap=False),
+    "sync": lambda context, tmp_path: SyncTrainer(context, 0.001),
+    "async": lambda context, tmp_path: AsyncTrainer(context, 0.001, None),
+    "dcasgd": lambda context, tmp_path: AsyncTrainer(context, 0.001, 0.04),
+    "ssp": lambda context, tmp_path: SSPTrainer(context, 0.001, 3),
+    "local-sgd": lambda context, tmp_path: LocalSGDTrainer(context, 0.001, 1.0, sync_every=2),
+    "esync": lambda context, tmp_path: ESyncTrainer(context, 0.001, 1.0, BlockingQueries(context.state)),
+    "wbsp": lambda context, tmp_path: WBSPTrainer(context, 0.001, overlap=False),
     "sync-switch": sync_switch,
 }
 
@@ -88,7 +83,7 @@ TRAINERS = {
 @pytest.mark.parametrize("mode", TRAINERS)
 def test_each_push_and_each_pull_takes_longer_and_counts_as_aggregation(mode, tmp_path, monkeypatch):
     slept = []
-    trainer = TRAINERS[mode](a_job(), KVStoreTransport(mx.kv.create("local")), StateServer(), tmp_path)
+    trainer = TRAINERS[mode](a_context(StateServer()), tmp_path)
 
     def sleep(seconds):
         if trainer.rounds:  # training has begun
@@ -106,9 +101,10 @@ def test_each_push_and_each_pull_takes_longer_and_counts_as_aggregation(mode, tm
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_over_a_slow_link_nobody_sees_a_push_before_it_has_travelled(mode, tmp_path, monkeypatch):
     happened = []
-    trainer = TRAINERS[mode](a_job(), KVStoreTransport(mx.kv.create("local")), StateServer(), tmp_path)
-    push = trainer.exchange.push
-    monkeypatch.setattr(trainer.exchange, "push", lambda arrays: (happened.append("push"), push(arrays)))
+    trainer = TRAINERS[mode](a_context(StateServer()), tmp_path)
+    name = "begin_sum" if mode == "sync" else "push"
+    push = getattr(trainer.exchange, name)
+    monkeypatch.setattr(trainer.exchange, name, lambda arrays: (happened.append("push"), push(arrays)))
     monkeypatch.setattr(time, "sleep", lambda seconds: happened.append("link") if seconds == LINK_S else None)
     trainer.run(lambda: tmp_path)
     assert happened == ["link", "push", "link"] * ROUNDS
@@ -117,7 +113,6 @@ def test_over_a_slow_link_nobody_sees_a_push_before_it_has_travelled(mode, tmp_p
 @pytest.mark.parametrize("mode", ["wbsp", "sync-switch"])
 def test_the_state_server_is_told_of_the_slow_link(mode, tmp_path):
     """Here the link is slow for real, by little, and the steps are not."""
-    state, job = StateServer(), a_job()
-    job.trace = (Slowdown(0, 1000, 0.04, NETWORK),)
-    TRAINERS[mode](job, KVStoreTransport(mx.kv.create("local")), state, tmp_path).run(lambda: tmp_path)
+    state = StateServer()
+    TRAINERS[mode](a_context(state, (Slowdown(0, 1000, 0.04, NETWORK),)), tmp_path).run(lambda: tmp_path)
     assert state.transmissions_s[-1] >= 2 * 0.04

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from trainer.base import DeviceFeed, Job
+from trainer.context import Context
 from trainer.data import Samples
+from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.local import LocalTrainer
-from trainer.stop import Limits
+from trainer.membership import Membership
 from utils import Measure
 
-STEP_SIZE = 0.01
+LEARNING_RATE = 0.01
 
 
 def network_with_statistics():
@@ -40,25 +41,20 @@ class Asked(LocalTrainer):
 
     can_abandon = True
 
-    def __init__(self, job, answers):
-        super().__init__(job, STEP_SIZE)
+    def __init__(self, context, answers):
+        super().__init__(context, LEARNING_RATE)
         self._answers = iter(answers)
 
     def round_is_over(self):
         return next(self._answers)
 
 
-def job(batch, **more):
-    return Job(
+def a_context(batch, **more):
+    return Context(
         network=network_with_statistics(),
         feed=DeviceFeed(mx.cpu(), 0),
         batches=iter([batch]),
         warm_up_batch=batch,
-        evaluate=None,
-        eval_every=1,
-        eval_every_s=0.0,
-        limits=Limits(0, 0, 0),
-        stop_requested=lambda: False,
         **more,
     )
 
@@ -69,22 +65,22 @@ def model(trainer):
 
 @pytest.mark.parametrize(("answers", "whole"), [([True], False), ([False, True], False), ([False, False], True)])
 def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tmp_path, batch, answers, whole):
-    trainer = Asked(job(batch), answers)
+    trainer = Asked(a_context(batch), answers)
     trainer.measure = Measure(tmp_path)
     before = model(trainer)
     assert len(before) == len(trainer.parameters.weights) + 1  # the last one holds BatchNorm's statistics
-    assert trainer.local_step(*trainer.job.feed(batch)) is whole
+    assert trainer.local_step(*trainer.context.feed(batch)) is whole
     moved = [not np.array_equal(was, now) for was, now in zip(before, model(trainer), strict=True)]
     # A bias in front of BatchNorm has no gradient; everything else moves in a whole step.
     assert not any(moved) if not whole else moved[0] and moved[-1]
 
 
 def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(batch):
-    trainer = LocalTrainer(job(batch, num_workers=4, weight=1.5), STEP_SIZE)
-    assert trainer.job.sample_share == 0.375
+    trainer = LocalTrainer(a_context(batch, membership=lambda: Membership(0, 4, (3, 2, 2, 1))), LEARNING_RATE)
+    assert trainer.membership.sample_share == 0.375
     gradients = []
-    for weight in (1.0, trainer.job.weight):
-        trainer.compute_gradients(*trainer.job.feed(batch), weight)
+    for weight in (1.0, trainer.membership.weight):
+        trainer.compute_gradients(*trainer.context.feed(batch), weight)
         gradients.append([gradient.asnumpy() for gradient in trainer.parameters.gradients])
     for plain, weighed in zip(*gradients, strict=True):
         np.testing.assert_allclose(weighed, 1.5 * plain, rtol=1e-3, atol=1e-4)

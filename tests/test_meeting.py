@@ -58,14 +58,14 @@ class Member:
             environment=self.environment,
             end=self._on_end,
         )
-        self.membership = None
+        self.attendance = None
         self.error = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
         try:
-            self.membership = self._arrival.attend()
+            self.attendance = self._arrival.attend()
         except Exception as error:
             self.error = error
 
@@ -77,7 +77,7 @@ class Member:
         """Waits until it is in the job; returns it."""
         self._thread.join(DEADLINE_S)
         assert self.error is None, self.error
-        assert self.membership is not None, "nothing happened"
+        assert self.attendance is not None, "nothing happened"
         return self
 
     def failure(self):
@@ -88,7 +88,7 @@ class Member:
 
     def is_killed(self):
         """What the kernel does for a process that is killed."""
-        self.membership._lines.close()
+        self.attendance._lines.close()
 
 
 class Meeting:
@@ -119,7 +119,7 @@ def running_job(num_workers=2):
     meeting = Meeting(num_workers)
     members = [member.join() for member in meeting.start(*(f"cpu{rank}" for rank in range(num_workers)))]
     for rank, worker in enumerate(members[2:]):
-        worker.membership.tell_rank(rank)
+        worker.attendance.tell_rank(rank)
     wait_for(lambda: sum(guest.rank is not None for guest in meeting.host._guests) == num_workers, "the ranks' arrival")
     return meeting, members
 
@@ -359,7 +359,7 @@ def test_one_worker_too_many_is_sent_away_and_the_others_go_on():
     late = Member(meeting, "worker", "cpu9").failure()
     assert isinstance(late, SetupError)
     assert "this job has its 1 worker(s) already (worker 0 (cpu0 on host" in str(late)
-    assert members[2].membership.gather("still there", 5) == [5]
+    assert members[2].attendance.gather("still there", 5) == [5]
 
 
 def test_each_process_says_what_it_waits_for(caplog):
@@ -524,7 +524,7 @@ def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(me
 def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(monkeypatch, message):
     monkeypatch.setattr(meeting_host, "FAREWELL_S", 0.1)  # no member here ends when told to
     _, (scheduler, server, survivor, odd) = running_job()
-    odd.membership._send(**message)
+    odd.attendance._send(**message)
     for member in (scheduler, server, survivor):
         assert member.ended.wait(DEADLINE_S)
         assert "worker 1 (cpu1 on host" in member.end[0]
@@ -565,7 +565,7 @@ def test_values_are_gathered_by_rank_as_often_as_wanted():
         results = {}
 
         def give(rank, worker, turn=turn, results=results):
-            results[rank] = worker.membership.gather("speed", [turn, rank])
+            results[rank] = worker.attendance.gather("speed", [turn, rank])
 
         threads = [threading.Thread(target=give, args=pair) for pair in enumerate(workers)]
         for thread in reversed(threads):
@@ -588,7 +588,7 @@ def test_a_worker_that_is_killed_during_the_job_is_named_on_every_process():
 
 def test_a_worker_that_ends_with_an_error_tells_the_others_which():
     _, (scheduler, server, survivor, failed) = running_job()
-    failed.membership.last_words("the disk is full")
+    failed.attendance.last_words("the disk is full")
     failed.is_killed()
     for member in (scheduler, server, survivor):
         assert member.ended.wait(DEADLINE_S)
@@ -615,7 +615,7 @@ def test_a_scheduler_that_is_killed_is_named():
 def test_processes_that_leave_in_order_are_not_missed():
     meeting, (scheduler, server, *workers) = running_job()
     for member in (*workers, server, scheduler):
-        member.membership.leave()
+        member.attendance.leave()
     begin = time.monotonic()
     meeting.host.close()
     assert time.monotonic() - begin < 1.5  # nobody is waited for
@@ -630,10 +630,10 @@ def test_a_plain_scheduler_is_taken_as_it_is(caplog):
         threading.Thread(target=lambda: listener.accept()[0].sendall(HELLO), daemon=True).start()
         job = Cluster("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
         environment = {}
-        membership = Arrival(job, "cpu0", {}, DEADLINE_S, environment=environment).attend()
-    membership.tell_rank(0)
-    assert membership.gather("speed", 1) is None
-    membership.leave()
+        attendance = Arrival(job, "cpu0", {}, DEADLINE_S, environment=environment).attend()
+    attendance.tell_rank(0)
+    assert attendance.gather("speed", 1) is None
+    attendance.leave()
     assert environment == {}
     assert "plain MXNet program: the set-ups of the workers cannot be compared" in caplog.text
 
@@ -651,8 +651,8 @@ def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
             plain.sendall(b"more")
             assert connection.recv(4) == b"more"
     assert "a plain MXNet program at 127.0.0.1" in caplog.text
-    worker.membership.tell_rank(0)
-    assert worker.membership.gather("speed", 1) is None  # the plain one gives none
+    worker.attendance.tell_rank(0)
+    assert worker.attendance.gather("speed", 1) is None  # the plain one gives none
     assert not server.end
 
 
@@ -687,8 +687,8 @@ def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_ma
         reset(plain)
         assert connection.recv(len(GREETING)) == GREETING
         assert connection.recv(1) == b""  # it is told
-    worker.membership.tell_rank(0)
-    assert worker.membership.gather("speed", 1) is None  # the meeting goes on
+    worker.attendance.tell_rank(0)
+    assert worker.attendance.gather("speed", 1) is None  # the meeting goes on
 
 
 def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypatch, caplog):

@@ -15,7 +15,8 @@ import models
 from config import parse
 from scripts import saved_model as program
 from trainer import data, version
-from trainer.base import DeviceFeed, Job
+from trainer.context import Context
+from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.local import LocalTrainer
 from trainer.run_folder import RunFolder
@@ -50,19 +51,18 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
         outputs.append(network(images()).asnumpy())
         return accuracies[len(outputs) - 1]
 
-    job = Job(
+    context = Context(
         network=network,
         feed=DeviceFeed(mx.cpu(), 0),
         batches=data.EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
         warm_up_batch=data.Samples(*(part[:16] for part in SAMPLES)),
         evaluate=evaluate,
         eval_every=1 if accuracies else 100,
-        eval_every_s=0.0,
-        limits=Limits(max_rounds=len(accuracies), max_seconds=0, target_accuracy=0),
+        limits=Limits(max_rounds=len(accuracies)),
         stop_requested=lambda: not accuracies and trainer.rounds == 3,
         saver=ModelSaver(folder, network, ABOUT) if saves else None,
     )
-    trainer = LocalTrainer(job, step_size)
+    trainer = LocalTrainer(context, step_size)
     trainer.run(lambda: folder)
     return outputs
 

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from test_local_steps import batch, job  # noqa: F401
+from test_local_steps import a_context, batch  # noqa: F401
 
 from trainer.engine import mx
 from trainer.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
@@ -12,16 +12,13 @@ from trainer.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
 class SlowTransport:
     """A link on which each pull takes so many seconds."""
 
-    rank, num_workers, pull_s = 0, 1, 0.0
+    pull_s = 0.0
 
-    def arrays(self):
+    def sums(self):
         return self
 
-    def pull(self, arrays):
-        time.sleep(self.pull_s)
-
-    def wait_all(self):
-        pass
+    def finish_sum(self, arrays, timed):
+        return self.pull_s if timed else None
 
 
 class Told:
@@ -35,7 +32,7 @@ class Told:
 
 @pytest.fixture
 def trainer(batch):  # noqa: F811
-    return ESyncTrainer(job(batch), SlowTransport(), 0.01, 1.0, state=None, queries=Told())
+    return ESyncTrainer(a_context(batch, transport=SlowTransport(), state_server=object()), 0.01, 1.0, Told())
 
 
 def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
@@ -46,7 +43,7 @@ def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
         trainer.begin_round()
         time.sleep(round_s)
         trainer.transport.pull_s = pull_s
-        trainer.pull([mx.nd.zeros((1,))])
+        trainer.take_sum([mx.nd.zeros((1,))])
     trainer.begin_round()
     return trainer._queries.transmission_s
 

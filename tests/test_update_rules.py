@@ -28,34 +28,34 @@ def local_steps(weight: np.ndarray, batches: list, eta: float = ETA) -> np.ndarr
     return weight
 
 
-@pytest.mark.parametrize("shares", [(1.0, 1.0), (1.5, 0.5)], ids=["equal", "unequal"])
-def test_ssgd_steps_along_the_sum_of_the_gradients_weighed_by_the_samples_that_workers_hold(shares) -> None:
-    workers = [Worker([batch(rank)], weight=share) for rank, share in enumerate(shares)]
-    trained = train(TransportKind.SUM, workers, lambda job, transport: SyncTrainer(job, transport, ETA), rounds=2)
+@pytest.mark.parametrize("samples", [(1, 1), (3, 1)], ids=["equal", "unequal"])
+def test_ssgd_steps_along_the_sum_of_the_gradients_weighed_by_the_samples_that_workers_hold(samples) -> None:
+    workers = [Worker([batch(rank)], samples=count) for rank, count in enumerate(samples)]
+    trained = train(TransportKind.SUM, workers, lambda context: SyncTrainer(context, ETA), rounds=2)
     expected = ZERO
     for _ in range(2):
-        both = [share * gradient(expected, batch(rank)) for rank, share in enumerate(shares)]
+        both = [2 * count / sum(samples) * gradient(expected, batch(rank)) for rank, count in enumerate(samples)]
         expected = expected - ETA / 2 * sum(both)
     for rank in (0, 1):
         np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
     np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
 
 
-@pytest.mark.parametrize("shares", [(1.0, 1.0, 1.0), (1.5, 1.2, 0.3)], ids=["equal", "unequal"])
+@pytest.mark.parametrize("samples", [(1, 1, 1), (5, 4, 1)], ids=["equal", "unequal"])
 @pytest.mark.parametrize("global_rate", [1.0, 0.3])
-def test_model_averaging_adds_eps_times_the_weighed_mean_of_the_updates(shares, global_rate) -> None:
+def test_model_averaging_adds_eps_times_the_weighed_mean_of_the_updates(samples, global_rate) -> None:
     """w <- w + eps * sum_k (n_k / n) (w_k - w), twice; three workers, two local steps each."""
-    workers = [Worker([batch(rank), batch(rank + 1)], weight=share) for rank, share in enumerate(shares)]
+    workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate(samples)]
 
-    def build(job, transport) -> ModelAveragingTrainer:
-        return LocalSGDTrainer(job, transport, ETA, global_rate, sync_every=2)
+    def build(context) -> ModelAveragingTrainer:
+        return LocalSGDTrainer(context, ETA, global_rate, sync_every=2)
 
     trained = train(TransportKind.SUM, workers, build, rounds=2)
     expected = ZERO
     for _ in range(2):
         updates = [
-            share / 3 * (local_steps(expected, [batch(rank), batch(rank + 1)]) - expected)
-            for rank, share in enumerate(shares)
+            count / sum(samples) * (local_steps(expected, [batch(rank), batch(rank + 1)]) - expected)
+            for rank, count in enumerate(samples)
         ]
         expected = expected + global_rate * sum(updates)
     for rank in range(3):
@@ -65,17 +65,17 @@ def test_model_averaging_adds_eps_times_the_weighed_mean_of_the_updates(shares, 
 @pytest.mark.parametrize("global_rate", [1.0, 0.3])
 def test_model_averaging_averages_batchnorms_statistics_whatever_the_global_rate(global_rate) -> None:
     """Running mean 0.5 * old + 0.5 * batch's, at each worker; then the weighed mean of both, without eps."""
-    shares, batches = (1.5, 0.5), [batch(0, 4), batch(3, 4)]
-    workers = [Worker([one], weight=share) for one, share in zip(batches, shares, strict=True)]
+    samples, batches = (3, 1), [batch(0, 4), batch(3, 4)]
+    workers = [Worker([one], samples=count) for one, count in zip(batches, samples, strict=True)]
 
-    def build(job, transport) -> ModelAveragingTrainer:
-        return LocalSGDTrainer(job, transport, ETA, global_rate, sync_every=1)
+    def build(context) -> ModelAveragingTrainer:
+        return LocalSGDTrainer(context, ETA, global_rate, sync_every=1)
 
     trained = train(TransportKind.SUM, workers, build, rounds=1, network=normalised)
     means = [0.5 * (one.images / 255).mean() for one in batches]
-    expected = sum(share / 2 * mean for share, mean in zip(shares, means, strict=True))
+    expected = sum(count / 4 * mean for count, mean in zip(samples, means, strict=True))
     for trainer in trained.trainers:
-        running_mean = trainer.job.network[0].running_mean.data().asscalar()
+        running_mean = trainer.context.network[0].running_mean.data().asscalar()
         assert running_mean == pytest.approx(expected, rel=1e-5)
 
 
@@ -86,15 +86,14 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
 
     class Counted(ESyncTrainer):
         def synchronize(self, wants_stop: bool) -> bool:
-            local[self.job.rank].append(self.steps)
+            local[self.membership.rank].append(self.steps)
             return super().synchronize(wants_stop)
 
-    def build(job, transport) -> ESyncTrainer:
-        state = server.client(job.clock)
-        return Counted(job, transport, ETA, 0.7, state=state, queries=BlockingQueries(state))
+    def build(context) -> ESyncTrainer:
+        return Counted(context, ETA, 0.7, BlockingQueries(context.state))
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
-    trained = train(TransportKind.SUM, workers, build, rounds=3)
+    trained = train(TransportKind.SUM, workers, build, rounds=3, state_server=server)
     assert [local[rank] for rank in (4, 5)] == [[1, 1, 1]] * 2
     assert {steps for rank in range(4) for steps in local[rank]} <= {115, 116}  # 3.5 s / 0.03 s is 116.7
     assert trained.trainers[0].measure.elapsed_s == pytest.approx(3 * 3.5, abs=0.1)  # nobody waits for more than a step
@@ -112,13 +111,12 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
 @pytest.mark.parametrize("overlap", [False, True])
 def test_wbsps_release_is_the_initial_model_and_the_mean_of_all_uploads(overlap) -> None:
     """Steps of 1 s and 2.5 s: the slow worker releases after each of its uploads; the fast one has not waited."""
-    server = StateServer("wbsp")
 
-    def build(job, transport) -> WBSPTrainer:
-        return WBSPTrainer(job, transport, ETA, server.client(job.clock), overlap)
+    def build(context) -> WBSPTrainer:
+        return WBSPTrainer(context, ETA, overlap)
 
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
-    trained = train(TransportKind.SERVER, workers, build, rounds=3)
+    trained = train(TransportKind.SERVER, workers, build, rounds=3, state_server=StateServer("wbsp"))
     begun_s = [3 * worker.step_s for worker in workers]  # three test steps
     took_s = [trained.ended_s[rank] - max(begun_s) for rank in (0, 1)]
     assert took_s == pytest.approx([3.0, 7.5])
@@ -141,8 +139,8 @@ def test_asgd_applies_each_gradient_to_the_weights_of_its_moment() -> None:
     """Steps of 1 s and 2.5 s: the slow worker's gradient is of the initial weights, and arrives third."""
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
-    def build(job, transport) -> AsyncTrainer:
-        return AsyncTrainer(job, transport, num_servers=1, step_size=ETA, compensation=None)
+    def build(context) -> AsyncTrainer:
+        return AsyncTrainer(context, ETA, compensation=None)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # at 1 s
@@ -158,8 +156,8 @@ def test_dc_asgd_compensates_the_delay_by_the_workers_own_backup() -> None:
     strength = 0.7
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
 
-    def build(job, transport) -> AsyncTrainer:
-        return AsyncTrainer(job, transport, num_servers=1, step_size=ETA, compensation=strength)
+    def build(context) -> AsyncTrainer:
+        return AsyncTrainer(context, ETA, compensation=strength)
 
     trained = train(TransportKind.SERVER, workers, build, rounds=2)
     first = ZERO - ETA * gradient(ZERO, batch(0))  # its backup is what it departs from: no delay
@@ -178,12 +176,12 @@ def test_ssp_lets_nobody_be_further_ahead_of_the_slowest_than_the_bound(stalenes
     class Timed(SSPTrainer):
         def synchronize(self, wants_stop: bool) -> bool:
             stop = super().synchronize(wants_stop)
-            if self.job.rank == 0:
+            if self.membership.rank == 0:
                 moments.append(self.measure.elapsed_s)
             return stop
 
     workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=4.0)]
-    train(TransportKind.SERVER, workers, lambda job, transport: Timed(job, transport, 1, ETA, staleness), rounds=3)
+    train(TransportKind.SERVER, workers, lambda context: Timed(context, ETA, staleness), rounds=3)
     assert moments == pytest.approx(ends)
 
 
@@ -193,7 +191,7 @@ def test_a_transfer_takes_latency_and_bytes_over_bandwidth_of_links_that_are_sha
     trained = train(
         TransportKind.SUM,
         workers,
-        lambda job, transport: SyncTrainer(job, transport, ETA),
+        lambda context: SyncTrainer(context, ETA),
         rounds=1,
         server_bytes_per_s=36.0,
     )
@@ -205,7 +203,7 @@ def test_the_same_run_twice_is_the_same_to_the_bit() -> None:
     def run() -> tuple[bytes, float]:
         workers = [Worker([batch(rank)], step_s=0.3 + 0.2 * rank, link=Link(1e3, 0.01)) for rank in range(3)]
         trained = train(
-            TransportKind.SERVER, workers, lambda job, transport: AsyncTrainer(job, transport, 1, ETA, None), rounds=7,
+            TransportKind.SERVER, workers, lambda context: AsyncTrainer(context, ETA, None), rounds=7,
             server_bytes_per_s=1e3,
         )  # fmt: skip
         return b"".join(trained.weights(rank).tobytes() for rank in range(3)), trained.clock.now()

@@ -9,6 +9,7 @@ from recording_state_server import passing_on
 from state_server_process import running_state_server
 
 from trainer.clock import RealClock
+from trainer.membership import Membership
 from trainer.wbsp import WBSPTrainer
 
 BATCH = 16  # of the program below
@@ -116,8 +117,14 @@ class State:
 
 def test_a_worker_for_which_several_releases_come_at_once_reports_the_latest():
     link, state = Link(), State()
-    job = SimpleNamespace(network=SimpleNamespace(collect_params=dict), num_workers=2, rank=0, clock=RealClock())
-    trainer = WBSPTrainer(job, SimpleNamespace(rank=0, arrays=lambda first_key=0: None), 0.001, state, overlap=True)
+    context = SimpleNamespace(
+        network=SimpleNamespace(collect_params=dict),
+        membership=lambda: Membership(0, 2),
+        clock=RealClock(),
+        state=state,
+        shared=SimpleNamespace(rank=0, arrays=lambda first_key=0: None),
+    )
+    trainer = WBSPTrainer(context, 0.001, overlap=True)
     trainer._link = link
     for release in (1, 4, 4, 5):
         link.release = release

@@ -193,7 +193,7 @@ def sync_switch_server(
     model = [weight] if statistic is None else [weight, statistic]
     keys = Keys(len(model) + len(copies or ()), len(model), num_workers)
     ckpt_steps = (int(copies is not None),) * len(order)
-    rules = Settings(order, steps, ckpt_steps, step_size=ETA, momentum=momentum, policy=policy)
+    rules = Settings(order, steps, ckpt_steps, learning_rate=ETA, momentum=momentum, policy=policy)
     keeper = SyncSwitchKeeper(keys, Schedule(order, steps, num_workers, policy, done, batches), rules, num_weights=1)
     return Server(keeper, [*model, *(copies or ())])
 

@@ -16,9 +16,11 @@ import numpy as np
 import models
 from algorithms import TransportKind
 from trainer import data, roles
-from trainer.base import DeviceFeed, Job
 from trainer.cluster import Cluster
+from trainer.context import Context
+from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.membership import Membership
 from trainer.state_client import StateClient
 from trainer.stop import Limits
 from trainer.watch import prepare_environment
@@ -58,22 +60,18 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
     with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, TransportKind.SERVER, 60) as (shared, *_):
         train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
         rank = shared.rank
-        job = Job(
+        context = Context(
             network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
             feed=DeviceFeed(mx.cpu(), 0),
             batches=data.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
             warm_up_batch=data.Samples(*(part[:BATCH] for part in train)),
-            evaluate=None,
-            eval_every=1,
-            eval_every_s=0.0,
-            limits=Limits(max_rounds=0, max_seconds=SECONDS, target_accuracy=0),
-            stop_requested=lambda: False,
-            rank=rank,
-            num_workers=shared.num_workers,
+            limits=Limits(max_seconds=SECONDS),
+            membership=lambda: Membership(rank, shared.num_workers),
+            transport=shared,
+            state_server=StateClient("127.0.0.1", port, "wbsp", 0.0),
             min_step_time_s=float(step_time),
         )
-        state = StateClient("127.0.0.1", port, "wbsp", 0.0)
-        trainer = Recorded(job, shared, 0.003, state, bool(int(overlap)))
+        trainer = Recorded(context, 0.003, bool(int(overlap)))
         trainer.run(lambda: Path(folder))
         save(trainer, output)
         del trainer

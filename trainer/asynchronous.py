@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.base import Job, Trainer
+from trainer.base import Trainer
+from trainer.context import Context
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
-from trainer.site import Site
-from trainer.transport.protocol import Transport
 from utils import GLOBAL_AGGREGATE
 
 
@@ -24,42 +23,42 @@ class AsyncTrainer(Trainer):
 
     def __init__(
         self,
-        job: Job,
-        transport: Transport,
-        num_servers: int,
-        step_size: float,
+        context: Context,
+        learning_rate: float,
         compensation: float | None,
         board_size: int = 1,
     ) -> None:
         """
         Args:
-            num_servers: of the job; arrays of one position must lie on the same server under every worker's key.
-            step_size: eta.
+            learning_rate: eta.
             compensation: lambda of DC-ASGD; None for plain ASGD.
             board_size: numbers on the board.
         """
-        super().__init__(job)
-        self._transport = transport
-        self._step_size = step_size
+        super().__init__(context)
+        self._transport = transport = context.shared
+        self._learning_rate = learning_rate
+        num_workers = self.membership.num_workers
         self._values = mx.nd.zeros((board_size,))
         num_arrays = len(self.parameters.weights)
         if compensation is None:
             self._num_models, keys_per_worker = 1, num_arrays
-            self._optimizer = mx.optimizer.SGD(learning_rate=step_size, wd=0.0)
+            self._optimizer = mx.optimizer.SGD(learning_rate=learning_rate, wd=0.0)
         else:
-            # ps-lite places a key by its remainder modulo the number of servers.
-            self._num_models, keys_per_worker = job.num_workers, -(-num_arrays // num_servers) * num_servers
+            # Arrays of one position must lie on the same server under every worker's key. ps-lite places a key by its
+            # remainder modulo the number of servers.
+            keys_per_worker = -(-num_arrays // context.num_servers) * context.num_servers
+            self._num_models = num_workers
             self._optimizer = PerWorkerDCASGD(
-                step_size, compensation, keys_per_worker, first_shared_key=job.num_workers * keys_per_worker
+                learning_rate, compensation, keys_per_worker, first_shared_key=num_workers * keys_per_worker
             )
-        own = job.rank if self._num_models > 1 else 0
+        own = self.membership.rank if self._num_models > 1 else 0
         self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
         self.exchange = self._model = self._models[own]
         self._board = transport.arrays(self._num_models * keys_per_worker)
 
     def broadcast(self) -> None:
         """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
-        if self.job.rank == 0:
+        if self.membership.rank == 0:
             self._transport.set_optimizer(self._optimizer)
         for model in self._models:
             model.broadcast(self.parameters.weights)
@@ -67,11 +66,11 @@ class AsyncTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        return self.compute_gradients(images, labels, self.job.weight)
+        return self.compute_gradients(images, labels, self.membership.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Pushes the gradients as they are computed, and pulls the weights that follow."""
-        self.push(self._model, self.parameters.gradients, GLOBAL_AGGREGATE)
+        self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE)
         if wants_stop:
             self.post(0)
         self.before_pull()
@@ -85,7 +84,7 @@ class AsyncTrainer(Trainer):
     def post(self, position: int) -> None:
         """Adds 1 to a number on the board. The server takes it for a gradient, and subtracts eta times that."""
         notice = np.zeros(self._values.shape, dtype=np.float32)
-        notice[position] = -1 / self._step_size
+        notice[position] = -1 / self._learning_rate
         self._board.push([mx.nd.array(notice)])
 
     def read_board(self) -> np.ndarray:
@@ -95,8 +94,8 @@ class AsyncTrainer(Trainer):
         return self._values.asnumpy()
 
 
-def build(site: Site) -> AsyncTrainer:
+def build(context: Context) -> AsyncTrainer:
     """From the flags: ASGD, or DC-ASGD."""
-    config = site.config
+    config = context.config
     compensation = config.dcasgd_lambda if config.use_dcasgd else None
-    return AsyncTrainer(site.job, site.shared, site.num_servers, config.learning_rate, compensation)
+    return AsyncTrainer(context, config.learning_rate, compensation)

@@ -3,25 +3,24 @@ w <- w + eps * sum_k (n_k / n) * (w_k - w), n_k the samples that worker k holds.
 
 from __future__ import annotations
 
-from trainer.base import Job
+from trainer.context import Context
 from trainer.engine import mx
 from trainer.sync import SynchronousTrainer
-from trainer.transport.protocol import Transport
 from utils import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):
     """Local SGD steps, and one aggregation a round. Subclasses say when a round's steps are done."""
 
-    def __init__(self, job: Job, transport: Transport, local_rate: float, global_rate: float) -> None:
+    def __init__(self, context: Context, learning_rate: float, global_learning_rate: float) -> None:
         """
         Args:
-            local_rate: step size of the local steps.
-            global_rate: eps.
+            learning_rate: of the local steps.
+            global_learning_rate: eps.
         """
-        super().__init__(job, transport)
-        self._local_rate = local_rate
-        self._global_rate = global_rate
+        super().__init__(context)
+        self._learning_rate = learning_rate
+        self._global_learning_rate = global_learning_rate
 
     def broadcast(self) -> None:
         """Also keeps the global model, which the local one departs from."""
@@ -31,7 +30,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on the local weights, or nothing of it."""
-        return self.whole_sgd_step(images, labels, self._local_rate)
+        return self.whole_sgd_step(images, labels, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the weighted model updates of all workers and adds them to the global model."""
@@ -39,7 +38,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         # Weighted before they are summed; a difference is always in the default layout.
         local = self.parameters.model()
         updates = [
-            (here - everywhere) * self.job.sample_share
+            (here - everywhere) * self.membership.sample_share
             for here, everywhere in zip(local, self._global_weights + self._global_statistics, strict=True)
         ]
         stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop)
@@ -47,9 +46,9 @@ class ModelAveragingTrainer(SynchronousTrainer):
         for weight, everywhere, update in zip(
             self.parameters.weights, self._global_weights, updates[:num_weights], strict=True
         ):
-            everywhere += self._global_rate * update
+            everywhere += self._global_learning_rate * update
             everywhere.copyto(weight)
-        # Statistics are averaged: the global rate is a step size, and these take no steps.
+        # Statistics are averaged: the global learning rate scales steps, and these take no steps.
         for everywhere, update in zip(self._global_statistics, updates[num_weights:], strict=True):
             everywhere += update
         self.parameters.set_statistics(self._global_statistics)

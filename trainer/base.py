@@ -6,96 +6,17 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from trainer.clock import Clock, RealClock
-from trainer.data import WHITE, EndlessBatches, Samples
+from trainer.context import Context
 from trainer.engine import mx
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.queries import FORWARD_SHARE
-from trainer.saved_model import ModelSaver
-from trainer.stop import Limits
-from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time
-from trainer.transport.protocol import Counted, SharedArrays
+from trainer.straggler_trace import COMPUTE, NETWORK, extra_time
+from trainer.transport.protocol import Counted
 from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
-
-
-class DeviceFeed:
-    """Brings images (uint8, N x C x H x W) and classes to the device, scaled to [0, 1] and to the network's size."""
-
-    def __init__(self, context: mx.Context, input_size: int) -> None:
-        self._context = context
-        self._size = input_size
-
-    def __call__(self, samples: Samples) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
-        """Returns float32 images (N, C, size, size) and float32 classes (N,)."""
-        images = mx.nd.array(samples.images, ctx=self._context, dtype=np.uint8).astype(np.float32) / WHITE
-        if self._size and self._size != images.shape[-1]:
-            images = mx.nd.contrib.BilinearResize2D(images, height=self._size, width=self._size)
-        return images, mx.nd.array(samples.labels, ctx=self._context, dtype=np.float32)
-
-
-class Evaluator:
-    """Test accuracy: correct / total over the whole test set."""
-
-    def __init__(self, network: Any, test: Samples, feed: DeviceFeed, batch_size: int) -> None:
-        self._network = network
-        self._test = test
-        self._feed = feed
-        self._batch_size = batch_size
-
-    def __call__(self) -> float:
-        """Evaluates the network as it is now."""
-        total = len(self._test.labels)
-        correct = []
-        for begin in range(0, total, self._batch_size):
-            part = slice(begin, begin + self._batch_size)
-            images, labels = self._feed(Samples(self._test.images[part], self._test.labels[part]))
-            correct.append((self._network(images).argmax(axis=1) == labels).sum())
-        return float(mx.nd.add_n(*correct).asscalar()) / total
-
-
-@dataclass
-class Job:
-    """What a trainer works with, whatever the algorithm."""
-
-    network: Any
-    feed: DeviceFeed
-    batches: EndlessBatches
-    warm_up_batch: Samples  # any samples: nothing is learnt from them
-    evaluate: Callable[[], float] | None
-    eval_every: int  # rounds
-    eval_every_s: float  # in place of `eval_every` where it is not 0
-    limits: Limits
-    stop_requested: Callable[[], bool]  # a signal came
-    rank: int = 0
-    num_workers: int = 1
-    # N * n_k / n: what this worker counts in a mean over the workers, so that every sample counts alike. 1 where the
-    # parts of the data are equal.
-    weight: float = 1.0
-    min_step_time_s: float = 0.0
-    trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
-    saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
-    # Told the seconds of a test step, says whether this worker is the one that evaluates. Asked once, by all workers.
-    is_evaluator: Callable[[float], bool] = lambda step_s: True
-    logs_lines: bool = False  # rounds are lines of one file, not files
-    tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case
-    clock: Clock = field(default_factory=RealClock)
-    places: tuple[str, ...] = ()  # device and host of each worker by rank, where they are known
-
-    @property
-    def sample_share(self) -> float:
-        """n_k / n: this worker's part of all training samples."""
-        return self.weight / self.num_workers
-
-    def name_of(self, rank: int) -> str:
-        """What a person calls a worker, such as "2 (gpu0 on host b)"."""
-        return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
 
 class Trainer:
@@ -106,10 +27,11 @@ class Trainer:
     # Whether a step can be given up between its forward and its backward pass.
     can_abandon = False
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.clock = job.clock
-        self.parameters = Parameters(job.network)
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.clock = context.clock
+        self.membership = context.membership()  # of this round
+        self.parameters = Parameters(context.network)
         self.exchange: Counted | None = None
         self.rounds = 0
         self.steps = 0  # local steps in this round
@@ -133,7 +55,7 @@ class Trainer:
 
     def open_measure(self, folder: Path) -> Measure:
         """The log of the rounds to come."""
-        return Measure(folder, self.clock.now, as_lines=self.job.logs_lines)
+        return Measure(folder, self.clock.now, as_lines=self.context.logs_lines)
 
     def begin_round(self) -> None:
         """Called before the first local step of each round."""
@@ -186,17 +108,25 @@ class Trainer:
         """
         self._warm_up()
         self.broadcast()
-        self.is_evaluator = self.job.is_evaluator(self.step_s)
+        self.is_evaluator = self.context.is_evaluator(self.step_s)
         self.measure = self.open_measure(open_log())
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
-        if self.job.saver is not None:
-            self.job.saver.begin()
+        if self.context.saver is not None:
+            self.context.saver.begin()
         while True:
             self.rounds += 1
+            self._take_place()
             reason = self._train_round()
             if reason:
                 self.end()
                 return reason
+
+    def _take_place(self) -> None:
+        """Asks who takes part in the round; where that has changed, this worker's samples may have too."""
+        before, self.membership = self.membership, self.context.membership()
+        partition = self.membership.partition
+        if partition is not None and partition is not before.partition:
+            self.context.batches.draw_from(partition)
 
     def _train_round(self) -> str:
         measure, samples, self.steps = self.measure, 0, 0
@@ -204,11 +134,11 @@ class Trainer:
         while True:
             self._step_began = self.clock.now()
             measure.enter(GET_BATCH)
-            batch = next(self.job.batches)
-            images, labels = self.job.feed(batch)
+            batch = next(self.context.batches)
+            images, labels = self.context.feed(batch)
             measure.enter(FORWARD_BACKWARD)
             if not self.local_step(images, labels):
-                self.job.batches.put_back(batch)
+                self.context.batches.put_back(batch)
                 measure.abandon_step()
                 break
             self.steps += 1
@@ -216,7 +146,7 @@ class Trainer:
             samples += len(batch.labels)
             if self.ready():
                 break
-        wish, done = self._wish(), self.job.limits.rounds_done(self.rounds)
+        wish, done = self._wish(), self.context.limits.rounds_done(self.rounds)
         agreed = self.synchronize(bool(wish or (done and self.rounds_in_step)))
         # Whatever came while this rank waited for the others is a reason too.
         wish = self._wish() or done or self.finished
@@ -228,9 +158,9 @@ class Trainer:
 
     def _wish(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""
-        if self.job.stop_requested():
+        if self.context.stop_requested():
             return "a signal came"
-        return self.job.limits.reached(self.measure.elapsed_s, self.accuracy)
+        return self.context.limits.reached(self.measure.elapsed_s, self.accuracy)
 
     def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:
         """Gradients of the loss summed over the batch. Only begins: wait for them before you time them.
@@ -238,10 +168,10 @@ class Trainer:
         Returns False if the step was given up after the forward pass.
 
         Args:
-            weight: factor on the gradients: `job.weight` where they are what the workers exchange.
+            weight: factor on the gradients: `membership.weight` where they are what the workers exchange.
         """
         with mx.autograd.record():
-            loss = self._loss_function(self.job.network(images), labels)
+            loss = self._loss_function(self.context.network(images), labels)
         if self.can_abandon:
             loss.wait_to_read()
             self._pad(FORWARD_SHARE)
@@ -257,7 +187,7 @@ class Trainer:
 
     def extra_time(self, kind: str) -> float:
         """Seconds by which a step, or a push or a pull, takes longer now: an emulated straggler. Any thread may ask."""
-        return extra_time(self.job.trace, kind, self.measure.elapsed_s) if self.rounds else 0.0
+        return extra_time(self.context.trace, kind, self.measure.elapsed_s) if self.rounds else 0.0
 
     def link_delay(self) -> float:
         """Seconds by which an emulated slow link makes the push or the pull longer that begins now."""
@@ -267,21 +197,23 @@ class Trainer:
         """Takes the time by which an emulated slow link makes the push or the pull longer that begins now."""
         self.clock.sleep(self.link_delay())
 
-    def push(self, exchange: SharedArrays, arrays: Sequence[mx.nd.NDArray], stage: str) -> None:
-        """Begins to push all arrays as they are computed. Time counts for `stage` from when the last of them was.
+    def send(
+        self, begin: Callable[[Sequence[mx.nd.NDArray]], None], arrays: Sequence[mx.nd.NDArray], stage: str
+    ) -> None:
+        """Begins to send all arrays as they are computed. Time counts for `stage` from when the last of them was.
 
         Over a slow link all of them leave later, so that nobody else sees them before.
         """
         delay_s = self.link_delay()
         if not delay_s:
-            exchange.push(arrays)
+            begin(arrays)
         wait_for(arrays)
         self.measure.enter(stage)
         if delay_s:
             self.clock.sleep(delay_s)
-            exchange.push(arrays)
+            begin(arrays)
 
-    def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, step_size: float) -> bool:
+    def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
         """An SGD step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
         # The backward pass moves BatchNorm's statistics.
         statistics = self.parameters.statistics() if self.can_abandon else []
@@ -292,16 +224,16 @@ class Trainer:
             self.parameters.set_statistics(statistics)
             return False
         self.measure.enter(LOCAL_UPDATE)
-        self.parameters.sgd_step(step_size)
+        self.parameters.sgd_step(learning_rate)
         wait_for(self.parameters.weights)
         self.step_s = self.clock.now() - self._step_began
         return True
 
     def _pad(self, share: float) -> None:
         """Emulates a slower device: waits until a share of the step's shortest time has passed."""
-        if self.job.min_step_time_s:
+        if self.context.min_step_time_s:
             self.wait_for_gradients()
-            self.clock.sleep(self._step_began + share * self.job.min_step_time_s - self.clock.now())
+            self.clock.sleep(self._step_began + share * self.context.min_step_time_s - self.clock.now())
 
     def wait_for_gradients(self) -> None:
         """Waits for the passes that were begun, and for nothing that may be under way beside them."""
@@ -314,7 +246,7 @@ class Trainer:
         times_s = []
         for _ in range(3):
             self._step_began = self.clock.now()
-            self.compute_gradients(*self.job.feed(self.job.warm_up_batch))
+            self.compute_gradients(*self.context.feed(self.context.warm_up_batch))
             mx.nd.waitall()
             times_s.append(self.clock.now() - self._step_began)
         self.step_s = min(times_s[1:])
@@ -322,10 +254,10 @@ class Trainer:
 
     def _evaluate_and_save(self, last: bool) -> float | None:
         """Evaluates where that is due, and saves the model if it is the best so far, or the last."""
-        evaluate, saver = self.job.evaluate, self.job.saver
+        evaluate, saver = self.context.evaluate, self.context.saver
         if evaluate is None or not self.is_evaluator:
             return None
-        is_due = self._evaluation_is_due() or (last and not self.job.stop_requested())
+        is_due = self._evaluation_is_due() or (last and not self.context.stop_requested())
         if not (is_due or last):
             return None
         accuracy = None
@@ -349,9 +281,9 @@ class Trainer:
         return accuracy
 
     def _evaluation_is_due(self) -> bool:
-        if self.job.eval_every_s:
-            return self.measure.elapsed_s - self._evaluated_s >= self.job.eval_every_s
-        return self.rounds % self.job.eval_every == 0
+        if self.context.eval_every_s:
+            return self.measure.elapsed_s - self._evaluated_s >= self.context.eval_every_s
+        return self.rounds % self.context.eval_every == 0
 
     def _finite_loss(self) -> float:
         """Of the last batch. Asked before the model is evaluated and saved: one without a loss is not worth it."""
@@ -363,12 +295,12 @@ class Trainer:
 
     def _write(self, samples: int, loss: float, accuracy: float | None) -> None:
         record = self.measure.write_round(samples, accuracy, loss=loss, **self.take_traffic(), **self.notes())
-        if accuracy is None and record["total_time"] - self._told_s < self.job.tell_every_s:
+        if accuracy is None and record["total_time"] - self._told_s < self.context.tell_every_s:
             return
         self._told_s = record["total_time"]
         parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
         if accuracy is not None:
             parts.append(f"accuracy {accuracy:.4f}")
-        if self.job.limits.max_seconds:
-            parts.append(f"{max(0.0, self.job.limits.max_seconds - record['total_time']):.0f} s left")
+        if self.context.limits.max_seconds:
+            parts.append(f"{max(0.0, self.context.limits.max_seconds - record['total_time']):.0f} s left")
         logging.info(", ".join(parts))

@@ -198,8 +198,8 @@ _LOADERS: dict[str, Callable[[Path], Dataset]] = {
 # ----------------------------------------------------------------------------------- partitions and batches
 
 
-def partition(labels: np.ndarray, rank: int, num_workers: int, by_class: bool, seed: int) -> np.ndarray:
-    """Indices of the samples of one worker. Over all ranks every sample is in exactly one part.
+def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
+    """Indices of the samples of each worker, by rank. Every sample is in exactly one part.
 
     Parts are equal; where the samples cannot be divided, the first ones have one sample more. i.i.d.: parts of a seeded
     permutation. By class: parts of the samples in the order of their classes, as the published program cuts them.
@@ -208,7 +208,7 @@ def partition(labels: np.ndarray, rank: int, num_workers: int, by_class: bool, s
         labels: classes (N,) of all training samples.
     """
     order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
-    return np.array_split(order, num_workers)[rank]
+    return np.array_split(order, num_workers)
 
 
 class EndlessBatches:
@@ -218,12 +218,20 @@ class EndlessBatches:
     """
 
     def __init__(self, samples: Samples, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...]) -> None:
-        if not len(indices):
-            raise SetupError("this worker's part of the data is empty: use fewer workers")
         self._samples = samples
-        self._indices = indices
         self._batch_size = batch_size
         self._random = np.random.default_rng(seed)
+        self.draw_from(indices)
+
+    def draw_from(self, indices: np.ndarray) -> None:
+        """From now on the batches come from these samples, in a new epoch.
+
+        Raises:
+            SetupError: there are none.
+        """
+        if not len(indices):
+            raise SetupError("this worker's part of the data is empty: use fewer workers")
+        self._indices = indices
         self._order = indices[:0]
         self._returned: list[Samples] = []
 

@@ -5,14 +5,12 @@ straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainer.averaging import ModelAveragingTrainer
+from trainer.context import Context
 from trainer.engine import mx
 from trainer.queries import BlockingQueries, NonBlockingQueries, Queries
-from trainer.site import Site
 from trainer.smoothing import Smoothed
-from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from utils import CHECK_READY
 
@@ -26,15 +24,13 @@ TIMED_EVERY = 10
 class ESyncTrainer(ModelAveragingTrainer):
     """Model averaging after as many local steps as the state server decides."""
 
-    def __init__(self, *averaging: Any, state: StateClient, queries: Queries) -> None:
+    def __init__(self, context: Context, learning_rate: float, global_learning_rate: float, queries: Queries) -> None:
         """
         Args:
-            averaging: as in ModelAveragingTrainer.
-            state: begins the job and joins it.
-            queries: asks from then on; a step can be given up if it does not wait for answers.
+            queries: asks the state server; a step can be given up if it does not wait for answers.
         """
-        super().__init__(*averaging)
-        self._state = state
+        super().__init__(context, learning_rate, global_learning_rate)
+        self._state = context.state
         self._queries = queries
         self.can_abandon = not queries.waits
         self._transmission = Smoothed()
@@ -42,7 +38,7 @@ class ESyncTrainer(ModelAveragingTrainer):
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
-        begin_job(self._state, self.transport, self.job, self.progress)
+        begin_job(self.context, self.progress)
         super().broadcast()
 
     def begin_round(self) -> None:
@@ -70,23 +66,19 @@ class ESyncTrainer(ModelAveragingTrainer):
         self._queries.close()
         self._state.leave(self.take_accuracy())
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Also times how long one model takes over the network, in every round where that costs next to nothing.
-
-        The kvstore acknowledges a push when all workers have pushed, so a push cannot be timed without the wait for
-        the straggler. The pull that follows carries the same bytes and waits for nobody.
-        """
+    def take_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = True) -> float | None:
+        """Also times how long one model takes over the network, in every round where that costs next to nothing."""
         cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
-        if not cheap and self.rounds > TIMED_ROUNDS_AT_START and self.rounds % TIMED_EVERY:
-            super().pull(arrays)
-            return
-        self.transport.wait_all()
-        begin = self.clock.now()
-        super().pull(arrays)
-        self._transmission.add(self.clock.now() - begin)
+        took_s = super().take_sum(
+            arrays, timed=cheap or self.rounds <= TIMED_ROUNDS_AT_START or not self.rounds % TIMED_EVERY
+        )
+        if took_s is not None:
+            self._transmission.add(took_s)
+        return took_s
 
 
-def build(site: Site) -> ESyncTrainer:
+def build(context: Context) -> ESyncTrainer:
     """From the flags."""
-    kind = BlockingQueries if site.config.query == "blocking" else NonBlockingQueries
-    return ESyncTrainer(*site.averaging, state=site.state_server, queries=kind(site.state_server))
+    config = context.config
+    kind = BlockingQueries if config.query == "blocking" else NonBlockingQueries
+    return ESyncTrainer(context, config.local_lr, config.global_lr, kind(context.state))

@@ -4,22 +4,19 @@ w <- w + sum_k (n_k / n) * (w_k - w) (averaging.py). The baseline that takes no 
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainer.averaging import ModelAveragingTrainer
-from trainer.site import Site
+from trainer.context import Context
 
 
 class LocalSGDTrainer(ModelAveragingTrainer):
     """Model averaging after the same number of local steps everywhere."""
 
-    def __init__(self, *averaging: Any, sync_every: int) -> None:
+    def __init__(self, context: Context, learning_rate: float, global_learning_rate: float, sync_every: int) -> None:
         """
         Args:
-            averaging: as in ModelAveragingTrainer.
             sync_every: H, local steps a round.
         """
-        super().__init__(*averaging)
+        super().__init__(context, learning_rate, global_learning_rate)
         self._sync_every = sync_every
 
     def ready(self) -> bool:
@@ -28,6 +25,7 @@ class LocalSGDTrainer(ModelAveragingTrainer):
         return self.steps >= self._sync_every
 
 
-def build(site: Site) -> LocalSGDTrainer:
+def build(context: Context) -> LocalSGDTrainer:
     """From the flags."""
-    return LocalSGDTrainer(*site.averaging, sync_every=site.config.sync_every)
+    config = context.config
+    return LocalSGDTrainer(context, config.local_lr, config.global_lr, config.sync_every)

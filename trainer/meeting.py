@@ -97,7 +97,7 @@ class Lines:
         self._socket.close()
 
 
-class Membership:
+class Attendance:
     """A process's place in the job. Ends the process when another one is lost, with a line that says which."""
 
     def __init__(self, lines: Lines | None, scheduler: str, end: Callable[[str, int], Any]) -> None:
@@ -197,7 +197,7 @@ class Arrival:
         self._begin = self._reminded = time.monotonic()
         self._waits_for = "the scheduler"  # in words
 
-    def attend(self) -> Membership:
+    def attend(self) -> Attendance:
         """Meets the other processes of the job; returns when all are there, agree and reach each other.
 
         Sets what MXNet reads from the environment: the port of its scheduler, and this process's own address and port.
@@ -214,10 +214,10 @@ class Arrival:
                     self._scheduler,
                 )
                 connection.close()
-                return Membership(None, self._scheduler, self.end)
-            membership = self._meet(connection, first)  # none: the scheduler is started anew
-            if membership:
-                return membership
+                return Attendance(None, self._scheduler, self.end)
+            attendance = self._meet(connection, first)  # none: the scheduler is started anew
+            if attendance:
+                return attendance
 
     def _reach_scheduler(self) -> tuple[socket.socket, bytes]:
         """A connection to the scheduler, and the first byte that came over it."""
@@ -263,7 +263,7 @@ class Arrival:
             )
         return first
 
-    def _meet(self, connection: socket.socket, first: bytes) -> Membership | None:
+    def _meet(self, connection: socket.socket, first: bytes) -> Attendance | None:
         """Waits for the others; None if the scheduler went away before the job was complete."""
         lines, cluster, is_scheduler = Lines(connection, first), self.cluster, self.cluster.role == "scheduler"
         address = connection.getsockname()[0]
@@ -307,7 +307,7 @@ class Arrival:
             self.environment["DMLC_PS_ROOT_URI"] = address  # where MXNet listens itself it takes no host names
         else:
             self.environment.update({"DMLC_NODE_HOST": address, "PORT": str(doorbell.port)})
-        return Membership(lines, self._scheduler, self.end)
+        return Attendance(lines, self._scheduler, self.end)
 
     def _wait_for_go(self, lines: Lines) -> int:
         """Does what it is told; returns the port of MXNet's scheduler."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trainer.data import sha256
 from trainer.engine import mx
 
 
@@ -57,10 +58,14 @@ class Parameters:
             array.copyto(weight)
         self.take_back(model)
 
-    def sgd_step(self, step_size: float) -> None:
-        """w <- w - step_size * gradient."""
+    def sgd_step(self, learning_rate: float) -> None:
+        """w <- w - learning_rate * gradient."""
         for weight, gradient in zip(self.weights, self.gradients, strict=True):
-            mx.nd.sgd_update(weight, gradient, lr=step_size, out=weight)
+            mx.nd.sgd_update(weight, gradient, lr=learning_rate, out=weight)
+
+    def sha256(self) -> str:
+        """A hash of the trainable weights."""
+        return sha256(weight.asnumpy() for weight in self.weights)
 
     def num_bytes(self) -> int:
         """Size of weights and auxiliary parameters."""

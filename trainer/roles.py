@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from algorithms import TransportKind
 from trainer import addresses, version
 from trainer.cluster import Cluster
-from trainer.meeting import Arrival, Membership
+from trainer.meeting import Arrival, Attendance
 from trainer.meeting_host import Host
 from trainer.setups import PROGRAM
 from trainer.stop import SignalWatch
@@ -80,17 +80,17 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
 
             return controller
 
-    membership = _meet(cluster, "", {}, start_timeout_s)
+    attendance = _meet(cluster, "", {}, start_timeout_s)
     store = mx.kv.create("dist")
 
     def formed() -> None:
         signals.be_patient()
         if host is None:
-            membership.tell_rank(store.rank)
+            attendance.tell_rank(store.rank)
 
     with Watch(cluster, start_timeout_s, store, formed, on_silent=host.declare_lost if host else None):
         Server(store).run()
-    membership.leave()
+    attendance.leave()
     if host is not None:
         host.close()
     logging.info("all workers are done")
@@ -111,7 +111,7 @@ def open_meeting(cluster: Cluster) -> Host:
     return Host(listener, cluster.num_servers, cluster.num_workers)
 
 
-def _meet(cluster: Cluster, device: str, setup: Mapping[str, str], start_timeout_s: float) -> Membership:
+def _meet(cluster: Cluster, device: str, setup: Mapping[str, str], start_timeout_s: float) -> Attendance:
     return Arrival(cluster, device, {**setup, PROGRAM: version.files_hash()}, start_timeout_s).attend()
 
 
@@ -123,7 +123,7 @@ class Joined(NamedTuple):
     """What a worker has in its cluster."""
 
     transport: KVStoreTransport
-    membership: Membership
+    attendance: Attendance
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where the meeting knows them
 
 
@@ -151,21 +151,21 @@ def joined(
     from trainer.engine import mx
     from trainer.transport.kvstore import KVStoreTransport
 
-    membership = _meet(cluster, device, setup or {}, start_timeout_s)
+    attendance = _meet(cluster, device, setup or {}, start_timeout_s)
     try:
         with Watch(cluster, start_timeout_s) as watch:
             store = mx.kv.create(STORE_TYPES[transport])
             watch.store = store  # the cluster is complete
-            membership.tell_rank(store.rank)
+            attendance.tell_rank(store.rank)
             me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
-            members = membership.gather("members", me)
-            yield Joined(KVStoreTransport(store), membership, members)
+            members = attendance.gather("members", me)
+            yield Joined(KVStoreTransport(store), attendance, members)
             mx.nd.waitall()
             store._barrier()
     except Exception as error:
-        membership.last_words(str(error) or type(error).__name__)
+        attendance.last_words(str(error) or type(error).__name__)
         raise
-    membership.leave()
+    attendance.leave()
     # Freed here and not at interpreter exit, where ps-lite's threads would outlive what they use. Freeing is the last
     # word of this worker in the cluster; nothing is behind the handle afterwards, and `__del__` frees nothing.
     mx.base.check_call(mx.base._LIB.MXKVStoreFree(store.handle))

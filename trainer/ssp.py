@@ -8,9 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.asynchronous import AsyncTrainer
-from trainer.base import Job
-from trainer.site import Site
-from trainer.transport.protocol import Transport
+from trainer.context import Context
 
 
 class SSPTrainer(AsyncTrainer):
@@ -19,18 +17,18 @@ class SSPTrainer(AsyncTrainer):
     The workers' clocks (steps done) stand behind the vote on the board that all ranks read from the kvstore.
     """
 
-    def __init__(self, job: Job, transport: Transport, num_servers: int, step_size: float, staleness: int) -> None:
+    def __init__(self, context: Context, learning_rate: float, staleness: int) -> None:
         """
         Args:
             staleness: s, steps that a worker may be ahead of the slowest.
         """
-        super().__init__(job, transport, num_servers, step_size, compensation=None, board_size=1 + job.num_workers)
+        super().__init__(context, learning_rate, compensation=None, board_size=1 + context.membership().num_workers)
         self._staleness = staleness
 
     def before_pull(self) -> None:
         """Turns this worker's clock once its gradient has arrived, and waits for those too far behind."""
         self._transport.wait_all()
-        self.post(1 + self.job.rank)
+        self.post(1 + self.membership.rank)
         self.clock.wait_until(self._may_go_on)
 
     def _may_go_on(self) -> bool:
@@ -38,6 +36,6 @@ class SSPTrainer(AsyncTrainer):
         return bool(self.rounds - np.rint(board[1:]).min() <= self._staleness or board[0] > 0)
 
 
-def build(site: Site) -> SSPTrainer:
+def build(context: Context) -> SSPTrainer:
     """From the flags."""
-    return SSPTrainer(site.job, site.shared, site.num_servers, site.config.learning_rate, site.config.staleness)
+    return SSPTrainer(context, context.config.learning_rate, context.config.staleness)

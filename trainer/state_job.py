@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from config import Config
-from trainer.base import Job
+from trainer.context import Context
 from trainer.engine import mx
 from trainer.progress import Progress
-from trainer.state_client import StateClient, draw_job_number, job_id
-from trainer.transport.protocol import Transport
+from trainer.state_client import draw_job_number, job_id
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 
 
-def begin_job(state: StateClient, transport: Transport, job: Job, progress: Progress, resumed: bool = False) -> None:
+def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:
     """Rank 0 begins the job on the state server; when this returns on any rank, the job is there and joined.
 
     Args:
         progress: of this worker; the state server is told of it.
         resumed: the job goes on from a checkpoint.
     """
+    state, membership = context.state, context.membership()
     number = mx.nd.array(draw_job_number())
-    if job.rank == 0:
-        state.join(job_id(number.asnumpy()), job.rank, job.num_workers)
+    if membership.rank == 0:
+        state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers)
         state.begin_job(resumed)
-    transport.arrays(JOB_NUMBER_KEY).broadcast([number])
-    state.join(job_id(number.asnumpy()), job.rank, job.num_workers, progress)
+    context.shared.arrays(JOB_NUMBER_KEY).broadcast([number])
+    state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
 
 
 def limits(config: Config) -> dict[str, float]:

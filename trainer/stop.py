@@ -49,9 +49,9 @@ class SignalWatch:
 class Limits:
     """When a job ends by itself; 0 means no limit."""
 
-    max_rounds: int
-    max_seconds: float
-    target_accuracy: float
+    max_rounds: int = 0
+    max_seconds: float = 0.0
+    target_accuracy: float = 0.0
 
     def rounds_done(self, rounds: int) -> str:
         """The reason in words if so many rounds are enough, else an empty string."""

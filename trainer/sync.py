@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.base import Job, Trainer
+from trainer.base import Trainer
+from trainer.context import Context
 from trainer.engine import mx
-from trainer.site import Site
-from trainer.transport.protocol import Transport
 from utils import GLOBAL_AGGREGATE
 
 
@@ -19,10 +18,10 @@ class SynchronousTrainer(Trainer):
     same round.
     """
 
-    def __init__(self, job: Job, transport: Transport) -> None:
-        super().__init__(job)
-        self.transport = transport
-        self.exchange = self._shared = transport.arrays()
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.transport = context.shared
+        self.exchange = self._shared = self.transport.sums()
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
@@ -38,38 +37,39 @@ class SynchronousTrainer(Trainer):
         """
         vote = mx.nd.array([float(wants_stop)])
         everything = [*arrays, vote]
-        self.push(self._shared, everything, stage)
-        self.pull(everything)
+        self.send(self._shared.begin_sum, everything, stage)
+        self.take_sum(everything)
         return bool(vote.asscalar())
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Waits for what was pushed, of all workers."""
-        self.wait_for_slow_link()
-        self._shared.pull(arrays)
-        self.transport.wait_all()
+    def take_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
+        """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
+        delay_s = self.link_delay()
+        self.clock.sleep(delay_s)
+        took_s = self._shared.finish_sum(arrays, timed)
+        return None if took_s is None else took_s + delay_s
 
 
 class SyncTrainer(SynchronousTrainer):
     """SSGD. Every rank applies the same sum to the same weights, so they stay equal without being sent."""
 
-    def __init__(self, job: Job, transport: Transport, step_size: float) -> None:
-        super().__init__(job, transport)
-        self._step_size = step_size
+    def __init__(self, context: Context, learning_rate: float) -> None:
+        super().__init__(context)
+        self._learning_rate = learning_rate
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        return self.compute_gradients(images, labels, self.job.weight)
+        return self.compute_gradients(images, labels, self.membership.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics."""
-        statistics = [flat * self.job.weight for flat in self.parameters.statistics()]
+        statistics = [flat * self.membership.weight for flat in self.parameters.statistics()]
         stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
-        self.parameters.sgd_step(self._step_size / self.job.num_workers)
-        self.parameters.set_statistics([flat / self.job.num_workers for flat in statistics])
+        self.parameters.sgd_step(self._learning_rate / self.membership.num_workers)
+        self.parameters.set_statistics([flat / self.membership.num_workers for flat in statistics])
         mx.nd.waitall()
         return stop
 
 
-def build(site: Site) -> SyncTrainer:
+def build(context: Context) -> SyncTrainer:
     """From the flags."""
-    return SyncTrainer(site.job, site.shared, site.config.learning_rate)
+    return SyncTrainer(context, context.config.learning_rate)

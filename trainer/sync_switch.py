@@ -16,17 +16,15 @@ from typing import Any
 import numpy as np
 
 from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
-from trainer.base import Job, Trainer
+from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
+from trainer.context import Context
 from trainer.engine import mx
 from trainer.queries import Advice
 from trainer.schedule import Schedule
-from trainer.site import Site
 from trainer.smoothing import Smoothed
-from trainer.state_client import StateClient
 from trainer.state_job import begin_job
 from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
-from trainer.transport.protocol import Transport
 from trainer.whole_models import Keys, ModelLink
 from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds
 
@@ -41,33 +39,23 @@ class SyncSwitchTrainer(Trainer):
     BatchNorm's statistics move to the mean of an update's workers by the share n / N.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        transport: Transport,
-        settings: Settings,
-        state: StateClient,
-        checkpoint: CheckpointFile,
-        resume: bool,
-    ) -> None:
+    def __init__(self, context: Context, settings: Settings, checkpoint: CheckpointFile, resume: bool) -> None:
         """
         Args:
-            state: says who is to stay in step with the others.
             checkpoint: rank 0's file.
             resume: go on from it, and with the logs.
         """
-        super().__init__(job)
-        self._transport = transport
+        super().__init__(context)
         self._settings = settings
-        self._state = state
-        self._advice = Advice(state)
+        self._state = context.state  # says who is to stay in step with the others
+        self._advice = Advice(self._state)
         self._checkpoint = checkpoint
         self._resume = resume
         self._num_sent = len(self.parameters.model())
         copies = self._num_sent + len(self.parameters.weights) if settings.saves else 0
-        self._keys = Keys(self._num_sent + copies, self._num_sent, job.num_workers)
-        board_size = Board.size(job.num_workers, len(settings.order))
-        self.exchange = self._link = ModelLink(transport, self._keys, board_size, self.wait_for_slow_link)
+        self._keys = Keys(self._num_sent + copies, self._num_sent, self.membership.num_workers)
+        board_size = Board.size(self.membership.num_workers, len(settings.order))
+        self.exchange = self._link = ModelLink(context.shared, self._keys, board_size, self.wait_for_slow_link)
         self._in_step = True
         self._reported_at = 0.0  # when the state server was last told or asked something
         self._gradients_sent = 0
@@ -81,23 +69,23 @@ class SyncSwitchTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
-        begin_job(self._state, self._transport, self.job, self.progress, self._resume)
+        begin_job(self.context, self.progress, self._resume)
         settings = self._settings
         done, batches = [0] * len(settings.order), 0
         velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
-        if self._resume and self.job.rank == 0:
+        if self._resume and self.membership.rank == 0:
             saved = self._checkpoint.load()
             self.parameters.replace([mx.nd.array(array) for array in saved.model])
             done, batches = saved.done, saved.batches
             velocity = [mx.nd.array(array) for array in saved.velocity]
         model = self.parameters.model()
         copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
-        schedule = Schedule(settings.order, settings.steps, self.job.num_workers, settings.policy, done, batches)
+        schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy, done, batches)
         keeper = SyncSwitchKeeper(self._keys, schedule, settings, len(self.parameters.weights))
         self._link.define(keeper, [*model, *copies])
         self.parameters.take_back(model)
-        self._board = Board.read(self._link.read_board(), self.job.num_workers)
-        self._saved_steps = sum(self._board.saved) // self.job.num_workers
+        self._board = Board.read(self._link.read_board(), self.membership.num_workers)
+        self._saved_steps = sum(self._board.saved) // self.membership.num_workers
         self._note_way()
         if not self._resume:
             self._state.report(1, self.step_s, 0.0, None)
@@ -105,7 +93,7 @@ class SyncSwitchTrainer(Trainer):
     def open_measure(self, folder: Path) -> Measure:
         """Goes on with the logs of the job that is resumed, and with the samples behind those of the checkpoint."""
         if not self._resume:
-            if self._settings.saves and self.job.rank == 0:
+            if self._settings.saves and self.membership.rank == 0:
                 self._checkpoint.set_aside()
             return super().open_measure(folder)
         self._resumed_after = self._board.saved_batches  # others may have begun already
@@ -117,11 +105,15 @@ class SyncSwitchTrainer(Trainer):
         self.progress.go_on(rounds, self.is_evaluator)
         kept, self._steps_lost = kept_and_lost(rounds, self._resumed_after)
         for _ in range(kept):
-            next(self.job.batches)
+            next(self.context.batches)
         self.rounds = int(rounds[-1]["num_iters"])
         elapsed_s = rounds[-1]["total_time"]
         return Measure(
-            folder, self.clock.now, rounds_before=self.rounds, elapsed_before_s=elapsed_s, as_lines=self.job.logs_lines
+            folder,
+            self.clock.now,
+            rounds_before=self.rounds,
+            elapsed_before_s=elapsed_s,
+            as_lines=self.context.logs_lines,
         )
 
     def begin_round(self) -> None:
@@ -134,7 +126,7 @@ class SyncSwitchTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient, which leaves as it is computed."""
-        self.compute_gradients(images, labels, self.job.weight)
+        self.compute_gradients(images, labels, self.membership.weight)
         self._sending = self._link.begin_to_send([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         self.step_s = self.clock.now() - self._step_began
@@ -186,7 +178,7 @@ class SyncSwitchTrainer(Trainer):
 
     def notes(self) -> dict[str, Any]:
         """How far the job is, and what happened."""
-        notes: dict[str, Any] = {"batches": self._board.dealt_with_at[self.job.rank]}
+        notes: dict[str, Any] = {"batches": self._board.dealt_with_at[self.membership.rank]}
         if self._resumed_after is not None:
             notes["resumed_after"], self._resumed_after = self._resumed_after, None
         if self._events:
@@ -201,7 +193,7 @@ class SyncSwitchTrainer(Trainer):
 
     def end(self) -> None:
         """A job that was stopped can be resumed where it was."""
-        if self._settings.saves and self.job.rank == 0:
+        if self._settings.saves and self.membership.rank == 0:
             self._save()
         self._advice.close()
         self._state.leave(self.take_accuracy(), self.rounds)
@@ -229,17 +221,19 @@ class SyncSwitchTrainer(Trainer):
 
     def _read(self, numbers: np.ndarray) -> Board:
         """Takes the board, and notes what has changed on it."""
-        board, before = Board.read(numbers, self.job.num_workers), self._board
+        board, before = Board.read(numbers, self.membership.num_workers), self._board
         self._board = board
         self._note_way()
         if board.phase != before.phase and not board.finished:
             self._happened(SWITCH, f"phase {board.phase + 1} of {len(self._settings.order)}: {self.progress.way}")
         elif board.bsp != before.bsp and not board.over and self._settings.order[board.phase] == "1":
             self._happened(GREEDY, "back to BSP" if board.bsp else "ASP while a straggler lasts")
-        self._steps_lost += board.dropped[self.job.rank] - before.dropped[self.job.rank]
+        self._steps_lost += board.dropped[self.membership.rank] - before.dropped[self.membership.rank]
         if new := set(board.left_out) - set(before.left_out):
-            why = f": {self._advice.reason}" if self.job.rank in new else ""
-            self._happened(ELASTIC, f"on without worker(s) {', '.join(map(self.job.name_of, board.left_out))}{why}")
+            why = f": {self._advice.reason}" if self.membership.rank in new else ""
+            self._happened(
+                ELASTIC, f"on without worker(s) {', '.join(map(self.membership.name_of, board.left_out))}{why}"
+            )
         return board
 
     def _wait(self, wants_stop: bool) -> None:
@@ -257,7 +251,7 @@ class SyncSwitchTrainer(Trainer):
         self.clock.wait_until(is_dealt_with)
 
     def _is_dealt_with(self, board: Board) -> bool:
-        return board.freed[self.job.rank] >= self._gradients_sent
+        return board.freed[self.membership.rank] >= self._gradients_sent
 
     def _happened(self, kind: EventKind, text: str) -> None:
         self._events.append({"kind": kind.name, "text": text})
@@ -267,31 +261,31 @@ class SyncSwitchTrainer(Trainer):
 
     def _save_if_due(self) -> None:
         steps, every = self._board.steps, self._settings.ckpt_steps[self._board.phase]
-        if self.job.rank == 0 and every and steps // every > self._saved_steps // every:
+        if self.membership.rank == 0 and every and steps // every > self._saved_steps // every:
             self._save()
 
     def _save(self) -> None:
         """The server copies all at one moment; this takes the copy at leisure."""
         self.measure.enter(CHECKPOINT)
-        board = Board.read(self._link.command(SAVE), self.job.num_workers)
+        board = Board.read(self._link.command(SAVE), self.membership.num_workers)
         model = [mx.nd.empty(array.shape) for array in self.parameters.model()]
         velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
         self._link.pull([*model, *velocity], first=self._num_sent)
         here, moving = ([array.asnumpy() for array in part] for part in (model, velocity))
         self._checkpoint.save(Saved(here, moving, list(board.saved), board.saved_batches))
-        self._saved_steps = sum(board.saved) // self.job.num_workers
+        self._saved_steps = sum(board.saved) // self.membership.num_workers
 
 
-def build(site: Site) -> SyncSwitchTrainer:
+def build(context: Context) -> SyncSwitchTrainer:
     """From the flags."""
-    config = site.config
+    config = context.config
     settings = Settings(
         order=config.switch_order,
         steps=config.train_steps,
         ckpt_steps=config.ckpt_steps,
-        step_size=config.learning_rate,
+        learning_rate=config.learning_rate,
         momentum=config.momentum,
         policy=config.straggler_policy,
     )
-    checkpoint = CheckpointFile.of_job(config, site.job.num_workers)
-    return SyncSwitchTrainer(site.job, site.shared, settings, site.state_server, checkpoint, bool(config.resume))
+    checkpoint = CheckpointFile.of_job(config, context.membership().num_workers)
+    return SyncSwitchTrainer(context, settings, checkpoint, bool(config.resume))

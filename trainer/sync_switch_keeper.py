@@ -24,7 +24,7 @@ class Settings:
     order: str  # 1 for BSP, 0 for ASP
     steps: tuple[int, ...]
     ckpt_steps: tuple[int, ...]  # between two checkpoints; 0: none
-    step_size: float  # eta
+    learning_rate: float  # eta
     momentum: float  # mu
     policy: str
 
@@ -124,7 +124,7 @@ class SyncSwitchKeeper(ModelKeeper):
                 velocity *= settings.momentum
                 velocity += mean
                 mean = velocity
-            mx.nd.sgd_update(target, mean, lr=settings.step_size * share, out=target)
+            mx.nd.sgd_update(target, mean, lr=settings.learning_rate * share, out=target)
         wait_for(self.shown[position] for position in range(self.keys.num_sent))
 
     def _first_velocity(self) -> list[mx.nd.NDArray]:

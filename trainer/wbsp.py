@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 
 from algorithms import RELEASE
-from trainer.base import Job, Trainer
+from trainer.base import Trainer
 from trainer.clock import Task
+from trainer.context import Context
 from trainer.engine import mx
 from trainer.parameters import wait_for
-from trainer.site import Site
 from trainer.smoothing import Smoothed
-from trainer.state_client import StateClient
 from trainer.state_job import begin_job
-from trainer.transport.protocol import Transport
 from trainer.whole_models import Keys, ModelKeeper, ModelLink
 from utils import GLOBAL_AGGREGATE
 
@@ -102,19 +100,17 @@ class WBSPTrainer(Trainer):
 
     rounds_in_step = False
 
-    def __init__(self, job: Job, transport: Transport, local_rate: float, state: StateClient, overlap: bool) -> None:
+    def __init__(self, context: Context, learning_rate: float, overlap: bool) -> None:
         """
         Args:
-            local_rate: step size of the local steps.
-            state: says who releases.
+            learning_rate: of the local steps.
         """
-        super().__init__(job)
-        num_arrays = len(self.parameters.model())
-        self._transport = transport
-        self._keys = Keys(num_arrays, num_arrays, job.num_workers)
-        self._link = ModelLink(transport, self._keys, Board.size(job.num_workers), self.wait_for_slow_link)
-        self._local_rate = local_rate
-        self._state = state
+        super().__init__(context)
+        num_arrays, num_workers = len(self.parameters.model()), self.membership.num_workers
+        self._keys = Keys(num_arrays, num_arrays, num_workers)
+        self._link = ModelLink(context.shared, self._keys, Board.size(num_workers), self.wait_for_slow_link)
+        self._learning_rate = learning_rate
+        self._state = context.state  # says who releases
         self._overlap = overlap
         self._under_way: Task[Uploaded] | None = None
         self._released: list[mx.nd.NDArray] = []  # the global model as this worker knows it
@@ -133,7 +129,7 @@ class WBSPTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is release 0."""
-        begin_job(self._state, self._transport, self.job, self.progress)
+        begin_job(self.context, self.progress)
         model = self.parameters.model()
         self._link.define(WBSPKeeper(self._keys), model)
         self.parameters.take_back(model)
@@ -142,7 +138,7 @@ class WBSPTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on this worker's own weights."""
-        return self.whole_sgd_step(images, labels, self._local_rate)
+        return self.whole_sgd_step(images, labels, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Takes what an upload brought, and begins the next; with overlap it waits for neither."""
@@ -192,7 +188,7 @@ class WBSPTrainer(Trainer):
     def _hand_over(self) -> None:
         """Begins to upload the difference between this worker's model and its base."""
         model = self.parameters.model()
-        update = [(own - before) * self.job.weight for own, before in zip(model, self._base, strict=True)]
+        update = [(own - before) * self.membership.weight for own, before in zip(model, self._base, strict=True)]
         self._base = [array.copy() for array in model]
         steps, self._steps_to_hand_over = self._steps_to_hand_over, 0
         arguments = (update, steps, self.step_s, self._stop_to_hand_over, self.take_accuracy())
@@ -254,7 +250,6 @@ class WBSPTrainer(Trainer):
             board = after
 
 
-def build(site: Site) -> WBSPTrainer:
+def build(context: Context) -> WBSPTrainer:
     """From the flags."""
-    overlap = bool(site.config.wbsp_overlap)
-    return WBSPTrainer(site.job, site.shared, site.config.local_lr, site.state_server, overlap)
+    return WBSPTrainer(context, context.config.local_lr, bool(context.config.wbsp_overlap))

@@ -15,6 +15,7 @@ from trainer.clock import Task, VirtualClock
 from trainer.engine import mx
 from trainer.transport.counter import ByteCounter
 from trainer.transport.network import Direction, Link
+from utils import PeerLost
 
 
 class MemoryServer:
@@ -40,6 +41,7 @@ class MemoryServer:
         self._apply: Callable[[int, mx.nd.NDArray, mx.nd.NDArray], None] = _add
         self._at_barrier = 0
         self._barriers = 0
+        self._lost: int | None = None
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """As on a parameter server: a copy of it is told of each array that arrives."""
@@ -72,7 +74,18 @@ class MemoryServer:
             self.clock.changed()
             return
         passed = self._barriers
-        self.clock.wait_until(lambda: self._barriers > passed)
+        self.wait_until(lambda: self._barriers > passed)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Waits for what other workers do; raises PeerLost if one of them is gone before."""
+        self.clock.wait_until(lambda: condition() or self._lost is not None)
+        if not condition():
+            raise PeerLost(f"worker {self._lost} was lost")
+
+    def lose(self, rank: int) -> None:
+        """This worker is gone without having taken leave."""
+        self._lost = rank
+        self.clock.changed()
 
 
 def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
@@ -80,7 +93,7 @@ def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
 
 
 class MemoryArrays(ByteCounter):
-    """SharedArrays of a MemoryServer."""
+    """SharedArrays and SummedArrays of a MemoryServer."""
 
     def __init__(self, transport: MemoryTransport, first_key: int) -> None:
         super().__init__()
@@ -90,6 +103,7 @@ class MemoryArrays(ByteCounter):
         self._pushing: Task[None] | None = None  # the last; pushes of one worker arrive one after the other
         self._pulling: Task[None] | None = None
         self._num_pushed: dict[int, int] = {}  # by key
+        self._pull_s = 0.0  # that the last one travelled
 
     def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SharedArrays says."""
@@ -140,10 +154,12 @@ class MemoryArrays(ByteCounter):
                 before.result()
             if mine is not None:  # a worker sees what it has pushed
                 mine.result()
-            versions = self._server.versions
-            self._server.clock.wait_until(lambda: all(versions[key] >= pushed.get(key, 0) for key in keys))
+            versions, clock = self._server.versions, self._server.clock
+            self._server.wait_until(lambda: all(versions[key] >= pushed.get(key, 0) for key in keys))
             values = [self._server.values[key].copy() for key in keys]
+            begin = clock.now()
             self._server.down.transfer(rank, size)
+            self._pull_s = clock.now() - begin
             for array, value in zip(arrays, values, strict=True):
                 value.copyto(array)
 
@@ -154,6 +170,16 @@ class MemoryArrays(ByteCounter):
         if self._pulling is not None:
             self._pulling.result()
 
+    def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SummedArrays says."""
+        self.push(arrays)
+
+    def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
+        """As SummedArrays says. A transfer knows its own time, so nothing is given up for it."""
+        self.pull(arrays)
+        self.wait(arrays)
+        return self._pull_s
+
 
 class MemoryTransport:
     """One worker's place at a MemoryServer."""
@@ -163,6 +189,10 @@ class MemoryTransport:
         self.rank = rank
         self.num_workers = server.num_workers
         self._begun: list[Task[None]] = []
+
+    def sums(self) -> MemoryArrays:
+        """As Transport says."""
+        return self.arrays()
 
     def arrays(self, first_key: int = 0) -> MemoryArrays:
         """As Transport says."""

@@ -1,8 +1,9 @@
 """What a trainer may ask of a transport, whatever carries the arrays.
 
-There are two kinds (algorithms.TransportKind), as of MXNet's distributed kvstore. SUM (dist_sync): what all workers
-have pushed under a key is added up, and a pull after a worker's push waits for that sum. SERVER (dist_async): an
-optimizer on the server is told of each push on its own, and a pull takes what is there.
+There are two kinds (algorithms.TransportKind). SUM: the workers broadcast, and add up what each of them gives; a ring
+or a tree of workers can do that as well as a parameter server. SERVER: an optimizer on a parameter server is told of
+each push on its own, and a pull takes what is there. With MXNet's distributed kvstore these are dist_sync and
+dist_async.
 """
 
 from __future__ import annotations
@@ -18,8 +19,31 @@ class Counted(Protocol):
         """Bytes pushed and pulled since the last call, under their names in the round logs."""
 
 
+class SummedArrays(Counted, Protocol):
+    """A list of arrays that the workers add up, again and again."""
+
+    def broadcast(self, arrays: Sequence[Any]) -> None:
+        """Afterwards every rank's arrays hold rank 0's values. Every rank calls it, once, before anything else."""
+
+    def begin_sum(self, arrays: Sequence[Any]) -> None:
+        """Begins to send all arrays, each as soon as it is computed; early ones first where there is a choice.
+
+        Nobody may touch them before `finish_sum`. They have the shapes and the order of what was broadcast.
+        """
+
+    def finish_sum(self, arrays: Sequence[Any], timed: bool = False) -> float | None:
+        """Waits until each of the arrays that were given to `begin_sum` is the sum over all workers.
+
+        Args:
+            timed: give up the overlap of the two ways, to tell how long one of them takes.
+
+        Returns:
+            Seconds in which the sums came back, without the wait for other workers; None if that was not timed.
+        """
+
+
 class SharedArrays(Counted, Protocol):
-    """A list of arrays that the workers share: array i lives under key `first_key + i`."""
+    """A list of arrays on a parameter server: array i lives under key `first_key + i`."""
 
     def define(self, arrays: Sequence[Any]) -> None:
         """Defines the keys with rank 0's values. Every rank calls it, once."""
@@ -44,13 +68,17 @@ class SharedArrays(Counted, Protocol):
 
 
 class Transport(Protocol):
-    """A worker's place among the others. Whatever it does raises PeerLost where another process is gone."""
+    """A worker's place among the others. Whatever waits for others raises PeerLost where one of them is gone, or ends
+    the process as PeerLost does: MXNet's kvstore cannot be interrupted."""
 
     rank: int
     num_workers: int
 
+    def sums(self) -> SummedArrays:
+        """A list of arrays to be added up; of the kind SUM."""
+
     def arrays(self, first_key: int = 0) -> SharedArrays:
-        """A list of arrays under the keys from `first_key` on."""
+        """A list of arrays under the keys from `first_key` on; of the kind SERVER, `broadcast` of both."""
 
     def set_optimizer(self, optimizer: Any) -> None:
         """Gives the server its optimizer: an mx.optimizer.Optimizer. Rank 0 calls it, before the keys are defined."""

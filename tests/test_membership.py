@@ -1,0 +1,93 @@
+"""Who takes part may change between two rounds: shares, number of workers and this worker's samples follow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from memory_cluster import Worker, batch, dense, gradient, train
+
+from algorithms import TransportKind
+from trainer.context import Context
+from trainer.data import EndlessBatches, Samples
+from trainer.device import DeviceFeed
+from trainer.engine import mx
+from trainer.local import LocalTrainer
+from trainer.local_sgd import LocalSGDTrainer
+from trainer.membership import Membership
+from trainer.stop import Limits
+from trainer.sync import SyncTrainer
+
+ETA = 0.5
+
+
+def changes(*rounds: Membership):
+    """Answers with one membership after the other; before the first round, and in it, with the first."""
+    answers = iter([rounds[0], *rounds])
+    return lambda: next(answers)
+
+
+def test_shares_and_weight_are_of_the_samples_that_workers_hold() -> None:
+    membership = Membership.of_parts(1, [np.arange(3), np.arange(3, 4)])
+    assert (membership.sample_share, membership.weight) == (0.25, 0.5)
+    assert Membership(1, 4).sample_share == 0.25 and Membership(1, 4).weight == 1.0
+    assert Membership.of_parts(0, [np.arange(3), np.arange(3, 4)]).partition_sha256 != membership.partition_sha256
+
+
+def test_averaging_weighs_each_round_by_the_shares_of_that_round() -> None:
+    counts = [(3, 1), (1, 3)]
+
+    def membership(rank: int):
+        return changes(*(Membership(rank, 2, each) for each in counts))
+
+    workers = [Worker([batch(rank)]) for rank in range(2)]
+    trained = train(
+        TransportKind.SUM, workers, lambda context: LocalSGDTrainer(context, ETA, 1.0, 1), 2, membership=membership
+    )
+    expected = np.zeros((2, 4))
+    for each in counts:
+        expected = expected - ETA * sum(each[rank] / 4 * gradient(expected, batch(rank)) for rank in range(2))
+    np.testing.assert_allclose(trained.weights(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_ssgd_divides_by_the_number_of_workers_of_the_round() -> None:
+    numbers = [2, 4]  # the two others of the second round send nothing here
+    workers = [Worker([batch(rank)]) for rank in range(2)]
+    trained = train(
+        TransportKind.SUM,
+        workers,
+        lambda context: SyncTrainer(context, ETA),
+        2,
+        membership=lambda rank: changes(*(Membership(rank, number) for number in numbers)),
+    )
+    expected = np.zeros((2, 4))
+    for number in numbers:
+        expected = expected - ETA / number * sum(gradient(expected, batch(rank)) for rank in range(2))
+    np.testing.assert_allclose(trained.weights(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_where_they_are_the_same(
+    tmp_path, again
+) -> None:
+    """Three rounds of one sample; the second round's part is another one, or the first's once more."""
+    first, second = np.array([0, 1, 2]), np.array([3])
+    parts = [first, first, first] if again else [first, second, first]
+    samples = Samples(np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 0, 1], np.uint8))
+    drawn: list[int] = []
+
+    class Noted(EndlessBatches):
+        def __next__(self) -> Samples:
+            drawn.append(int(self._order[0]) if len(self._order) else -1)
+            return super().__next__()
+
+    context = Context(
+        network=dense(),
+        feed=DeviceFeed(mx.cpu(), 0),
+        batches=Noted(samples, first, 1, 0),
+        warm_up_batch=batch(0),
+        membership=changes(*(Membership.of_parts(0, [part]) for part in parts)),
+        limits=Limits(3),
+    )
+    LocalTrainer(context, ETA).run(lambda: tmp_path)
+    # A new epoch (-1) begins with the job, and where the samples are others.
+    assert [number == -1 for number in drawn] == ([True, False, False] if again else [True, True, True])

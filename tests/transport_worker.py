@@ -1,0 +1,112 @@
+"""What two workers do with a transport, and what each of them sees: the same whatever carries the arrays.
+
+python tests/transport_worker.py KIND OUTPUT.json     as a worker of a real cluster
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from algorithms import TransportKind
+from trainer.engine import mx
+from trainer.transport.protocol import SharedArrays, Transport
+
+# Of two shapes, so that keys cannot be mixed up.
+FIRST, SECOND = 3, 2
+
+
+def two(first: float, second: float) -> list[mx.nd.NDArray]:
+    return [mx.nd.full((FIRST,), first), mx.nd.full((SECOND, SECOND), second)]
+
+
+def seen(arrays: list[mx.nd.NDArray]) -> list[float]:
+    """The one value of each array."""
+    values = [sorted(set(array.asnumpy().reshape(-1).tolist())) for array in arrays]
+    assert all(len(each) == 1 for each in values), values
+    return [each[0] for each in values]
+
+
+def adds_twice() -> mx.optimizer.Optimizer:
+    """For the server: what was pushed counts twice, and under key 11 three times."""
+    optimizer = mx.optimizer.SGD(learning_rate=-2.0, wd=0.0)
+    optimizer.set_lr_mult({11: 1.5})
+    return optimizer
+
+
+def sums(transport: Transport) -> dict[str, Any]:
+    """Broadcast, and two sums of which each worker gives other values."""
+    rank = transport.rank
+    arrays, shared = two(1.0 + rank, 10.0 + rank), transport.sums()
+    shared.broadcast(arrays)
+    out: dict[str, Any] = {"broadcast": seen(arrays), "bytes at first": shared.take_traffic()}
+    for round_ in (1, 2):
+        given = two(rank + round_, 10 * (rank + round_))
+        shared.begin_sum(given)
+        timed = shared.finish_sum(given, timed=True)
+        assert timed is not None and timed >= 0
+        out[f"sum {round_}"] = seen(given)
+    out["bytes"] = shared.take_traffic()
+    out["bytes, taken again"] = shared.take_traffic()
+    transport.barrier()
+    return out
+
+
+def server(transport: Transport) -> dict[str, Any]:
+    """An optimizer on the server, keys of both workers, pulls of a part, and who waits for whom."""
+    rank = transport.rank
+    if rank == 0:
+        transport.set_optimizer(adds_twice())
+    shared, other = transport.arrays(), transport.arrays(10)
+    first, second = two(1.0 + rank, 10.0 + rank), two(0.0, 0.0)
+    shared.broadcast(first)
+    other.define(second)
+    out: dict[str, Any] = {"broadcast": seen(first), "bytes at first": shared.take_traffic()}
+    transport.barrier()
+    if rank == 1:
+        push(shared, two(1.0, 2.0))
+    transport.barrier()
+    shared.pull(first)
+    shared.wait(first)
+    out["pushed by one, seen by all"] = seen(first)
+    out["bytes"] = shared.take_traffic()
+    transport.barrier()
+    if rank == 0:
+        push(other, two(0.5, 0.25))
+    transport.barrier()
+    last = second[1:]
+    other.pull(last, first=1)
+    transport.wait_all()
+    out["the second one alone"] = seen(last)
+    out["bytes of a part"] = other.take_traffic()
+    transport.barrier()
+    push(shared, two(1.0 + rank, 0.0))  # both at once: each counts, in whatever order
+    transport.barrier()
+    shared.pull(first)
+    shared.wait(first)
+    out["pushed by both"] = seen(first)
+    transport.barrier()
+    return out
+
+
+def push(shared: SharedArrays, arrays: list[mx.nd.NDArray]) -> None:
+    shared.push(arrays)
+    shared.wait_until_arrived(arrays)
+
+
+SCENARIOS = {TransportKind.SUM: sums, TransportKind.SERVER: server}
+
+
+if __name__ == "__main__":
+    from trainer import roles
+    from trainer.cluster import Cluster
+    from trainer.watch import prepare_environment
+
+    prepare_environment()
+    kind, cluster = TransportKind[sys.argv[1]], Cluster.from_environment()
+    assert cluster is not None
+    with roles.joined(cluster, kind, 60) as joined:
+        saw = SCENARIOS[kind](joined.transport)
+    Path(sys.argv[2]).write_text(json.dumps({"rank": joined.transport.rank, **saw}))

@@ -1,0 +1,45 @@
+"""What a worker's device does for it: it brings samples to the network's form, and evaluates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainer.data import WHITE, Samples
+from trainer.engine import mx
+
+
+class DeviceFeed:
+    """Brings images (uint8, N x C x H x W) and classes to the device, scaled to [0, 1] and to the network's size."""
+
+    def __init__(self, context: mx.Context, input_size: int) -> None:
+        self._context = context
+        self._size = input_size
+
+    def __call__(self, samples: Samples) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+        """Returns float32 images (N, C, size, size) and float32 classes (N,)."""
+        images = mx.nd.array(samples.images, ctx=self._context, dtype=np.uint8).astype(np.float32) / WHITE
+        if self._size and self._size != images.shape[-1]:
+            images = mx.nd.contrib.BilinearResize2D(images, height=self._size, width=self._size)
+        return images, mx.nd.array(samples.labels, ctx=self._context, dtype=np.float32)
+
+
+class Evaluator:
+    """Test accuracy: correct / total over the whole test set."""
+
+    def __init__(self, network: Any, test: Samples, feed: DeviceFeed, batch_size: int) -> None:
+        self._network = network
+        self._test = test
+        self._feed = feed
+        self._batch_size = batch_size
+
+    def __call__(self) -> float:
+        """Evaluates the network as it is now."""
+        total = len(self._test.labels)
+        correct = []
+        for begin in range(0, total, self._batch_size):
+            part = slice(begin, begin + self._batch_size)
+            images, labels = self._feed(Samples(self._test.images[part], self._test.labels[part]))
+            correct.append((self._network(images).argmax(axis=1) == labels).sum())
+        return float(mx.nd.add_n(*correct).asscalar()) / total

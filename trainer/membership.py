@@ -1,0 +1,54 @@
+"""Who takes part in a round, and what is this worker's place among them: rank, number of workers, part of the data.
+
+A trainer asks for it at the start of each round and keeps nothing of it: it may be another one in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer.data import sha256
+
+
+@dataclass(frozen=True, eq=False)
+class Membership:
+    """The job's workers in one round, as one of them sees it.
+
+    Attributes:
+        sample_counts: n_k of each worker by rank: how many training samples are its part; empty where all have as many.
+        partition: indices (n_k,) of this worker's samples; None where its batches come from elsewhere.
+        partition_sha256: of this worker's partition and of all by rank, for run.json.
+        places: device and host of each worker by rank, where they are known.
+    """
+
+    rank: int = 0
+    num_workers: int = 1
+    sample_counts: tuple[int, ...] = ()
+    partition: np.ndarray | None = None
+    partition_sha256: Mapping[str, str] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
+
+    @classmethod
+    def of_parts(cls, rank: int, parts: Sequence[np.ndarray], places: tuple[str, ...] = ()) -> Membership:
+        """Of a job whose data is cut into these parts, indices (n_k,) by rank."""
+        hashes = {"this worker": sha256([parts[rank]]), "all by rank": sha256(parts)}
+        return cls(rank, len(parts), tuple(map(len, parts)), parts[rank], hashes, places)
+
+    @property
+    def sample_share(self) -> float:
+        """n_k / n: this worker's part of all training samples."""
+        if not self.sample_counts:
+            return 1 / self.num_workers
+        return self.sample_counts[self.rank] / sum(self.sample_counts)
+
+    @property
+    def weight(self) -> float:
+        """N * n_k / n: what this worker counts in a mean over the workers, so that every sample counts alike."""
+        return self.num_workers * self.sample_share if self.sample_counts else 1.0
+
+    def name_of(self, rank: int) -> str:
+        """What a person calls a worker, such as "2 (gpu0 on host b)"."""
+        return f"{rank} ({self.places[rank]})" if self.places else str(rank)
