@@ -17,7 +17,7 @@ from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.queries import FORWARD_SHARE
 from trainer.straggler_trace import COMPUTE, NETWORK, extra_time
 from trainer.transport.protocol import Counted
-from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
+from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, STOPPED, JobError, Measure
 
 
 class Trainer:
@@ -160,7 +160,7 @@ class Trainer:
     def _wish(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""
         if self.context.stop_requested():
-            return "a signal came"
+            return STOPPED
         return self.context.limits.reached(self.measure.elapsed_s, self.accuracy)
 
     def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:

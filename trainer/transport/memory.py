@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from algorithms import TransportKind
 from trainer.clock import Task, VirtualClock
 from trainer.engine import mx
+from trainer.parameters import num_bytes
 from trainer.transport.counter import ByteCounter
 from trainer.transport.network import Direction, Link
 from utils import PeerLost
@@ -25,12 +26,19 @@ class MemoryServer:
         kind: whether it sums, or tells an optimizer of each push.
         links: of the workers, by rank.
         bytes_per_s: what the server's own link carries in each direction.
+        size_of: bytes that an array counts on its way.
     """
 
     def __init__(
-        self, clock: VirtualClock, kind: TransportKind, links: Sequence[Link], bytes_per_s: float = math.inf
+        self,
+        clock: VirtualClock,
+        kind: TransportKind,
+        links: Sequence[Link],
+        bytes_per_s: float = math.inf,
+        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
     ) -> None:
         self.clock = clock
+        self.size_of = size_of
         self.num_workers = len(links)
         self.sums = kind is TransportKind.SUM
         self.up = Direction(clock, links, bytes_per_s)
@@ -65,6 +73,10 @@ class MemoryServer:
             self.versions[key] += 1
             del self._arrived[key]
 
+    def value(self, key: int) -> mx.nd.NDArray:
+        """The value as it is now, for the way to a worker. A sum is never written to again; an optimizer's value is."""
+        return self.values[key] if self.sums else self.values[key].copy()
+
     def barrier(self) -> None:
         """Waits until all workers are here."""
         self._at_barrier += 1
@@ -96,7 +108,7 @@ class MemoryArrays(ByteCounter):
     """SharedArrays and SummedArrays of a MemoryServer."""
 
     def __init__(self, transport: MemoryTransport, first_key: int) -> None:
-        super().__init__()
+        super().__init__(transport.server.size_of)
         self._transport = transport
         self._server = transport.server
         self._first_key = first_key
@@ -121,7 +133,7 @@ class MemoryArrays(ByteCounter):
 
     def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SharedArrays says."""
-        sent = [array.copy() for array in arrays]
+        sent = list(arrays)  # not copied: nobody writes to them before they have arrived
         size, rank, before = self.count_pushed(arrays), self._transport.rank, self._pushing
         keys = range(self._first_key, self._first_key + len(sent))
         for key in keys:
@@ -156,7 +168,7 @@ class MemoryArrays(ByteCounter):
                 mine.result()
             versions, clock = self._server.versions, self._server.clock
             self._server.wait_until(lambda: all(versions[key] >= pushed.get(key, 0) for key in keys))
-            values = [self._server.values[key].copy() for key in keys]
+            values = [self._server.value(key) for key in keys]
             begin = clock.now()
             self._server.down.transfer(rank, size)
             self._pull_s = clock.now() - begin
