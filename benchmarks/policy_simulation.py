@@ -35,7 +35,7 @@ from simulation.cluster import Algorithm, Outcome, Way, WorkerModel
 from simulation.measures import ClusterMeasures, measure
 from simulation.simulate import PREPRINT_EPSILON_S, simulate
 
-from trainer.queries import worthwhile_wait
+from trainer.coordinator.queries import worthwhile_wait
 
 TARGET = 0.95  # of the possible computing time ratio
 IDEAL_STEPS = clusters.PREPRINT_SLOW_STEP_S / clusters.PREPRINT_FAST_STEP_S
@@ -51,7 +51,7 @@ NAMES = {
     SSGD: "does not ask",
     BLOCKING: "blocking",
     NON_BLOCKING: "non-blocking",
-    TRAINER: "as trainer/queries.py",
+    TRAINER: "as trainer/coordinator/queries.py",
     TEST_STEP: "non-blocking, test step",
 }
 

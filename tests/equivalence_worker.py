@@ -26,12 +26,12 @@ from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile
 from trainer.cluster import Cluster
 from trainer.context import Context
+from trainer.coordinator.queries import Queries
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
 from trainer.membership import Membership
-from trainer.queries import BlockingQueries
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
@@ -120,7 +120,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
         if algorithm == "sync":
             trainer = SyncTrainer(mine, LEARNING_RATE)
         elif algorithm == "esync":
-            trainer = ESyncTrainer(mine, LEARNING_RATE, 1.0, BlockingQueries(state))
+            trainer = ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.clock, waits=True))
         elif algorithm in ("bsp", "asp"):
             # ASP divides the learning rate by the number of workers.
             bsp = algorithm == "bsp"

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry
-from state_server_process import SERVER_FOLDER
-
-sys.path.insert(0, str(SERVER_FOLDER))
-from server.handlers import Handlers
-from server.receiver import Receiver
-from server.refusals import Refusals
-from server.router import Router
-from server.traffic import Traffic
 
 from algorithms import TransportKind
 from trainer.base import Trainer
-from trainer.clock import VirtualClock, run_all
+from trainer.clock import Clock, VirtualClock, run_all
 from trainer.context import Context
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.in_process import InProcessServer
 from trainer.data import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.membership import Membership
-from trainer.state_client import StateClient
 from trainer.stop import Limits
 from trainer.transport.memory import MemoryServer, MemoryTransport
 from trainer.transport.network import Link
@@ -91,43 +80,20 @@ class Trained:
         return self.trainers[rank].parameters.weights[-1].asnumpy()
 
 
-class MemoryLink:
-    """A way to a state server in this process: its receiver, without HTTP, a round trip in virtual time away."""
-
-    def __init__(self, receiver: Receiver, clock: VirtualClock, round_trip_s: float) -> None:
-        self._receiver = receiver
-        self._clock = clock
-        self.round_trip_s = round_trip_s
-
-    def get(self, path: str) -> Any:
-        raise NotImplementedError
-
-    def post(self, path: str, value: dict[str, Any], timeouts: object) -> Any:
-        self._clock.sleep(self.round_trip_s / 2)
-        body, headers = json.dumps(value).encode(), {"content-type": "application/json"}
-        answer = self._receiver.post(path, headers, body, "memory")
-        self._clock.sleep(self.round_trip_s / 2)
-        text = answer.body.decode()
-        ok = answer.status == 200
-        return SimpleNamespace(ok=ok, status_code=answer.status, text=text, json=lambda: json.loads(text))
-
-
 class StateServer:
-    """A state server in this process, on a worker's virtual clock."""
+    """A state server on the workers' virtual clock, which it takes from the first of them."""
+
+    running: InProcessServer
 
     def __init__(self, policy: str, round_trip_s: float = 0.0) -> None:
         self._policy = policy
         self._round_trip_s = round_trip_s
-        self.handlers = Handlers()
-        self._receiver: Receiver | None = None
 
-    def client(self, clock: Any) -> StateClient:
+    def client(self, clock: Clock) -> StateClient:
         """A worker's client."""
-        if self._receiver is None:
-            router = Router(self.handlers, clock.now)
-            self._receiver = Receiver(router, Traffic(CollectorRegistry()), "", "journal", Refusals(clock.now))
-        link = MemoryLink(self._receiver, clock, self._round_trip_s)
-        return StateClient("memory", "0", self._policy, 0.5, batch_size=1, link=link)
+        if not hasattr(self, "running"):
+            self.running = InProcessServer(clock)
+        return StateClient(self.running.link(self._round_trip_s), clock, self._policy, 0.5, batch_size=1)
 
 
 def train(

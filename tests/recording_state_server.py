@@ -11,8 +11,9 @@ from typing import Any
 
 import requests
 from cluster_processes import wait_for
+from state_server_process import http_client
 
-from trainer.state_client import StateClient
+from trainer.coordinator.client import StateClient
 
 LONG_S = 30.0
 
@@ -61,8 +62,8 @@ class Recorder:
         return list(self.heard)
 
     def client(self, rank: int = 0, **options: Any) -> StateClient:
-        """A worker's client in a job with two workers; options as StateClient takes them."""
-        client = StateClient("127.0.0.1", str(self.port), "journal", 0.5, **options)
+        """A worker's client in a job with two workers; options as `http_client` takes them."""
+        client = http_client(self.port, **options)
         client.join("job", rank, 2)
         return client
 

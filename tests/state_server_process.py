@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.state_client import StateClient, draw_job_number, job_id
+from trainer.clock import RealClock
+from trainer.coordinator.client import StateClient, draw_job_number, job_id
+from trainer.coordinator.http import HttpLink
 
 SERVER_FOLDER = Path(__file__).resolve().parent.parent / "SimpleStateServer"
 if str(SERVER_FOLDER) not in sys.path:
@@ -33,10 +35,16 @@ class StateServerProcess:
     log: Path
 
 
+def http_client(port: int, policy: str = "journal", delay_s: float = 0.0, **options: Any) -> StateClient:
+    """A worker's client of whatever answers at this port of 127.0.0.1; options as StateClient takes them."""
+    clock = RealClock()
+    return StateClient(HttpLink("127.0.0.1", str(port), clock, delay_s), clock, policy, 0.5, **options)
+
+
 def clients(server: StateServerProcess, num_workers: int, **options: Any) -> list[StateClient]:
-    """One client a worker, in a new job; options as StateClient takes them."""
+    """One client a worker, in a new job; options as `http_client` takes them."""
     job = job_id(draw_job_number())
-    made = [StateClient("127.0.0.1", str(server.port), "journal", 0.5, **options) for _ in range(num_workers)]
+    made = [http_client(server.port, **options) for _ in range(num_workers)]
     for rank, client in enumerate(made):
         client.check()
         client.join(job, rank, num_workers)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trainer.queries import Advice
+from trainer.coordinator.advice import Advice
 from utils import PeerLost
 
 LONG_S = 30.0  # nobody waits for so long; an answer ends the wait

@@ -92,7 +92,73 @@ def test_a_condition_is_waited_for_until_another_ones_work_makes_it_true(on_a_cl
     assert on_a_clock(work) == ["other", "waited"]
 
 
+def test_an_event_wakes_all_who_wait_for_it_at_that_moment(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> list[float]:
+        event, late_s = clock.event(), []
+
+        def waits() -> None:
+            assert event.wait(10.0)
+            late_s.append(clock.now() - happened)
+
+        waiting = [clock.start(waits, "waits") for _ in range(2)]
+        clock.sleep(0.05)
+        assert not event.is_set()
+        happened = clock.now()
+        event.set()
+        for task in waiting:
+            task.result()
+        assert event.is_set() and event.wait()
+        return late_s
+
+    assert min(on_a_clock(work)) < 0.005  # far less than the longest pause of who looks
+
+
+def test_an_event_that_does_not_happen_is_waited_for_as_long_as_one_likes(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> float:
+        event, begin = clock.event(), clock.now()
+        assert not event.wait(0.02)
+        assert not event.wait(0.0)
+        return clock.now() - begin
+
+    assert on_a_clock(work) >= 0.02 - 1e-9
+
+
+def test_a_lock_lets_in_one_after_the_other(on_a_clock: Any) -> None:
+    def work(clock: Clock) -> int:
+        lock, count = clock.lock(), [0]
+
+        def add() -> None:
+            for _ in range(1000):
+                with lock:
+                    count[0] += 1
+
+        for task in [clock.start(add, "adds") for _ in range(4)]:
+            task.result()
+        return count[0]
+
+    assert on_a_clock(work) == 4000
+
+
 # ------------------------------------------------------------------------------------------------ virtual time
+
+
+def test_an_event_that_comes_too_late_wakes_nobody_twice() -> None:
+    clock, moments = VirtualClock(), []
+
+    def waits(event: Any) -> None:
+        assert not event.wait(1.0)
+        clock.sleep(9.0)  # the event at 5 s must not shorten it
+        moments.append(clock.now())
+
+    def work() -> None:
+        event = clock.event()
+        waiting = clock.start(lambda: waits(event), "waits")
+        clock.sleep(5.0)
+        event.set()
+        waiting.result()
+
+    run_all(clock, [work])
+    assert moments == [10.0]
 
 
 def test_computing_takes_no_virtual_time_and_sleeping_no_real_one() -> None:

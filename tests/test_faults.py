@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, cluster, free_ports, wait_for
+from state_server_process import http_client
 
-from trainer.state_client import StateClient
 from utils import EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
 ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", "-dd", str(DATA)]
@@ -92,7 +92,7 @@ def some_other_server(healthz, healthz_status=200, root=b""):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield StateClient("127.0.0.1", str(server.server_address[1]), "journal", 0.5)
+        yield http_client(server.server_address[1])
         server.shutdown()
 
 

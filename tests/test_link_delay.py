@@ -13,12 +13,12 @@ import models
 from trainer.asynchronous import AsyncTrainer
 from trainer.checkpoint import CheckpointFile
 from trainer.context import Context
+from trainer.coordinator.queries import Queries
 from trainer.data import EndlessBatches, Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local_sgd import LocalSGDTrainer
-from trainer.queries import BlockingQueries
 from trainer.ssp import SSPTrainer
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
@@ -68,13 +68,17 @@ def sync_switch(context, tmp_path):
     return SyncSwitchTrainer(context, settings, CheckpointFile(tmp_path / "no.npz", {}), resume=False)
 
 
+def esync(context, tmp_path):
+    return ESyncTrainer(context, 0.001, 1.0, Queries(context.state, context.clock, waits=True))
+
+
 TRAINERS = {
     "sync": lambda context, tmp_path: SyncTrainer(context, 0.001),
     "async": lambda context, tmp_path: AsyncTrainer(context, 0.001, None),
     "dcasgd": lambda context, tmp_path: AsyncTrainer(context, 0.001, 0.04),
     "ssp": lambda context, tmp_path: SSPTrainer(context, 0.001, 3),
     "local-sgd": lambda context, tmp_path: LocalSGDTrainer(context, 0.001, 1.0, sync_every=2),
-    "esync": lambda context, tmp_path: ESyncTrainer(context, 0.001, 1.0, BlockingQueries(context.state)),
+    "esync": esync,
     "wbsp": lambda context, tmp_path: WBSPTrainer(context, 0.001, overlap=False),
     "sync-switch": sync_switch,
 }

@@ -1,13 +1,15 @@
-"""What a worker keeps of its job for the state server, and the thread that tells it beside the training."""
+"""What a worker keeps of its job for the state server, and what is told beside the training."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.background import Background
+from trainer.clock import RealClock, VirtualClock, run_all
+from trainer.coordinator.background import Background
 from trainer.progress import Curve, Point, Progress, Total
 
 SOON_S = 5.0
@@ -47,21 +49,36 @@ def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best
         assert len(rounds) > (limit - 2) // 2
 
 
-def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait():
-    done, go_on, begun = [], threading.Event(), threading.Event()
+def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait() -> None:
+    clock, done = VirtualClock(), []
 
-    def first():
-        begun.set()
-        go_on.wait(SOON_S)
+    def task(number: int) -> None:
+        clock.sleep(1.0)
+        done.append((number, clock.now()))
 
-    background = Background("test")
-    background.do(first)
-    begun.wait(SOON_S)
-    for number in range(5):
-        background.do(lambda number=number: done.append(number))
+    def work() -> None:
+        background = Background(clock, "test")
+        background.wait_until_idle(9.0)  # there is nothing to wait for
+        for number in range(5):
+            background.do(partial(task, number))
+            clock.sleep(0.2)
+        background.wait_until_idle(0.5)
+        assert done == [(0, 1.0)]
+        background.wait_until_idle(9.0)
+        assert done == [(0, 1.0), (4, 2.0)]
+        background.do(partial(task, 5))
+        background.wait_until_idle(9.0)
+
+    run_all(clock, [work])
+    assert done == [(0, 1.0), (4, 2.0), (5, 3.0)]
+
+
+def test_the_background_works_beside_its_caller_in_real_time_too() -> None:
+    clock, go_on = RealClock(), threading.Event()
+    done: list[int] = []
+    background = Background(clock, "test")
+    background.do(lambda: (go_on.wait(SOON_S), done.append(0)))
+    assert done == []
     go_on.set()
     background.wait_until_idle(SOON_S)
-    assert done == [4]
-    background.do(lambda: done.append(5))
-    background.wait_until_idle(SOON_S)
-    assert done == [4, 5]
+    assert done == [0]

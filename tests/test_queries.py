@@ -1,19 +1,227 @@
-"""A worker's questions to a real state server: waiting for the answer, and training on meanwhile."""
+"""A worker's questions to its state server: waiting for the answer, and training on meanwhile.
+
+Most of it in virtual time, against a coordinator whose answers come when the test says; the rest against a real server.
+"""
+
+from __future__ import annotations
 
 import itertools
-import signal
-import threading
-import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from cluster_processes import free_ports, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
-from state_server_process import clients, running_state_server
+from state_server_process import clients, http_client, running_state_server
 
-from trainer.queries import FORWARD_SHARE, SILENCE_S, BlockingQueries, NonBlockingQueries, worthwhile_wait
-from trainer.state_client import StateClient
+from trainer.clock import Clock, RealClock, VirtualClock, run_all
+from trainer.coordinator.queries import FORWARD_SHARE, MAX_UNDER_WAY, SILENCE_S, Queries, worthwhile_wait
 from utils import JobError, PeerLost, SetupError
+
+READY, NOT_READY = True, False
+
+
+class Client:
+    """Answers each question after so long, as it is told.
+
+    Attributes:
+        answers: (seconds, answer) of the questions to come, the last of them for ever; an exception is raised.
+        heard: (moment, what) of all that was said.
+    """
+
+    def __init__(self, clock: Clock, *answers: tuple[float, bool | Exception], round_trip_s: float = 0.0) -> None:
+        self._clock = clock
+        self._answers = list(answers)
+        self.round_trip_s = round_trip_s
+        self.heard: list[tuple[float, Any]] = []
+        self.waits = True
+
+    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+        self.heard.append((self._clock.now(), ("report", round_, step_s)))
+        self._answer()
+
+    def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
+        self.heard.append((self._clock.now(), ("query", round_, steps, step_s)))
+        return self._answer()
+
+    def stop_waiting(self) -> None:
+        self.waits = False
+
+    def _answer(self) -> bool:
+        seconds, answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        self._clock.sleep(seconds)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def on_virtual(work: Callable[[VirtualClock], None]) -> None:
+    clock = VirtualClock()
+    run_all(clock, [lambda: work(clock)])
+
+
+def questions(client: Client) -> list[int]:
+    """The local steps that were asked about."""
+    return [what[2] for _, what in client.heard if what[0] == "query"]
+
+
+# ------------------------------------------------------------------------------------------------ in virtual time
+
+
+@pytest.mark.parametrize("answer", [READY, NOT_READY])
+def test_with_waiting_the_answer_is_there_when_the_question_has_been_asked(answer: bool) -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (2.0, answer)), clock, waits=True)
+        assert queries.ask(1, 1, 0.01, 0.0) is answer
+        assert clock.now() == 2.0
+
+    on_virtual(work)
+
+
+def test_without_waiting_the_answer_comes_later_and_stays() -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (2.0, READY), round_trip_s=2.0), clock, waits=False)
+        assert queries.ask(1, 4, 0.01, 0.0) is False
+        assert clock.now() == 0.0
+        clock.sleep(1.9)
+        assert queries.is_ready(1) is False
+        clock.sleep(0.2)
+        assert queries.is_ready(1) is True
+        assert queries.ask(1, 5, 0.01, 0.0) is True
+        assert queries.is_ready(2) is False
+        queries.close()
+
+    on_virtual(work)
+
+
+def test_an_answer_that_is_worth_a_wait_ends_the_wait() -> None:
+    """A straggler of one step a round would wait for twice the usual round trip."""
+
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (0.35, READY), round_trip_s=0.3), clock, waits=False)
+        assert queries.ask(1, 1, 1.0, 0.0) is True
+        assert clock.now() == pytest.approx(0.35)
+
+    on_virtual(work)
+
+
+def test_the_computing_time_that_is_told_contains_a_round_trip_where_nobody_waits_for_it() -> None:
+    def work(clock: VirtualClock) -> None:
+        for waits in (True, False):
+            client = Client(clock, (0.0, NOT_READY), round_trip_s=0.25)
+            queries = Queries(client, clock, waits=waits)
+            queries.report(1, 0.0, 0.0, None)  # nothing was measured yet
+            queries.report(2, 0.5, 0.0, None)
+            queries.ask(2, 1, 0.5, 0.0)
+            queries.close()
+            delay_s = 0.5 if waits else 0.75
+            assert [what[-1] for _, what in client.heard] == [0.0, delay_s, delay_s]
+
+    on_virtual(work)
+
+
+def test_answers_of_an_earlier_round_do_not_end_a_later_one() -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (2.0, READY), round_trip_s=2.0), clock, waits=False)
+        queries.ask(1, 4, 0.01, 0.0)
+        queries.report(2, 0.01, 0.0, None)
+        queries.close()
+        assert queries.is_ready(1) is True
+        assert queries.is_ready(2) is False
+
+    on_virtual(work)
+
+
+def test_before_the_first_round_nobody_is_ready() -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (0.0, READY)), clock, waits=False)
+        assert queries.is_ready(0) is False  # else the warm-up would be given up
+
+    on_virtual(work)
+
+
+def test_only_so_many_questions_are_under_way_and_the_next_one_says_what_was_left_out() -> None:
+    def work(clock: VirtualClock) -> None:
+        client = Client(clock, (10.0, NOT_READY), round_trip_s=10.0)
+        queries = Queries(client, clock, waits=False)
+        queries._steps = 1000  # of the round before: this one is far from its end
+        for steps in range(1, 31):
+            queries.ask(1, steps, 0.1, 0.0)
+            clock.sleep(0.1)
+        assert questions(client) == list(range(1, MAX_UNDER_WAY + 1))
+        clock.sleep(7.0)  # the first answer has come
+        queries.ask(1, 100, 0.1, 0.0)
+        clock.sleep(0.0)
+        queries.close()
+        assert questions(client)[MAX_UNDER_WAY:] == [100]
+
+    on_virtual(work)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_failure_under_way_reaches_the_training_thread(waits: bool) -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (1.0, PeerLost("it is gone")), round_trip_s=1.0), clock, waits=waits)
+        with pytest.raises(PeerLost, match="it is gone"):
+            for steps in range(1, 10):
+                queries.ask(1, steps, 0.5, 0.0)
+                clock.sleep(0.5)
+        assert clock.now() <= 1.5
+        with pytest.raises(PeerLost, match="it is gone"):
+            queries.report(2, 0.5, 0.0, None)
+        queries.close()  # what comes too late to be of use is of no use
+
+    on_virtual(work)
+
+
+def test_with_waiting_a_report_that_fails_ends_the_worker_at_once() -> None:
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, (1.0, PeerLost("it is gone"))), clock, waits=True)
+        with pytest.raises(PeerLost, match="it is gone"):
+            queries.report(1, 0.5, 0.0, None)
+
+    on_virtual(work)
+
+
+def steps_while_away(answers: Sequence[tuple[float, bool | Exception]], steps_before: int) -> list[tuple[int, float]]:
+    """(steps, moment) of a worker of 0.1 s a step that stops when it waits for longer than a step."""
+    done: list[tuple[int, float]] = []
+
+    def work(clock: VirtualClock) -> None:
+        queries = Queries(Client(clock, *answers, round_trip_s=0.2), clock, waits=False)
+        queries._steps = steps_before
+        for steps in itertools.count(1):
+            clock.sleep(0.1)
+            done.append((steps, round(clock.now(), 6)))
+            if queries.ask(2, steps, 0.1, 0.0) or clock.now() > 60.0:
+                queries.close()
+                return
+
+    on_virtual(work)
+    return done
+
+
+def test_while_the_state_server_is_away_a_worker_does_no_more_steps_than_in_the_round_before() -> None:
+    done = steps_while_away([(60.0, NOT_READY)], steps_before=12)
+    assert done == [(steps, round(0.1 * steps, 6)) for steps in range(1, 13)]
+
+
+def test_a_short_round_before_is_no_reason_to_wait_before_the_server_has_been_silent_for_long() -> None:
+    done = steps_while_away([(60.0, NOT_READY)], steps_before=2)
+    limit_s = max(SILENCE_S, 2 * 0.2)
+    assert done[-1] == (5, 0.5)  # the first question was at 0.1 s
+    assert done[-1][1] - 0.1 == pytest.approx(limit_s)
+
+
+def test_the_first_answer_after_a_silence_ends_the_wait_and_only_the_next_silence_begins_another() -> None:
+    done = steps_while_away([(60.0, NOT_READY), (5.0, NOT_READY), (0.2, NOT_READY)], steps_before=4)
+    gaps = [later[1] - earlier[1] for earlier, later in itertools.pairwise(done)]
+    assert done[5] == (6, pytest.approx(done[4][1] + 0.1))
+    assert max(gaps[:20]) == pytest.approx(0.1)  # answers come, though the first question is still open
+
+
+# ---------------------------------------------------------------------------------------------- a real state server
 
 
 @pytest.fixture(scope="module")
@@ -22,118 +230,31 @@ def server():
         yield running
 
 
-def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(server):
-    fast, slow = map(BlockingQueries, clients(server, 2))
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(server, waits: bool) -> None:
+    fast, slow = (Queries(client, RealClock(), waits) for client in clients(server, 2, delay_s=0.05))
     for queries in (fast, slow):
         queries.report(1, 0.0, 0.0, None)
-    assert fast.ask(1, 1, 0.1, 0.0) is False
-    assert fast.ask(1, 2, 0.1, 0.0) is False
+    assert fast.ask(1, 1, 0.01, 0.0) is False
+    assert fast.ask(1, 2, 0.01, 0.0) is False
     assert slow.ask(1, 1, 5.0, 0.0) is True
-    assert fast.ask(1, 3, 0.1, 0.0) is True
+    fast.ask(1, 3, 0.01, 0.0)
+    wait_for(lambda: fast.is_ready(1), "READY")
+    for queries in (fast, slow):
+        queries.close()
 
 
-def test_without_waiting_the_answer_comes_later_and_stays(server):
-    # A round trip of 0.2 s against steps of 0.01 s: no answer can be there when `ask` returns.
-    fast, slow = clients(server, 2, delay_s=0.2)
-    queries = NonBlockingQueries(fast)
-    queries.report(1, 0.0, 0.0, 0.5)
-    assert queries.ask(1, 1, 0.01, 0.0) is False
-    steps = itertools.count(1)
-    wait_for(lambda: slow.query(1, next(steps), 5.0, 0.0), "the straggler's READY")
-    queries.ask(1, 2, 0.01, 0.0)
-    wait_for(lambda: queries.is_ready(1), "READY")
-    assert queries.ask(1, 3, 0.01, 0.0) is True
-    assert queries.is_ready(2) is False
-    queries.close()
-
-
-def test_answers_of_an_earlier_round_do_not_end_a_later_one(server):
-    alone, _ = clients(server, 2, delay_s=0.1)
-    queries = NonBlockingQueries(alone, max_under_way=2)
-    for steps in range(1, 20):
-        queries.ask(1, steps, 0.001, 0.0)  # more than can be under way at once
-    queries.report(2, 0.001, 0.0, None)
-    queries.close()
-    assert queries.is_ready(2) is False
-
-
-def test_before_the_first_round_nobody_is_ready(server):
+def test_an_answer_wakes_whoever_waits_for_it_at_once(server) -> None:
+    """Otherwise a worker of one step a round would lose a part of each of its steps."""
     (alone,) = clients(server, 1)
-    queries = NonBlockingQueries(alone)
-    assert queries.is_ready(0) is False  # else the warm-up would be given up
+    queries = Queries(alone, RealClock(), waits=False)
+    clock, took_s = RealClock(), []
+    for round_ in range(1, 21):
+        begin = clock.now()
+        assert queries.ask(round_, 1, 5.0, 0.0) is True
+        took_s.append(clock.now() - begin)
     queries.close()
-
-
-def test_a_question_that_arrives_after_its_round_is_harmless(server):
-    alone, _ = clients(server, 2)
-    for round_ in (1, 2, 3):
-        alone.report(round_, 0.1, 0.0, None)
-    assert alone.query(2, 3, 0.1, 0.0) is False
-
-
-def test_a_failure_under_way_reaches_the_training_thread():
-    (port,) = free_ports(1)
-    client = StateClient("127.0.0.1", str(port), "journal", 0.5, patience_s=0.1)
-    client.join("job", 0, 1)
-    queries = NonBlockingQueries(client)
-    queries.ask(1, 1, 0.1, 0.0)
-
-    def failed():
-        try:
-            queries.ask(1, 2, 0.1, 0.0)
-        except PeerLost as error:
-            return f"http://127.0.0.1:{port}" in str(error)
-        return False
-
-    wait_for(failed, "the failure")
-    queries.close()
-
-
-def test_while_the_state_server_is_away_a_worker_does_not_train_on_for_ever():
-    with running_state_server() as server:
-        fast, _ = clients(server, 2)
-        queries, steps, over = NonBlockingQueries(fast), itertools.count(1), threading.Event()
-        done = 0
-
-        def train():
-            nonlocal done
-            while not over.is_set():
-                done = next(steps)
-                queries.ask(1, done, 0.001, 0.0)
-                time.sleep(0.001)
-
-        thread = threading.Thread(target=train)
-        thread.start()
-
-        def stands_still():
-            before = done
-            time.sleep(3 * SILENCE_S)
-            return done == before
-
-        try:
-            wait_for(lambda: done > 20, "20 steps")
-            server.process.send_signal(signal.SIGSTOP)
-            wait_for(stands_still, "the end of the steps without an answer", deadline_s=10)
-            when_away = done
-            server.process.send_signal(signal.SIGCONT)
-            wait_for(lambda: done > when_away + 20, "20 more steps")
-        finally:
-            server.process.send_signal(signal.SIGCONT)
-            over.set()
-            thread.join()
-            queries.close()
-
-
-def test_nobody_waits_for_the_answer_to_a_question_that_is_over(server):
-    (alone,) = clients(server, 1)
-    queries = NonBlockingQueries(alone)
-    queries._submit(lambda: time.sleep(0.3))  # the last one under way, counted as answered before it is seen as over
-    queries._silent_since -= 10
-    waits = threading.Thread(target=queries._wait_while_away, daemon=True)
-    waits.start()
-    waits.join(10)
-    assert not waits.is_alive()
-    queries.close()
+    assert min(took_s) < alone.round_trip_s + 0.002
 
 
 def test_another_job_on_the_same_server_does_not_matter(server):
@@ -144,7 +265,7 @@ def test_another_job_on_the_same_server_does_not_matter(server):
 
 def test_an_address_where_nobody_answers_is_named():
     (port,) = free_ports(1)
-    client = StateClient("127.0.0.1", str(port), "journal", 0.5, patience_s=0.2)
+    client = http_client(port, patience_s=0.2)
     with pytest.raises(SetupError, match=f"http://127.0.0.1:{port} .Connection refused"):
         client.check()
     with pytest.raises(PeerLost, match=f"http://127.0.0.1:{port} does not answer"):

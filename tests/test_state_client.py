@@ -11,13 +11,14 @@ import pytest
 import requests
 from cluster_processes import free_ports
 from recording_state_server import recording, refusal, response, rounds_that_skip
-from state_server_process import clients, running_state_server
+from state_server_process import clients, http_client, running_state_server
 
 import config
+from trainer.clock import RealClock
+from trainer.coordinator.advice import Advice
+from trainer.coordinator.job import limits
+from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING, TRAINING, Progress
-from trainer.queries import Advice, BlockingQueries, NonBlockingQueries
-from trainer.state_client import StateClient
-from trainer.state_job import limits
 from utils import JobError
 
 AT_ONCE_S = 0.05  # the training thread does not wait; generous, since this machine is shared
@@ -46,6 +47,14 @@ def progress(clock=None, evaluates=False, steps=()):
     for samples, step_s in steps:
         made.add_step(samples, step_s)
     return made
+
+
+def blocking(client):
+    return Queries(client, RealClock(), waits=True)
+
+
+def non_blocking(client):
+    return Queries(client, RealClock(), waits=False)
 
 
 def joined(recorder, made, rank=0, **options):
@@ -188,7 +197,7 @@ def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder)
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
-@pytest.mark.parametrize("queries", [NonBlockingQueries, Advice])
+@pytest.mark.parametrize("queries", [non_blocking, Advice])
 def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, queries, is_there):
     client = joined(recorder, progress())
     client.report(1, 0.5, 0.0, None)
@@ -298,7 +307,7 @@ def test_a_job_for_which_there_is_no_room_yet_waits_for_some(recorder):
 def test_a_real_server_refuses_other_settings_and_a_round_too_far():
     with running_state_server() as server:
         first, _ = clients(server, 2)
-        other = StateClient("127.0.0.1", str(server.port), "preprint", 0.5)
+        other = http_client(server.port, "preprint")
         other.join(first._job, 0, 2)
         with pytest.raises(JobError, match=r"job-settings\): .*policy=journal"):
             other.begin_job()
@@ -309,11 +318,11 @@ def test_a_real_server_refuses_other_settings_and_a_round_too_far():
 # --------------------------------------------------------------------------------- a signal while it is away
 
 
-@pytest.mark.parametrize("queries", [BlockingQueries, NonBlockingQueries])
+@pytest.mark.parametrize("queries", [blocking, non_blocking])
 def test_a_first_signal_is_heard_while_the_state_server_is_away(queries):
     (port,) = free_ports(1)
     stop = threading.Event()
-    client = StateClient("127.0.0.1", str(port), "journal", 0.5, stop_requested=stop.is_set)
+    client = http_client(port, stop_requested=stop.is_set)
     client.join("job", 0, 2)
     asks = queries(client)
     with ThreadPoolExecutor(1) as training:
@@ -335,7 +344,7 @@ def test_a_leaver_that_has_gone_too_far_without_the_server_is_not_stopped_by_its
 # ------------------------------------------------------------------------------------- rounds go up by one
 
 
-@pytest.mark.parametrize("queries", [BlockingQueries, NonBlockingQueries])
+@pytest.mark.parametrize("queries", [blocking, non_blocking])
 def test_no_message_is_of_a_round_beyond_the_next_however_they_overtake_each_other(queries):
     random_ = random.Random(7)
     lock = threading.Lock()

@@ -11,7 +11,8 @@ import requests
 from cluster_processes import ROOT
 from state_server_process import SERVER_FOLDER, clients, running_state_server
 
-from trainer.queries import BlockingQueries
+from trainer.clock import RealClock
+from trainer.coordinator.queries import Queries
 
 SERVE = ("serve",)
 
@@ -23,7 +24,7 @@ def server():
 
 
 def test_a_round_of_messages(server):
-    fast, slow = map(BlockingQueries, clients(server, 2))
+    fast, slow = (Queries(client, RealClock(), waits=True) for client in clients(server, 2))
     for queries in (fast, slow):
         queries.report(1, 0.0, 0.0, None)
     assert fast.ask(1, 1, 0.1, 0.0) is False

@@ -9,9 +9,9 @@ from memory_cluster import StateServer, Worker, batch, gradient, normalised, tra
 from algorithms import TransportKind
 from trainer.asynchronous import AsyncTrainer
 from trainer.averaging import ModelAveragingTrainer
+from trainer.coordinator.queries import Queries
 from trainer.esync import ESyncTrainer
 from trainer.local_sgd import LocalSGDTrainer
-from trainer.queries import BlockingQueries
 from trainer.ssp import SSPTrainer
 from trainer.sync import SyncTrainer
 from trainer.transport.network import Link
@@ -90,7 +90,7 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
             return super().synchronize(wants_stop)
 
     def build(context) -> ESyncTrainer:
-        return Counted(context, ETA, 0.7, BlockingQueries(context.state))
+        return Counted(context, ETA, 0.7, Queries(context.state, context.clock, waits=True))
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
     trained = train(TransportKind.SUM, workers, build, rounds=3, state_server=server)
@@ -104,7 +104,7 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
     for rank in range(6):
         np.testing.assert_allclose(trained.weights(rank), expected, rtol=1e-3, atol=1e-4)
         np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
-    job = server.handlers.snapshot(None, trained.clock.now())
+    job = server.running.router.snapshot()
     assert job is not None and job.ended is not None  # all have taken leave
 
 

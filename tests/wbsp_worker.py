@@ -16,12 +16,14 @@ import numpy as np
 import models
 from algorithms import TransportKind
 from trainer import data, roles
+from trainer.clock import RealClock
 from trainer.cluster import Cluster
 from trainer.context import Context
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.http import HttpLink
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.membership import Membership
-from trainer.state_client import StateClient
 from trainer.stop import Limits
 from trainer.watch import prepare_environment
 from trainer.wbsp import WBSPTrainer
@@ -60,6 +62,7 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
     with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, TransportKind.SERVER, 60) as (shared, *_):
         train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
         rank = shared.rank
+        clock = RealClock()
         context = Context(
             network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
             feed=DeviceFeed(mx.cpu(), 0),
@@ -68,7 +71,8 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
             limits=Limits(max_seconds=SECONDS),
             membership=lambda: Membership(rank, shared.num_workers),
             transport=shared,
-            state_server=StateClient("127.0.0.1", port, "wbsp", 0.0),
+            state_server=StateClient(HttpLink("127.0.0.1", port, clock), clock, "wbsp", 0.0),
+            clock=clock,
             min_step_time_s=float(step_time),
         )
         trainer = Recorded(context, 0.003, bool(int(overlap)))

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer.context import Context
+from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.device import NetworkPasses
 from trainer.engine import mx
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
-from trainer.queries import FORWARD_SHARE
 from trainer.straggler_trace import COMPUTE, NETWORK, extra_time
 from trainer.transport.protocol import Counted
 from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, STOPPED, JobError, Measure

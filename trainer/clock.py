@@ -7,8 +7,10 @@ equals the one that asked first. So a run is the same every time, and nobody pol
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -42,11 +44,27 @@ class Task(Protocol[Result_co]):
         """
 
 
+class Event(Protocol):
+    """Something that happens once. Whoever waits for it goes on at that moment: it is told, and does not look."""
+
+    def set(self) -> None:
+        """It has happened."""
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+
+    def wait(self, patience_s: float | None = None, /) -> bool:
+        """Waits for it, for so long at most (None: for ever); returns whether it has happened."""
+
+
 class Clock(Protocol):
     """What a trainer may do with time."""
 
     def now(self) -> float:
         """Seconds; only differences mean anything."""
+
+    def timestamp(self) -> float:
+        """Seconds since 1970 in messages that others read; since the beginning of virtual time on a virtual clock."""
 
     def sleep(self, seconds: float) -> None:
         """Lets so much time pass; none where it is not above 0."""
@@ -60,6 +78,12 @@ class Clock(Protocol):
         Args:
             name: what it is called where it never ends.
         """
+
+    def event(self) -> Event:
+        """Something that has not happened yet."""
+
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        """Keeps out others who hold the same lock. Nobody may wait or sleep while holding it."""
 
 
 class _Threaded(Generic[Result]):
@@ -87,6 +111,10 @@ class RealClock:
         """Seconds on the monotonic clock."""
         return time.monotonic()
 
+    def timestamp(self) -> float:
+        """By the machine's wall clock."""
+        return time.time()
+
     def sleep(self, seconds: float) -> None:
         """Sleeps."""
         if seconds > 0:
@@ -101,6 +129,14 @@ class RealClock:
     def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Begins work in another thread."""
         return _Threaded(self._threads.submit(work))
+
+    def event(self) -> Event:
+        """For threads."""
+        return threading.Event()
+
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        """For threads."""
+        return threading.Lock()
 
 
 class Deadlock(Exception):
@@ -166,6 +202,35 @@ class Parked:
         self.turn: int | None = None
 
 
+class _VirtualEvent:
+    """An event of the virtual clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._has_happened = False
+        self._waiting: list[tuple[_Work[Any], int]] = []
+
+    def set(self) -> None:
+        """As Event says."""
+        self._has_happened = True
+        while self._waiting:
+            self._clock.wake(*self._waiting.pop(0))
+
+    def is_set(self) -> bool:
+        """As Event says."""
+        return self._has_happened
+
+    def wait(self, patience_s: float | None = None, /) -> bool:
+        """As Event says."""
+        if not self._has_happened:
+            place = (self._clock.current, self._clock.current.turn)
+            self._waiting.append(place)
+            self._clock.hand_on(patience_s)
+            if not self._has_happened:
+                self._waiting.remove(place)
+        return self._has_happened
+
+
 class VirtualClock:
     """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`.
 
@@ -183,10 +248,14 @@ class VirtualClock:
         self._asked = 0
         self._changes = 0
         self._parked: deque[tuple[_Work[Any], int]] = deque()
-        self._work: list[_Work[Any]] = []
+        self._work: dict[_Work[Any], None] = {}  # in the order in which it began
 
     def now(self) -> float:
         """Virtual seconds."""
+        return self._now
+
+    def timestamp(self) -> float:
+        """Virtual seconds, so that the same run says the same."""
         return self._now
 
     def sleep(self, seconds: float) -> None:
@@ -227,9 +296,17 @@ class VirtualClock:
     def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Begins work that goes on in the same virtual time; its first moment is now, once the caller hands on."""
         begun = _Work(self, work, name)
-        self._work.append(begun)
+        self._work[begun] = None
         self._ring(begun, 0.0)
         return begun
+
+    def event(self) -> Event:
+        """For those who run on this clock."""
+        return _VirtualEvent(self)
+
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        """Nobody has to be kept out: one runs at a time, until it waits."""
+        return contextlib.nullcontext()
 
     def run(self, until: float = math.inf, watch: Callable[[float], None] = lambda now: None) -> None:
         """Lets time pass until nothing is left to do, or to `until`; then ends whatever still runs.
@@ -278,12 +355,12 @@ class VirtualClock:
         self.current = work
         work.greenlet.switch()
         if work.done() and work.error is None:
-            self._work.remove(work)
+            del self._work[work]
         elif work.error is not None and not work.is_beside:
             raise work.error
 
     def _end_all(self) -> None:
-        for work in self._work:
+        for work in list(self._work):
             if not work.done() and work.greenlet:
                 work.greenlet.throw(_Killed)
         self._work.clear()

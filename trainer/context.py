@@ -11,13 +11,13 @@ import numpy as np
 import models
 from config import Config
 from trainer.clock import Clock, RealClock
+from trainer.coordinator.client import StateClient
 from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
 from trainer.device import DeviceFeed, Evaluator, Passes
 from trainer.engine import mx
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
-from trainer.state_client import StateClient
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown
 from trainer.transport.protocol import Transport

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from trainer.averaging import ModelAveragingTrainer
 from trainer.context import Context
+from trainer.coordinator.job import begin_job
+from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.queries import BlockingQueries, NonBlockingQueries, Queries
 from trainer.smoothing import Smoothed
-from trainer.state_job import begin_job
 from utils import CHECK_READY
 
 # Timing the transmission costs the overlap of pushes and pulls, at most the transmission's own time. Where that is more
@@ -80,5 +80,5 @@ class ESyncTrainer(ModelAveragingTrainer):
 def build(context: Context) -> ESyncTrainer:
     """From the flags."""
     config = context.config
-    kind = BlockingQueries if config.query == "blocking" else NonBlockingQueries
-    return ESyncTrainer(context, config.local_lr, config.global_lr, kind(context.state))
+    queries = Queries(context.state, context.clock, waits=config.query == "blocking")
+    return ESyncTrainer(context, config.local_lr, config.global_lr, queries)

@@ -19,11 +19,11 @@ from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
 from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.context import Context
+from trainer.coordinator.advice import Advice
+from trainer.coordinator.job import begin_job
 from trainer.engine import mx
-from trainer.queries import Advice
 from trainer.schedule import Schedule
 from trainer.smoothing import Smoothed
-from trainer.state_job import begin_job
 from trainer.sync_switch_keeper import COMPUTED, SAVE, WANT_STOP, Board, Settings, SyncSwitchKeeper
 from trainer.whole_models import Keys, ModelLink
 from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds

@@ -21,7 +21,9 @@ from scripts.cluster_file import Worker
 from trainer import data, timing, worker
 from trainer.clock import VirtualClock
 from trainer.context import Context
+from trainer.coordinator.client import StateClient
 from trainer.coordinator.in_process import InProcessServer
+from trainer.coordinator.job import client_from_config
 from trainer.device import Evaluator
 from trainer.engine import mx
 from trainer.evaluating import Candidate, evaluating_rank
@@ -136,11 +138,11 @@ class _Run:
         made.tell_every_s = math.inf  # rounds with an evaluation are told
         return made
 
-    def _state_client(self, config: Config, row: Worker) -> Any:
+    def _state_client(self, config: Config, row: Worker) -> StateClient | None:
         if self._state_server is None:
             return None
         link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
-        return worker.state_client(config, link, self._clock, self._stop_requested)
+        return client_from_config(config, link, self._clock, HOST, self._stop_requested)
 
     def _evaluate(self, evaluate: Evaluator) -> float:
         self._clock.sleep(self._job.evaluation_s)

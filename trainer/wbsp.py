@@ -20,10 +20,10 @@ from algorithms import RELEASE
 from trainer.base import Trainer
 from trainer.clock import Task
 from trainer.context import Context
+from trainer.coordinator.job import begin_job
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.smoothing import Smoothed
-from trainer.state_job import begin_job
 from trainer.whole_models import Keys, ModelKeeper, ModelLink
 from utils import GLOBAL_AGGREGATE
 

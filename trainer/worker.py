@@ -10,19 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from algorithms import ENTRIES
 from config import AUTO, YES, Config, check_job, job_setup
-from trainer import data, roles, state_job, straggler_trace
+from trainer import data, roles, straggler_trace
 from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile
+from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster
 from trainer.context import Context
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.http import HttpLink
+from trainer.coordinator.job import client_from_config
 from trainer.engine import check_kvstore, device_context, has_kvstore
 from trainer.evaluating import Candidate, evaluating_rank
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA
-from trainer.state_client import StateClient
 from trainer.stop import SignalWatch
 from utils import EXIT_OK, SetupError, setup_logging
 
@@ -41,7 +43,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     device = device_context(bool(config.cpu), config.gpu)
     trace = trace_of(config)
     dataset = dataset_of(config)
-    state = _state_server(config, signals)
+    clock = RealClock()
+    state = _state_server(config, clock, signals)
     folder = RunFolder(config)
     if checkpoint is not None and any(config.ckpt_steps):
         checkpoint.check_folder()
@@ -55,6 +58,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             transport=joined.transport if joined else None,
             num_servers=cluster.num_servers if cluster else 0,
             state_server=state,
+            clock=clock,
             trace=trace,
             stop_requested=lambda: signals.requested,
             is_evaluator=lambda step_s: _is_evaluator(config, step_s, joined),
@@ -149,23 +153,12 @@ def dataset_of(config: Config) -> data.Dataset:
     return dataset
 
 
-def _state_server(config: Config, signals: SignalWatch) -> StateClient | None:
+def _state_server(config: Config, clock: Clock, signals: SignalWatch) -> StateClient | None:
     """The client of a state server that answers, where the mode asks one."""
     if not config.algorithm.asks_state_server:
         return None
-    state = StateClient(
-        config.state_server_ip,
-        config.state_server_port,
-        config.rule,
-        config.epsilon,
-        host_name=platform.node(),
-        device=config.device,
-        batch_size=config.batch_size,
-        delay_s=config.query_delay,
-        title=ENTRIES[config.entry].title,
-        limits=state_job.limits(config),
-        stop_requested=lambda: signals.requested,
-    )
+    link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
+    state = client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
     state.check()
     return state
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.conflict import Conflict
+from server.fields import BadMessage
+
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
@@ -24,6 +27,13 @@ class Answer:
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
     """An answer with a JSON value."""
     return Answer(status, json.dumps(value).encode(), JSON, headers or {})
+
+
+def refused(problem: BadMessage | Conflict) -> tuple[int, dict[str, Any]]:
+    """HTTP's status, and what a JSON error says, where a message is refused."""
+    if isinstance(problem, BadMessage):
+        return 400, {"error": str(problem), "field": problem.field}
+    return 409, {"error": str(problem), "code": problem.code}
 
 
 def error(text: str, status: int, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:

@@ -14,7 +14,7 @@ from time import perf_counter
 from urllib.parse import parse_qsl
 
 from server import published, wire
-from server.answers import Answer, error, json_answer
+from server.answers import Answer, error, json_answer, refused
 from server.conflict import Conflict
 from server.fields import BadMessage
 from server.messages import Action, Query, Report, Response
@@ -74,10 +74,9 @@ class Receiver:
         if answer is None:
             try:
                 answer = self._calls[path](headers, body)
-            except BadMessage as problem:
-                answer = error(str(problem), 400, field=problem.field)
-            except Conflict as problem:
-                answer = error(str(problem), 409, code=problem.code)
+            except (BadMessage, Conflict) as problem:
+                status, said = refused(problem)
+                answer = json_answer(said, status)
             except Exception:  # the sender is told; the next message must not suffer from this one
                 log.exception("POST %s failed", path)
                 answer = error("the state server failed on this request; its log says why", 500)

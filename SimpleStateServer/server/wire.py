@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from server.fields import REQUIRED, Fields, json_object
@@ -56,16 +56,21 @@ def check_query(status: Status, fields: Fields) -> None:
 
 
 def parse(body: bytes, policies: Collection[str]) -> Reset | Report | Query:
-    """Reads one message off the wire.
+    """Reads one message off the wire: UTF-8 JSON, one object. Otherwise as `understand`."""
+    return understand(json_object(body), policies)
+
+
+def understand(message: Mapping[str, Any], policies: Collection[str]) -> Reset | Report | Query:
+    """Checks one message.
 
     Args:
-        body: UTF-8 JSON, one object.
+        message: the JSON object.
         policies: names that a RESET may choose from.
 
     Raises:
         BadMessage: it is none of the three messages that are sent to the state server, or a field is wrong.
     """
-    fields = Fields(json_object(body))
+    fields = Fields(message)
     msg_type = fields.choice("msg_type", INCOMING)
     sender = fields.name("sender")
     fields.choice("receiver", (STATE_SERVER,), STATE_SERVER)

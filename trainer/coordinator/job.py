@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from algorithms import ENTRIES
 from config import Config
+from trainer.clock import Clock
 from trainer.context import Context
+from trainer.coordinator.client import StateClient, draw_job_number, job_id
+from trainer.coordinator.protocol import Link
 from trainer.engine import mx
 from trainer.progress import Progress
-from trainer.state_client import draw_job_number, job_id
 
 JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
+
+
+def client_from_config(
+    config: Config, link: Link, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
+) -> StateClient:
+    """A worker's client, as the flags say.
+
+    Args:
+        link: the way to the state server.
+        host_name: this worker's host, for the status page.
+        stop_requested: a signal came.
+    """
+    return StateClient(
+        link,
+        clock,
+        config.rule,
+        config.epsilon,
+        host_name=host_name,
+        device=config.device,
+        batch_size=config.batch_size,
+        title=ENTRIES[config.entry].title,
+        limits=limits(config),
+        stop_requested=stop_requested,
+    )
 
 
 def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:

@@ -1,0 +1,250 @@
+"""A worker and its state server, over HTTP and in one process: the client cannot tell which, and nothing differs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+from cluster_processes import ROOT, free_ports
+from server.jobs import MAX_JOBS
+from server.status import status
+from state_server_process import running_state_server
+
+from trainer.clock import Clock, RealClock, VirtualClock, run_all
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.http import HttpLink
+from trainer.coordinator.in_process import InProcessServer
+from trainer.coordinator.protocol import Link
+from trainer.progress import Progress
+from utils import JobError, PeerLost, SetupError
+
+
+class OverHttp:
+    """A state server process."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = RealClock()
+        (self._port,) = free_ports(1)
+        self._process = contextlib.ExitStack()
+        self.start()
+
+    def link(self) -> Link:
+        return HttpLink("127.0.0.1", str(self._port), self.clock)
+
+    def status(self, job: str) -> dict[str, Any]:
+        return requests.get(f"http://127.0.0.1:{self._port}/jobs/{job}/status.json", timeout=10).json()
+
+    def start(self) -> None:
+        self._process.enter_context(running_state_server(self._port, command=("serve",)))
+
+    def end(self) -> None:
+        self._process.close()
+
+    def run(self, work: Callable[[], None]) -> None:
+        work()
+
+
+class InProcess:
+    """A state server in this process, in virtual time."""
+
+    def __init__(self) -> None:
+        self._virtual = VirtualClock()
+        self.clock: Clock = self._virtual
+        self._server = InProcessServer(self.clock)
+
+    def link(self) -> Link:
+        return self._server.link(round_trip_s=0.01)
+
+    def status(self, job: str) -> dict[str, Any]:
+        router = self._server.router
+        return status(router.snapshot(job), router.overview())
+
+    def start(self) -> None:
+        self._server.restart()
+        self._server.is_away = False
+
+    def end(self) -> None:
+        self._server.is_away = True
+
+    def run(self, work: Callable[[], None]) -> None:
+        run_all(self._virtual, [work])
+
+
+@pytest.fixture(scope="module")
+def over_http() -> Iterator[OverHttp]:
+    way = OverHttp()
+    yield way
+    way.end()
+
+
+@pytest.fixture(params=["http", "in process"])
+def way(request: pytest.FixtureRequest) -> OverHttp | InProcess:
+    return request.getfixturevalue("over_http") if request.param == "http" else InProcess()
+
+
+JOBS = (f"job-{number}" for number in itertools.count())
+
+
+def workers(way: OverHttp | InProcess, count: int, job: str = "", **options: Any) -> list[StateClient]:
+    """So many workers of a job that has begun."""
+    job = job or next(JOBS)
+    made = [StateClient(way.link(), way.clock, "journal", 0.5, **options) for _ in range(count)]
+    for rank, client in enumerate(made):
+        client.check()
+        client.join(job, rank, count)
+    made[0].begin_job()
+    return made
+
+
+def test_a_fast_worker_trains_until_the_straggler_has_done_its_step(way):
+    def work() -> None:
+        fast, slow = workers(way, 2)
+        for client in (fast, slow):
+            client.report(1, 0.0, 0.0, None)
+        assert fast.query(1, 1, 0.1, 0.0) is False
+        assert slow.query(1, 1, 5.0, 0.0) is True
+        assert fast.query(1, 2, 0.1, 0.0) is True
+        assert fast.query(1, 2, 0.1, 0.0) is True  # what is asked twice is answered twice
+        assert fast.round_trip_s > 0
+
+    way.run(work)
+
+
+def test_a_late_question_of_a_round_that_is_over_is_harmless(way):
+    def work() -> None:
+        alone, _ = workers(way, 2)
+        for round_ in (1, 2, 3):
+            alone.report(round_, 0.1, 0.0, None)
+        assert alone.query(2, 3, 0.1, 0.0) is False
+
+    way.run(work)
+
+
+def test_what_is_told_in_the_background_shows_on_the_page(way):
+    def work() -> None:
+        job = next(JOBS)
+        (alone,) = workers(way, 1, job, batch_size=64)
+        alone.tell(1, 3, 0.25, 0.0)
+        way.clock.sleep(0.5)
+        (row,) = way.status(job)["workers"]
+        assert (row["round"], row["local_steps"], row["step_time_s"]) == (1, 3, 0.25)
+
+    way.run(work)
+
+
+def test_who_leaves_ends_the_job_with_the_last_accuracy(way):
+    def work() -> None:
+        job, progress = next(JOBS), Progress()
+        progress.begin(lambda: 9.0, evaluates=True)
+        (alone,) = workers(way, 1, job)
+        alone.join(job, 0, 1, progress)
+        alone.report(1, 0.5, 0.0, None)
+        alone.leave(0.75)
+        shown = way.status(job)
+        assert shown["state"] == "ended"
+        assert [point[1:] for point in shown["accuracies"]] == [[0.75, 1]]
+
+    way.run(work)
+
+
+def test_a_server_that_was_restarted_is_told_of_the_job_and_of_all_that_it_has_lost(way):
+    def work() -> None:
+        job, progress = next(JOBS), Progress()
+        progress.begin(lambda: 9.0, evaluates=True)
+        progress.add_step(64, 0.5)
+        fast, slow = workers(way, 2, job)
+        fast.join(job, 0, 2, progress)
+        fast.report(1, 0.1, 0.0, None)
+        fast.report(2, 0.1, 0.0, 0.5)
+        way.end()
+        way.start()
+        assert slow.query(2, 1, 5.0, 0.0) is True
+        assert fast.query(2, 7, 0.1, 0.0) is True
+        shown = way.status(job)
+        assert [point[1:] for point in shown["accuracies"]] == [[0.5, 1]]
+        assert shown["samples"] == 64
+
+    way.run(work)
+
+
+def test_other_settings_and_a_round_too_far_are_refused_with_the_servers_words(way):
+    def work() -> None:
+        job = next(JOBS)
+        first, _ = workers(way, 2, job)
+        other = StateClient(way.link(), way.clock, "preprint", 0.5)
+        other.join(job, 0, 2)
+        with pytest.raises(JobError, match=r"refuses this RESET \(job-settings\): .*policy=journal"):
+            other.begin_job()
+        with pytest.raises(JobError, match=r"refuses this REPORT \(round-ahead\): worker 0 is in round 1, this is of"):
+            first.report(3, 0.1, 0.0, None)
+
+    way.run(work)
+
+
+def test_what_is_no_message_is_refused_at_once(way):
+    def work() -> None:
+        (alone,) = workers(way, 1)
+        with pytest.raises(JobError, match=r"answered 400: .*computation_time"):
+            alone.query(1, 1, -1.0, 0.0)
+
+    way.run(work)
+
+
+def test_a_job_for_which_there_is_no_room_waits_until_another_has_ended(way):
+    def work() -> None:
+        way.end()
+        way.start()
+        others = [workers(way, 1)[0] for _ in range(MAX_JOBS)]
+        for other in others:
+            other.report(1, 0.1, 0.0, None)
+        with pytest.raises(PeerLost, match=rf"has no room: {MAX_JOBS} jobs .* are at work.*; tried for 0.1 s"):
+            workers(way, 1, patience_s=0.1)
+        leaving = way.clock.start(lambda: (way.clock.sleep(0.2), others[0].leave(None)), "one job ends")
+        workers(way, 1)[0].report(1, 0.1, 0.0, None)
+        leaving.result()
+        for other in others[1:]:
+            other.leave(None)
+
+    way.run(work)
+
+
+def test_a_server_that_is_away_is_asked_again_until_it_is_back(way):
+    def work() -> None:
+        (alone,) = workers(way, 1)
+        way.end()
+        with pytest.raises(SetupError, match="no state server answers"):
+            alone.check()
+        back = way.clock.start(lambda: (way.clock.sleep(0.3), way.start()), "the server comes back")
+        assert alone.query(1, 1, 0.1, 0.0) is True
+        back.result()
+
+    way.run(work)
+
+
+def test_in_virtual_time_patience_ends_to_the_second() -> None:
+    way = InProcess()
+
+    def work() -> None:
+        (alone,) = workers(way, 1, patience_s=60.0)
+        way.end()
+        begin = way.clock.now()
+        with pytest.raises(PeerLost, match=r"this process does not answer \(it is away\); tried for 60 s"):
+            alone.query(1, 1, 0.1, 0.0)
+        assert 59.0 <= way.clock.now() - begin <= 60.0
+
+    way.run(work)
+
+
+def test_neither_django_nor_an_http_library_comes_with_a_state_server_in_process() -> None:
+    program = (
+        "import sys, trainer.coordinator.in_process; "
+        "print({'django', 'prometheus_client', 'httptools', 'requests', 'mxnet'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"

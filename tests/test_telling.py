@@ -1,0 +1,172 @@
+"""What a worker tells the state server beside its training, of which only the newest matters: in virtual time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainer.clock import VirtualClock, run_all
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.in_process import InProcessServer
+from trainer.coordinator.protocol import Message, Reply, Timeouts
+from trainer.progress import Progress
+
+ROUND_TRIP_S = 1.0
+
+
+class Cluster:
+    """A worker of a job of one, and its state server a second away.
+
+    Attributes:
+        said: (moment, message) of all that was sent.
+    """
+
+    address = "the server of the test"
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.server = InProcessServer(clock)
+        self.said: list[tuple[float, Message]] = []
+        self._link = self.server.link(ROUND_TRIP_S)
+        self.round_trip_s = self._link.round_trip_s
+        self.client = StateClient(self, clock, "sync-switch-none", 0.0)
+        progress = Progress()
+        progress.begin(clock.now, evaluates=True)
+        self.client.join("job", 0, 1, progress)
+        self.client.begin_job()
+        self.client.report(1, 0.5, 0.0, None)
+        self.said.clear()
+
+    def check(self) -> None:
+        pass
+
+    def send(self, message: Message, timeouts: Timeouts) -> Reply:
+        self.said.append((self.clock.now(), message))
+        return self._link.send(message, timeouts)
+
+    def told(self) -> list[tuple[int, Any]]:
+        """Round and accuracy of each REPORT."""
+        return [
+            (message["status"]["round"], message.get("accuracy"))
+            for _, message in self.said
+            if message["msg_type"] == "REPORT"
+        ]
+
+    def accuracies(self) -> list[float]:
+        """What the server knows of the curve."""
+        snapshot = self.server.router.snapshot()
+        assert snapshot is not None
+        return [point.accuracy for point in snapshot.curve]
+
+
+def with_a_cluster(work: Callable[[Cluster], None]) -> None:
+    clock = VirtualClock()
+    run_all(clock, [lambda: work(Cluster(clock))])
+
+
+def test_telling_takes_no_time_of_the_training() -> None:
+    def work(cluster: Cluster) -> None:
+        begin = cluster.clock.now()
+        for round_ in range(2, 10):
+            cluster.client.tell(round_, 1, 0.5, 0.0)
+        assert cluster.clock.now() == begin
+
+    with_a_cluster(work)
+
+
+def test_of_what_is_told_while_a_message_is_under_way_only_the_newest_is_sent() -> None:
+    def work(cluster: Cluster) -> None:
+        for round_ in (2, 3, 4):
+            cluster.client.tell(round_, 1, 0.5, 0.0)
+            cluster.clock.sleep(0.1)
+        cluster.clock.sleep(5.0)
+        assert cluster.told() == [(2, None), (4, None)]
+        assert cluster.said[1][0] - cluster.said[0][0] == pytest.approx(ROUND_TRIP_S)
+
+    with_a_cluster(work)
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.5])
+def test_an_accuracy_is_told_with_the_newest_even_if_it_came_with_an_older_one(accuracy: float) -> None:
+    def work(cluster: Cluster) -> None:
+        cluster.client.tell(2, 1, 0.5, 0.0)
+        cluster.clock.sleep(0.1)
+        cluster.client.tell(3, 1, 0.5, 0.0, accuracy)
+        cluster.client.tell(4, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        cluster.client.tell(5, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        assert cluster.told() == [(2, None), (4, accuracy), (5, None)]
+        assert cluster.accuracies() == [accuracy]
+
+    with_a_cluster(work)
+
+
+def test_while_the_server_is_away_training_goes_on_and_an_accuracy_is_told_when_it_is_back(caplog) -> None:
+    caplog.set_level(logging.INFO)
+
+    def work(cluster: Cluster) -> None:
+        cluster.server.is_away = True
+        cluster.client.tell(2, 1, 0.5, 0.0, 0.25)
+        for round_ in (3, 4):
+            cluster.clock.sleep(5.0)
+            cluster.client.tell(round_, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        assert cluster.told() == [(2, 0.25), (3, 0.25), (4, 0.25)]  # once each
+        cluster.server.is_away = False
+        cluster.client.tell(5, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        cluster.client.tell(6, 1, 0.5, 0.0)
+        cluster.clock.sleep(5.0)
+        assert cluster.told()[3:] == [(5, 0.25), (6, None)]
+        assert cluster.accuracies() == [0.25]
+
+    with_a_cluster(work)
+    words = [record.message for record in caplog.records if Cluster.address in record.message]
+    assert [word.partition(Cluster.address)[2] for word in words] == [
+        " does not answer (it is away); training goes on without it",
+        " hears this worker again",
+    ]
+
+
+def test_a_newer_accuracy_takes_the_place_of_one_that_was_not_heard() -> None:
+    def work(cluster: Cluster) -> None:
+        cluster.server.is_away = True
+        cluster.client.tell(2, 1, 0.5, 0.0, 0.25)
+        cluster.clock.sleep(0.1)  # it is under way, in vain
+        cluster.client.tell(3, 1, 0.5, 0.0, 0.5)
+        cluster.clock.sleep(0.5)
+        cluster.server.is_away = False
+        cluster.clock.sleep(5.0)
+        assert cluster.told() == [(2, 0.25), (3, 0.5)]
+
+    with_a_cluster(work)
+
+
+def test_a_server_that_was_restarted_gets_the_job_and_the_curve_with_what_is_told() -> None:
+    def work(cluster: Cluster) -> None:
+        for round_, accuracy in ((2, 0.25), (3, 0.5)):
+            cluster.client.tell(round_, 1, 0.5, 0.0, accuracy)
+            cluster.clock.sleep(5.0)
+        cluster.server.restart()
+        cluster.client.tell(4, 1, 0.5, 0.0)
+        cluster.clock.sleep(9.0)
+        assert [message["msg_type"] for _, message in cluster.said[2:]] == ["REPORT", "RESET", "REPORT", "REPORT"]
+        assert cluster.accuracies() == [0.25, 0.5]
+
+    with_a_cluster(work)
+
+
+def test_who_leaves_is_not_overtaken_by_what_was_told_before() -> None:
+    def work(cluster: Cluster) -> None:
+        cluster.client.tell(2, 1, 0.5, 0.0, 0.25)
+        cluster.client.leave(None)
+        assert [message["doing"] for _, message in cluster.said] == ["training", "ended"]
+        snapshot = cluster.server.router.snapshot()
+        assert snapshot is not None and snapshot.ended is not None
+        assert cluster.accuracies() == [0.25]
+
+    with_a_cluster(work)

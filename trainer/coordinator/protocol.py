@@ -1,0 +1,57 @@
+"""What the client of a state server knows of the way to it: messages go out as JSON objects, and answers come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+Message = dict[str, Any]
+
+
+class Timeouts(NamedTuple):
+    """Seconds that one try may take."""
+
+    connect_s: float
+    answer_s: float
+
+
+PATIENT = Timeouts(3.0, 10.0)
+BRIEF = Timeouts(1.0, 1.0)  # for what is not worth a wait
+
+
+class NoAnswer(Exception):
+    """One try was in vain. The text says why, such as "Connection refused"."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer.
+
+    Attributes:
+        status: as of HTTP.
+        said: the JSON object; empty where it is something else.
+        text: all of it, for people.
+    """
+
+    status: int
+    said: Mapping[str, Any]
+    text: str = ""
+
+
+class Link(Protocol):
+    """A way to a state server. Threads may share it."""
+
+    @property
+    def address(self) -> str:
+        """What a person calls the server."""
+
+    @property
+    def round_trip_s(self) -> float:
+        """What a question and its answer usually take; 0 before the first."""
+
+    def check(self) -> None:
+        """Makes sure that the server is there; raises SetupError where nobody answers, or somebody else does."""
+
+    def send(self, message: Message, timeouts: Timeouts) -> Reply:
+        """One try; raises NoAnswer."""

@@ -1,0 +1,157 @@
+"""How a worker asks the state server after each local step: it waits for the answer, or it trains on until one comes.
+
+The second way is the preprint's non-blocking query with delayed ACK (section 4.2): NOT READY is assumed until READY
+arrives; then the running step is given up and what is complete is aggregated. So the training thread does not pay for
+the round trips. A step can be given up only between its forward and its backward pass or after them, since MXNet runs
+a pass to its end; so a worker waits for the answer after all where that is cheaper (`worthwhile_wait`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from trainer.clock import Clock, Task
+from trainer.coordinator.client import StateClient
+
+# More messages than these are not under way at once: the question after the next step says all that is left out.
+MAX_UNDER_WAY = 16
+
+FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two gradients where it computes one value
+LATENESS = 2.0  # how many times its usual round trip an answer may take to be waited for, at least
+SILENCE_S = 0.25  # without an answer, at least, until the state server counts as away
+
+
+def worthwhile_wait(step_s: float, round_trip_s: float, steps_per_round: int) -> float:
+    """Seconds that a worker should wait for an answer before it begins another step.
+
+    Whoever trains on acts upon READY only at the end of the pass that runs when it arrives: late by a part of its step,
+    once a round. Whoever waits pays a round trip for every other answer of the round. The lesser is chosen: a straggler
+    with its one step a round waits, and everybody would wait for it otherwise; a fast worker far away does not.
+
+    Args:
+        step_s: of this worker.
+        round_trip_s: of a question and its answer.
+        steps_per_round: local steps of this worker in a round.
+    """
+    if step_s <= 0:
+        return 0.0
+    rest = round_trip_s % step_s
+    end_of_pass = FORWARD_SHARE * step_s if rest <= FORWARD_SHARE * step_s else step_s
+    late_s = end_of_pass - rest
+    if (steps_per_round - 1) * round_trip_s > late_s:
+        return 0.0
+    # A late answer is still cheaper than a forward pass.
+    return max(LATENESS * round_trip_s, FORWARD_SHARE * step_s / steps_per_round)
+
+
+class Queries:
+    """Asks whether a round's local steps are done. Arguments of its methods as in StateClient.
+
+    Without waiting, questions go beside the training; they may overtake each other on the way, and the server expects
+    that. While the state server is away nobody can say when the round is over. Then a worker trains on for no more
+    steps than in the round before, and waits: many steps on one global model would be too many for the others' updates.
+    """
+
+    def __init__(self, client: StateClient, clock: Clock, waits: bool, max_under_way: int = MAX_UNDER_WAY) -> None:
+        """
+        Args:
+            waits: for each answer, as the published programs do.
+        """
+        self.waits = waits
+        self._client = client
+        self._clock = clock
+        self._max_under_way = max_under_way
+        self._under_way: list[Task[None]] = []  # perhaps some that have ended
+        self._round = 0
+        self._steps = self._steps_before = 1  # local steps in this round and in the one before
+        # Of the following, what is under way writes too.
+        self._lock = clock.lock()
+        self._unanswered = 0
+        self._silent_since = 0.0  # the last answer, or the message before which nothing was under way
+        self._news = clock.event()  # the next answer
+        self._ready_round = -1  # in round 0, before training, nobody is ready
+        self._failure: Exception | None = None
+
+    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+        """Tells that the worker is in the round. A question that overtakes it tells the same."""
+        delay_s = self._delay(step_s)
+        self._send(round_, lambda: self._client.report(round_, delay_s, transmission_s, accuracy))
+
+    def ask(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
+        """Asks after a local step; returns whether it is known by then that the round's local steps are done."""
+        if round_ != self._round:
+            self._round, self._steps_before = round_, self._steps
+        self._steps = steps
+        if self._unanswered < self._max_under_way:
+            delay_s = self._delay(step_s)
+            question = self._send(round_, lambda: self._client.query(round_, steps, delay_s, transmission_s))
+            if question is not None:
+                self._wait_for(question, step_s, max(steps, self._steps_before))
+        if steps >= self._steps_before:
+            self._wait_while_away()
+        self._raise_failure()
+        return self.is_ready(round_)
+
+    def is_ready(self, round_: int) -> bool:
+        """Whether READY for this round has arrived. Late answers of earlier rounds do not count."""
+        return self._ready_round >= round_
+
+    def close(self) -> None:
+        """Waits for what is under way, if there is an answer at all."""
+        self._client.stop_waiting()
+        for message in self._under_way:
+            message.result()
+
+    def _delay(self, step_s: float) -> float:
+        # Preprint, section 4.2: without waiting c_k is the time of a batch plus a round trip: when the next answer can
+        # be here. 0: none was measured yet.
+        return step_s if self.waits or not step_s else step_s + self._client.round_trip_s
+
+    def _send(self, round_: int, message: Callable[[], bool | None]) -> Task[None] | None:
+        """Sends a message and waits for its answer, or begins to do so and returns that."""
+        self._raise_failure()
+        with self._lock:
+            if not self._unanswered:
+                self._silent_since = self._clock.now()
+            self._unanswered += 1
+        if self.waits:
+            self._until_answered(round_, message)
+            self._raise_failure()
+            return None
+        self._under_way = [task for task in self._under_way if not task.done()]
+        self._under_way.append(self._clock.start(lambda: self._until_answered(round_, message), "question"))
+        return self._under_way[-1]
+
+    def _until_answered(self, round_: int, message: Callable[[], bool | None]) -> None:
+        ready, failure = None, None
+        try:
+            ready = message()
+        except Exception as error:  # told to the training thread, which is the one that can end the job
+            failure = error
+        with self._lock:
+            self._unanswered -= 1
+            self._silent_since = self._clock.now()
+            self._failure = failure or self._failure
+            if ready:
+                self._ready_round = max(self._ready_round, round_)
+            news, self._news = self._news, self._clock.event()
+        news.set()
+
+    def _wait_for(self, question: Task[None], step_s: float, steps_per_round: int) -> None:
+        """Waits a little where that is worthwhile."""
+        patience_s = worthwhile_wait(step_s, self._client.round_trip_s, steps_per_round)
+        if patience_s:
+            with contextlib.suppress(TimeoutError):
+                question.result(patience_s)
+
+    def _wait_while_away(self) -> None:
+        """Where messages are under way and the state server has been silent for long, waits for its next answer."""
+        with self._lock:
+            is_open, silent_s, news = self._unanswered, self._clock.now() - self._silent_since, self._news
+        if is_open and silent_s >= max(SILENCE_S, LATENESS * self._client.round_trip_s):
+            news.wait()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
