@@ -298,25 +298,39 @@ def names_of(field: str) -> tuple[str, ...]:
 # --------------------------------------------------------------------------------------- parsing and checking
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program that takes these flags.
+
+    Attributes:
+        usage: in one line; argparse's own where it is None.
+        networks: that it can train.
+        nowhere: fields of Config that mean nothing to it, each with the reason in words.
+    """
+
+    name: str = "main.py"
+    usage: str | None = None
+    networks: Sequence[str] = NETWORKS
+    nowhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 def parse(
     arguments: Sequence[str] | None = None,
     warn: Callable[[str], None] = lambda text: None,
-    prog: str = "main.py",
-    networks: Sequence[str] = NETWORKS,
+    program: Program | None = None,
     beside: Collection[str] = (),
-    nowhere: Mapping[str, str] | None = None,
 ) -> Config:
     """Parses the command line; an unknown flag or a bad value ends the process with exit code 2.
 
     Args:
         warn: gets a line for each published flag that does nothing in the chosen mode.
-        prog: the program's name.
-        networks: that it can train.
+        program: whose command line it is; main.py's by default.
         beside: other modes that the same command line is for: their flags are no errors.
-        nowhere: fields that mean nothing in that program, each with the reason in words.
     """
+    program = program or Program()
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog=program.name,
+        usage=program.usage,
         description="Train one model on machines of different speed. The role comes from DMLC_ROLE "
         "(scheduler, server, worker); without it only local mode runs.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -325,7 +339,7 @@ def parse(
     for name, field in FIELDS.items():
         arguments_of = dict(field.metadata["arguments"])
         if name == "network":
-            arguments_of["choices"] = networks
+            arguments_of["choices"] = program.networks
         arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
         parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
     # argparse leaves alone what is there already, so this tells a flag that was given from its default.
@@ -338,9 +352,9 @@ def parse(
     }
     config = Config(**given)
     try:
-        for name, why in (nowhere or {}).items():
+        for name, why in program.nowhere.items():
             if name in given:
-                raise SetupError(f"{names_of(name)[0]} means nothing to {prog}: {why}; leave it out")
+                raise SetupError(f"{names_of(name)[0]} means nothing to {program.name}: {why}; leave it out")
         ours = [name for name in given if config.mode in modes_of(name) or not set(beside) & set(modes_of(name))]
         _check_given(config, ours, warn)
         _check_together(config, num_workers=1)

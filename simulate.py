@@ -25,7 +25,7 @@ import config as flags
 from algorithms import ENTRIES, OWNERS, folder_name
 from config import NETWORKS, NO_NETWORK, above_zero, at_least, names_of
 from main import leave
-from scripts import cluster_file, local_cluster
+from scripts import cluster_file, launch, local_cluster
 from scripts.cluster_file import Cluster
 from scripts.side_by_side import run_side_by_side
 from trainer.virtual_job import HOST, VirtualJob
@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
         SetupError: the cluster file is wrong, or a flag means nothing here.
     """
     parser = argparse.ArgumentParser(
-        prog="simulate.py", description=__doc__, formatter_class=local_cluster.launch.HelpFormatter, allow_abbrev=False
+        prog="simulate.py", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
     parser.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
@@ -114,6 +114,8 @@ def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name:
     given = _config(own, words, NOWHERE)
     if given.network == NO_NETWORK:
         given = _config(own, words, NOWHERE | STUB_NOWHERE)
+        if given.log_form == "auto":  # a file for each of a thousand workers' rounds is too many
+            given = dataclasses.replace(given, log_form="lines")
     folder = base / given.network / folder_name(given.entry, bool(given.split_by_class)) / HOST
     given = dataclasses.replace(given, log_dir=str(folder))
     if not algorithm.is_distributed:
@@ -130,10 +132,8 @@ def _config(own: argparse.Namespace, words: Sequence[str], nowhere: Mapping[str,
     return flags.parse(
         words,
         warn=lambda text: logging.warning("warning: %s", text),
-        prog="simulate.py",
-        networks=(*NETWORKS, NO_NETWORK),
+        program=flags.Program("simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), nowhere),
         beside=[OWNERS[mode].name for mode in own.beside.split(",")],
-        nowhere=nowhere,
     )
 
 

@@ -7,6 +7,7 @@ server, emulated stragglers, and an evaluation where that is asked for. The mach
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import math
@@ -36,7 +37,8 @@ from trainer.virtual_job import HOST, VirtualJob
 from utils import SetupError
 
 EVALUATION_BATCH = 500  # nobody waits for a batch's answer, and larger ones take less time a sample
-FEW_WORKERS = 16  # whose networks may each keep the memory of their passes: 2.7 MB of LeNet's, for 20 % less time
+# So few may each keep the memory of their passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
+FEW_WORKERS = 16
 
 
 class Watcher(Protocol):
@@ -94,9 +96,10 @@ class _Run:
         self._clock.run(watch=self._watcher)
 
     def _train(self, rank: int) -> None:
-        members = [{"rank": each, "host": HOST, "device": f"cpu{each}"} for each in range(len(self._rows))]
-        more = {"virtual": self._job.about, **self._counted_bytes}
-        facts = worker.train(self._contexts[rank], self._folders[rank], members, self._begins, **more)
+        ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
+        members = [{"rank": each, "host": HOST, "device": f"cpu{each}"} for each in ranks]
+        more = {"virtual": self._job.about(rank), **self._counted_bytes}
+        facts = worker.train(self._contexts[rank], self._folders[rank], members or None, self._begins, **more)
         self._hashes[rank] = facts["final_weights_sha256"]
 
     def _begins(self) -> None:
@@ -148,7 +151,7 @@ class _Run:
         self._clock.sleep(self._job.evaluation_s)
         return evaluate()
 
-    @property
+    @functools.cached_property
     def _evaluating_rank(self) -> int | None:
         return evaluating_rank([Candidate(self._job.config.evaluate, row.step_time_s) for row in self._rows])
 

@@ -33,15 +33,14 @@ class VirtualJob:
     model_bytes: float = 0.0
     evaluation_s: float = 0.0
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What run.json says beside the flags; what is infinite is null there."""
-        rows = [vars(row) | {"straggler_trace": str(row.straggler_trace or "")} for row in self.cluster.workers]
-        server = {"server_bandwidth_mbit_s": self.cluster.server_bandwidth_mbit_s}
+    def about(self, rank: int) -> dict[str, Any]:
+        """What this worker's run.json says beside the flags; what is infinite is null there."""
+        row = self.cluster.workers[rank]
         return {
             "cluster": self.cluster_name,
-            **_finite(server),
-            "workers": [_finite(row) for row in rows],
+            "num_workers": len(self.cluster.workers),
+            "worker": _finite(vars(row) | {"straggler_trace": str(row.straggler_trace or "")}),
+            **_finite({"server_bandwidth_mbit_s": self.cluster.server_bandwidth_mbit_s}),
             "model_bytes": self.model_bytes,
             "evaluation_s": self.evaluation_s,
         }
@@ -67,7 +66,7 @@ class VirtualJob:
             about = read_json(Path(config.log_dir) / config.device / RUN_FILE)
         except SetupError:
             return False
-        wanted = json.loads(json.dumps({"config": dataclasses.asdict(config), "virtual": self.about}))
+        wanted = json.loads(json.dumps({"config": dataclasses.asdict(config), "virtual": self.about(rank)}))
         return (
             isinstance(about, dict)
             and about.get("ended") not in (None, STOPPED)

@@ -50,6 +50,7 @@ class MemoryServer:
         self._at_barrier = 0
         self._barriers = 0
         self._lost: int | None = None
+        self._news = clock.event()  # the next complete sum or barrier, or lost worker
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """As on a parameter server: a copy of it is told of each array that arrives."""
@@ -72,6 +73,7 @@ class MemoryServer:
             self.values[key] = mx.nd.add_n(*parts)
             self.versions[key] += 1
             del self._arrived[key]
+            self._tell_waiting()
 
     def value(self, key: int) -> mx.nd.NDArray:
         """The value as it is now, for the way to a worker. A sum is never written to again; an optimizer's value is."""
@@ -83,21 +85,30 @@ class MemoryServer:
         if self._at_barrier == self.num_workers:
             self._at_barrier = 0
             self._barriers += 1
-            self.clock.changed()
+            self._tell_waiting()
             return
         passed = self._barriers
         self.wait_until(lambda: self._barriers > passed)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits for what other workers do; raises PeerLost if one of them is gone before."""
-        self.clock.wait_until(lambda: condition() or self._lost is not None)
-        if not condition():
-            raise PeerLost(f"worker {self._lost} was lost")
+        """Waits for complete sums or barriers; raises PeerLost if a worker is gone before.
+
+        It is looked at after those alone, not after each array that arrives: with a thousand workers that would be a
+        million looks a round.
+        """
+        while not condition():
+            if self._lost is not None:
+                raise PeerLost(f"worker {self._lost} was lost")
+            self._news.wait()
 
     def lose(self, rank: int) -> None:
         """This worker is gone without having taken leave."""
         self._lost = rank
-        self.clock.changed()
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        news, self._news = self._news, self.clock.event()
+        news.set()
 
 
 def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
