@@ -87,6 +87,8 @@ class _Run:
             self._run()
         finally:
             root.removeFilter(only_one)
+            for folder in self._folders:
+                folder.close()
         digests = "".join(self._hashes[rank] for rank in sorted(self._hashes))
         return hashlib.sha256(digests.encode()).hexdigest()
 
