@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/published_cluster.py [SECONDS]
 
-4 workers of 0.03 s and 2 of 3.5 s a step train a model of 44.7 MB (ResNet-18) with batches of 64. What their links carry
-follows from SSGD's published pace (scripts/clusters/README.md), so SSGD agrees by construction and the others are
+4 workers of 0.03 s and 2 of 3.5 s a step train a model of 44.7 MB (ResNet-18) with batches of 64. What their links
+carry follows from SSGD's published pace (scripts/clusters/README.md), so SSGD agrees by construction and the others are
 predicted. ASGD and DC-ASGD come out too slow: where workers do not send all at once, each has more of a shared link.
 The published ESync waits for the answer to each question, and a question costs it about as much as a GPU's step; the
 published computing ratio seems to count that. This project's asks beside its training.

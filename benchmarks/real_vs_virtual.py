@@ -32,7 +32,14 @@ sys.path.insert(0, str(ROOT))
 from algorithms import ENTRIES, OWNERS  # noqa: E402
 from scripts import cluster_file  # noqa: E402
 from utils import (  # noqa: E402
-    EVALUATION, FORWARD_BACKWARD, GET_BATCH, GLOBAL_AGGREGATE, append_line, read_json, read_rounds, write_json,
+    EVALUATION,
+    FORWARD_BACKWARD,
+    GET_BATCH,
+    GLOBAL_AGGREGATE,
+    append_line,
+    read_json,
+    read_rounds,
+    write_json,
 )  # fmt: skip
 
 CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
