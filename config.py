@@ -11,7 +11,7 @@ import dataclasses
 import math
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ NETWORKS = (
     *("alexnet", "resnet18-v1", "resnet50-v1", "resnet50-v2", "mobilenet-v1", "mobilenet-v2", "inception-v3"),
     "lenet",
 )
+NO_NETWORK = "none"  # of simulate.py alone: takes times and sends bytes, and computes nothing
 DATASETS = ("fashion-mnist", "mnist", "cifar10")
 POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
@@ -330,14 +331,39 @@ def names_of(field: str) -> tuple[str, ...]:
 # --------------------------------------------------------------------------------------- parsing and checking
 
 
-def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = lambda text: None) -> Config:
+@dataclass(frozen=True)
+class Program:
+    """A program that takes these flags.
+
+    Attributes:
+        usage: in one line; argparse's own where it is None.
+        networks: that it can train.
+        nowhere: fields of Config that mean nothing to it, each with the reason in words.
+    """
+
+    name: str = "main.py"
+    usage: str | None = None
+    networks: Sequence[str] = NETWORKS
+    nowhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def parse(
+    arguments: Sequence[str] | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+    program: Program | None = None,
+    beside: Collection[str] = (),
+) -> Config:
     """Parses the command line; an unknown flag or a bad value ends the process with exit code 2.
 
     Args:
         warn: gets a line for each published flag that does nothing in the chosen mode.
+        program: whose command line it is; main.py's by default.
+        beside: other modes that the same command line is for: their flags are no errors.
     """
+    program = program or Program()
     parser = argparse.ArgumentParser(
-        prog="main.py",
+        prog=program.name,
+        usage=program.usage,
         description="Train one model on machines of different speed. The role comes from DMLC_ROLE "
         "(scheduler, server, worker); without it only local mode runs.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -346,6 +372,8 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
     parser.add_argument("--version", action="version", version=f"ESync on MXNet {version_number()}")
     for name, field in FIELDS.items():
         arguments_of = dict(field.metadata["arguments"])
+        if name == "network":
+            arguments_of["choices"] = program.networks
         arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
         parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
     # argparse leaves alone what is there already, so this tells a flag that was given from its default.
@@ -358,7 +386,11 @@ def parse(arguments: Sequence[str] | None = None, warn: Callable[[str], None] = 
     }
     config = Config(**given)
     try:
-        _check_given(config, given, warn)
+        for name, why in program.nowhere.items():
+            if name in given:
+                raise SetupError(f"{names_of(name)[0]} means nothing to {program.name}: {why}; leave it out")
+        ours = [name for name in given if config.mode in modes_of(name) or not set(beside) & set(modes_of(name))]
+        _check_given(config, ours, warn)
         _check_together(config, num_workers=1)
     except SetupError as error:
         parser.error(str(error))

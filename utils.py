@@ -33,6 +33,7 @@ EXIT_SETUP = 2  # a flag, a file, a device, a port or an address is wrong; nothi
 EXIT_PEER_LOST = 3  # another process of the job died or fell silent
 EXIT_FORCED = 130  # a second signal: stopped at once
 
+STOPPED = "a signal came"  # why a worker has ended that was stopped
 DIVERGED = "the loss is not finite"  # says a worker that ends for this; scripts/find_switch_point.py looks for it
 
 

@@ -26,7 +26,7 @@ import summary
 from config import above_zero, at_least, fraction
 from report import metrics
 from scripts import launch, local_cluster, trial_table
-from scripts.cluster_file import Worker
+from scripts.cluster_file import Cluster
 from scripts.process import Role
 from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, console
@@ -93,7 +93,7 @@ class Job:
     """What all trials have in common."""
 
     given: argparse.Namespace
-    workers: tuple[Worker, ...]  # read once: a file that is changed meanwhile must not change the later trials
+    cluster: Cluster  # read once: a file that is changed meanwhile must not change the later trials
     flags: tuple[str, ...]  # the user's for main.py
 
     @property
@@ -117,7 +117,7 @@ class Job:
         bsp_steps, asp_steps = self._split(plan)
         folder = self.folder / f"bsp-{bsp_steps}-asp-{asp_steps}-seed-{plan.seed}"
         given = argparse.Namespace(**vars(self.given) | {"log_base": folder})
-        return local_cluster.to_options(given, self.workers, (*self._phases(plan), *self.flags, *_seed(plan)))
+        return local_cluster.to_options(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
 
     def own_flags(self, plan: Plan) -> tuple[str, ...]:
         """The trial's flags for main.py without the user's."""
@@ -166,7 +166,7 @@ def settings(job: Job) -> dict[str, Any]:
         "split_by_class": options.split_by_class,
         "workers": [
             {"step_time_s": worker.step_time_s, "stragglers": _entries(worker.straggler_trace)}
-            for worker in job.workers
+            for worker in job.cluster.workers
         ],
         "flags": flags,
     }
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str], build: Build = build_roles) -> int:
     """The command: searches, returns the exit code."""
     given, flags = parse(arguments)
     try:
-        job = Job(given, local_cluster.chosen_workers(given), flags)
+        job = Job(given, local_cluster.chosen_cluster(given), flags)
         check(job)
         seeds = tuple(range(job.first_seed, job.first_seed + given.runs))
         with launch.claimed(job.folder):

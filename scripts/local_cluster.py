@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import config
 from algorithms import OWNERS
 from scripts import cluster_file, launch
-from scripts.cluster_file import Worker
+from scripts.cluster_file import Cluster, Worker
 from scripts.ports import free_ports, is_free
 from scripts.process import Role
 from scripts.roles import ROOT, Options, build_roles, local_layout
@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> Options:
     add_job(parser)
     given = parser.parse_args(own)
     launch.check_split(given.mode, given.split_by_class)
-    options = to_options(given, chosen_workers(given), worker_arguments)
+    options = to_options(given, chosen_cluster(given), worker_arguments)
     check_worker_flags(options)
     return options
 
@@ -66,13 +66,13 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help=f"in place of --workers: a CSV file with the header {','.join(cluster_file.COLUMNS)} and one row for each "
-        "worker, or the name of a ready-made one in scripts/clusters",
+        help="in place of --workers: a CSV file with one row for each worker (step_time_s, straggler_trace), or the "
+        "name of a ready-made one in scripts/clusters",
     )
 
 
-def chosen_workers(given: argparse.Namespace) -> tuple[Worker, ...]:
-    """The workers that --workers or --cluster asks for, or the mode's own.
+def chosen_cluster(given: argparse.Namespace) -> Cluster:
+    """The cluster that --workers or --cluster asks for, or the mode's own.
 
     Raises:
         SetupError: the cluster file, or a trace that it names, is missing or malformed.
@@ -80,22 +80,22 @@ def chosen_workers(given: argparse.Namespace) -> tuple[Worker, ...]:
     if "cluster" in given:
         return cluster_file.read(cluster_file.find(given.cluster))
     default = step_times(DEFAULT_WORKERS if OWNERS[given.mode].is_distributed else STANDALONE_WORKERS)
-    return tuple(map(Worker, getattr(given, "workers", default)))
+    return Cluster(tuple(map(Worker, getattr(given, "workers", default))))
 
 
-def to_options(given: argparse.Namespace, chosen: Sequence[Worker], worker_arguments: tuple[str, ...]) -> Options:
+def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tuple[str, ...]) -> Options:
     """The job that was asked for, with ports that are free now.
 
     Raises:
         SetupError: a port that was asked for is in use.
     """
-    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(chosen))
+    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(chosen.workers))
     return Options(
         mode=given.mode,
         network=given.network,
         num_servers=given.servers,
-        step_times_s=tuple(worker.step_time_s for worker in chosen),
-        straggler_traces=tuple(worker.straggler_trace for worker in chosen),
+        step_times_s=tuple(worker.step_time_s for worker in chosen.workers),
+        straggler_traces=tuple(worker.straggler_trace for worker in chosen.workers),
         log_base=given.log_base.resolve(),
         data_dir=given.data_dir.resolve(),
         split_by_class=given.split_by_class,
@@ -104,6 +104,7 @@ def to_options(given: argparse.Namespace, chosen: Sequence[Worker], worker_argum
         worker_ports=tuple(worker_ports),
         worker_arguments=worker_arguments,
         grace_s=given.grace,
+        left_out=cluster_file.left_out(chosen),
     )
 
 
@@ -142,6 +143,12 @@ def step_times(text: str) -> tuple[float, ...]:
 # -------------------------------------------------------------------------------------------------------- the job
 
 
+def warnings(options: Options) -> list[str]:
+    """What the user should know before the job begins."""
+    left_out = [f"warning: {options.left_out}"] if options.left_out else []
+    return [*left_out, *launch.warnings(options, local_layout(options, {}))]
+
+
 def run(
     options: Options,
     build: Callable[[Options], list[Role]] = build_roles,
@@ -155,7 +162,7 @@ def run(
         say: prints a line for the user.
     """
     with launch.claimed(options.log_folder):
-        for line in launch.warnings(options, local_layout(options, {})):
+        for line in warnings(options):
             say(line)
         outcome = Supervisor(build(options), say, Waits(grace_s=options.grace_s)).run()
         for line in launch.last_word(options, outcome):

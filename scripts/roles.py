@@ -58,6 +58,7 @@ class Options(Job):
     step_times_s: tuple[float, ...]  # one a worker
     straggler_traces: tuple[Path | None, ...]  # one a worker; absolute paths
     worker_ports: tuple[int, ...]  # ascending
+    left_out: str = ""  # of the cluster file, in words: what is not emulated
 
     @property
     def devices(self) -> tuple[str, ...]:

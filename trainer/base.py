@@ -11,12 +11,13 @@ from typing import Any
 
 from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
+from trainer.device import NetworkPasses
 from trainer.engine import mx
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.straggler_trace import COMPUTE, NETWORK, extra_time
 from trainer.transport.protocol import Counted
-from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, JobError, Measure
+from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, STOPPED, JobError, Measure
 
 
 class Trainer:
@@ -32,6 +33,7 @@ class Trainer:
         self.clock = context.clock
         self.membership = context.membership()  # of this round
         self.parameters = Parameters(context.network)
+        self._passes = context.passes or NetworkPasses(context.network)
         self.exchange: Counted | None = None
         self.rounds = 0
         self.steps = 0  # local steps in this round
@@ -40,9 +42,8 @@ class Trainer:
         self._evaluated_s = 0.0  # when it was, since training began
         self.is_evaluator = True
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
-        self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-        self._loss: mx.nd.NDArray | None = None
         self._step_began = 0.0
+        self._shortest_s = 0.0  # that this step takes at least: emulates a slower device
         # Of the last complete local step, and of a test step before the first; kept where a state server is told of it.
         self.step_s = 0.0
         self.progress = Progress()
@@ -132,7 +133,7 @@ class Trainer:
         measure, samples, self.steps = self.measure, 0, 0
         self.begin_round()
         while True:
-            self._step_began = self.clock.now()
+            self._begin_step()
             measure.enter(GET_BATCH)
             batch = next(self.context.batches)
             images, labels = self.context.feed(batch)
@@ -159,7 +160,7 @@ class Trainer:
     def _stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""
         if self.context.stop_requested():
-            return "a signal came"
+            return STOPPED
         return self.context.limits.reached(self.measure.elapsed_s, self.accuracy)
 
     def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:
@@ -170,19 +171,17 @@ class Trainer:
         Args:
             weight: factor on the gradients: `membership.weight` where they are what the workers exchange.
         """
-        with mx.autograd.record():
-            loss = self._loss_function(self.context.network(images), labels)
+        self._passes.forward(images, labels)
         if self.can_abandon:
-            loss.wait_to_read()
+            self._passes.wait_for_loss()
             self._pad(FORWARD_SHARE)
             if self.round_is_over():
                 return False
-        loss.backward(mx.nd.full(loss.shape, weight, ctx=loss.context) if weight != 1 else None)
+        self._passes.backward(weight)
         self._pad(1.0)
         if extra_s := self.extra_time(COMPUTE):
             self.wait_for_gradients()
             self.clock.sleep(extra_s)
-        self._loss = loss
         return True
 
     def extra_time(self, kind: str) -> float:
@@ -229,11 +228,15 @@ class Trainer:
         self.step_s = self.clock.now() - self._step_began
         return True
 
+    def _begin_step(self) -> None:
+        self._step_began = self.clock.now()
+        self._shortest_s = self.context.min_step_time_s * self.context.pace()
+
     def _pad(self, share: float) -> None:
         """Emulates a slower device: waits until a share of the step's shortest time has passed."""
-        if self.context.min_step_time_s:
+        if self._shortest_s:
             self.wait_for_gradients()
-            self.clock.sleep(self._step_began + share * self.context.min_step_time_s - self.clock.now())
+            self.clock.sleep(self._step_began + share * self._shortest_s - self.clock.now())
 
     def wait_for_gradients(self) -> None:
         """Waits for the passes that were begun, and for nothing that may be under way beside them."""
@@ -245,7 +248,7 @@ class Trainer:
         statistics = self.parameters.statistics()
         times_s = []
         for _ in range(3):
-            self._step_began = self.clock.now()
+            self._begin_step()
             self.compute_gradients(*self.context.feed(self.context.warm_up_batch))
             mx.nd.waitall()
             times_s.append(self.clock.now() - self._step_began)
@@ -287,8 +290,7 @@ class Trainer:
 
     def _finite_loss(self) -> float:
         """Of the last batch. Asked before the model is evaluated and saved: one without a loss is not worth it."""
-        assert self._loss is not None
-        loss = float(self._loss.mean().asscalar())
+        loss = self._passes.loss()
         if not math.isfinite(loss):
             raise JobError(f"{DIVERGED} in round {self.rounds}, it is {loss}: lower the step size (-l or -ll)")
         return loss

@@ -171,6 +171,7 @@ class _Work(Generic[Result]):
             pass
         except BaseException as error:  # told to whoever asks for the result, or at the end of the run
             self.error = error
+        del self._work  # it may hold on to the work before it, and that to the one before
         self._is_over = True
         for waiting, turn in self._waiting:
             self._clock.wake(waiting, turn)

@@ -12,8 +12,8 @@ import models
 from config import Config
 from trainer.clock import Clock, RealClock
 from trainer.coordinator.client import StateClient
-from trainer.data import WHITE, Dataset, EndlessBatches, Samples
-from trainer.device import DeviceFeed, Evaluator
+from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
+from trainer.device import DeviceFeed, Evaluator, Passes
 from trainer.engine import mx
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
@@ -30,9 +30,10 @@ class Context:
     """One worker's. An algorithm's module has a function `build(context)`, which algorithms.py names."""
 
     network: Any
-    feed: DeviceFeed
-    batches: EndlessBatches
+    feed: Callable[[Samples], tuple[Any, Any]]  # brings a batch to the form that the passes take
+    batches: Batches
     warm_up_batch: Samples  # any samples: nothing is learnt from them
+    passes: Passes | None = None  # the network's own, where no others are given
     config: Config = field(default_factory=Config)
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
@@ -48,6 +49,7 @@ class Context:
     is_evaluator: Callable[[float], bool] = lambda step_s: True
     saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
     min_step_time_s: float = 0.0
+    pace: Callable[[], float] = lambda: 1.0  # factor on that, drawn for each step
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
     logs_lines: bool = False  # rounds are lines of one file, not files
     tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case

@@ -9,7 +9,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -209,6 +209,19 @@ def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -
     """
     order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
     return np.array_split(order, num_workers)
+
+
+class Batches(Protocol):
+    """What a worker draws its batches from."""
+
+    def __next__(self) -> Samples:
+        """The next batch; there is always one."""
+
+    def put_back(self, batch: Samples) -> None:
+        """Takes back a batch that was drawn and not trained on; it is the next one again."""
+
+    def draw_from(self, indices: np.ndarray) -> None:
+        """From now on batches are of these samples (n_k,)."""
 
 
 class EndlessBatches:

@@ -1,8 +1,8 @@
-"""What a worker's device does for it: it brings samples to the network's form, and evaluates."""
+"""What a worker's device does for it: it brings samples to the network's form, runs its passes, and evaluates."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,57 @@ class DeviceFeed:
         if self._size and self._size != images.shape[-1]:
             images = mx.nd.contrib.BilinearResize2D(images, height=self._size, width=self._size)
         return images, mx.nd.array(samples.labels, ctx=self._context, dtype=np.float32)
+
+
+class Passes(Protocol):
+    """The forward and the backward pass of a step. Both only begin."""
+
+    def forward(self, images: Any, labels: Any) -> None:
+        """Begins the forward pass on a batch, as the feed has made it."""
+
+    def wait_for_loss(self) -> None:
+        """Waits for the end of the forward pass."""
+
+    def backward(self, weight: float) -> None:
+        """Begins the backward pass: gradients of the loss summed over the batch.
+
+        Args:
+            weight: factor on the gradients.
+        """
+
+    def loss(self) -> float:
+        """Mean over the samples of the last batch that had a backward pass."""
+
+
+class NetworkPasses:
+    """Passes of MXNet's."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self._loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        self._running: mx.nd.NDArray | None = None
+        self._complete: mx.nd.NDArray | None = None
+
+    def forward(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
+        """As Passes says."""
+        with mx.autograd.record():
+            self._running = self._loss_function(self._network(images), labels)
+
+    def wait_for_loss(self) -> None:
+        """As Passes says."""
+        assert self._running is not None
+        self._running.wait_to_read()
+
+    def backward(self, weight: float) -> None:
+        """As Passes says."""
+        assert self._running is not None
+        loss = self._complete = self._running
+        loss.backward(mx.nd.full(loss.shape, weight, ctx=loss.context) if weight != 1 else None)
+
+    def loss(self) -> float:
+        """As Passes says."""
+        assert self._complete is not None
+        return float(self._complete.mean().asscalar())
 
 
 class Evaluator:

@@ -38,11 +38,16 @@ class Membership:
         return cls(rank, len(parts), tuple(map(len, parts)), parts[rank], hashes, places)
 
     @property
+    def num_samples(self) -> int:
+        """n_k: of this worker; 0 where nobody has counted them."""
+        return self.sample_counts[self.rank] if self.sample_counts else 0
+
+    @property
     def sample_share(self) -> float:
         """n_k / n: this worker's part of all training samples."""
         if not self.sample_counts:
             return 1 / self.num_workers
-        return self.sample_counts[self.rank] / sum(self.sample_counts)
+        return self.num_samples / sum(self.sample_counts)
 
     @property
     def weight(self) -> float:

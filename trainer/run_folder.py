@@ -46,6 +46,10 @@ class RunFolder:
                 f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name"
             ) from None
 
+    def close(self) -> None:
+        """Another worker may write there now; a process that ends need not say so."""
+        self._lock.close()
+
     def open(self) -> Path:
         """Removes what an earlier run left, unless this one goes on with it."""
         rounds = round_files(self.path)

@@ -41,8 +41,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     """
     checkpoint = _check_cluster(config, cluster) if cluster is not None else None
     device = device_context(bool(config.cpu), config.gpu)
-    trace = _trace(config)
-    dataset = _dataset(config)
+    trace = trace_of(config)
+    dataset = dataset_of(config)
     clock = RealClock()
     state = _state_server(config, clock, signals)
     folder = RunFolder(config)
@@ -69,13 +69,18 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
 
 
 def train(
-    context: Context, folder: RunFolder, members: Sequence[dict[str, Any]] | None, begins: Callable[[], None]
-) -> str:
-    """Trains with what is in the context, and writes the log folder; returns why it ended.
+    context: Context,
+    folder: RunFolder,
+    members: Sequence[dict[str, Any]] | None,
+    begins: Callable[[], None],
+    **more: Any,
+) -> dict[str, Any]:
+    """Trains with what is in the context, and writes the log folder; returns what it has written of the run.
 
     Args:
         members: rank, host and device of all workers, where they are known.
         begins: called when all workers are there and training begins.
+        more: facts of the run, for the folder.
     """
     config, membership = context.config, context.membership()
     build = pkgutil.resolve_name(config.algorithm.trainer)
@@ -86,11 +91,12 @@ def train(
         "members": members,
         "parameter_bytes": trainer.parameters.num_bytes(),
         "partition_sha256": membership.partition_sha256,
+        **more,
     }
     logging.info(
         "%s, %s, %d bytes of parameters, rank %d of %d, %d samples",
         config.mode, config.network, facts["parameter_bytes"],
-        membership.rank, membership.num_workers, membership.sample_counts[membership.rank],
+        membership.rank, membership.num_workers, membership.num_samples,
     )  # fmt: skip
 
     def open_log() -> Path:
@@ -102,9 +108,10 @@ def train(
         return path
 
     reason = trainer.run(open_log)
+    facts["final_weights_sha256"] = trainer.parameters.sha256()
     folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
-    return reason
+    return facts
 
 
 def _check_cluster(config: Config, cluster: Cluster) -> CheckpointFile:
@@ -118,7 +125,12 @@ def _check_cluster(config: Config, cluster: Cluster) -> CheckpointFile:
     return checkpoint
 
 
-def _trace(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
+def trace_of(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
+    """The straggler trace that the flags name.
+
+    Raises:
+        SetupError: it cannot be read, or the mode has no use for it.
+    """
     trace = straggler_trace.read(Path(config.straggler_trace)) if config.straggler_trace else ()
     if not config.algorithm.is_distributed and any(entry.kind == straggler_trace.NETWORK for entry in trace):
         raise SetupError(
@@ -128,7 +140,12 @@ def _trace(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
     return trace
 
 
-def _dataset(config: Config) -> data.Dataset:
+def dataset_of(config: Config) -> data.Dataset:
+    """The dataset that the flags name.
+
+    Raises:
+        SetupError: it cannot be read, or has less than a batch.
+    """
     dataset = data.load(config.dataset, config.data_dir)
     total = len(dataset.train.labels)
     if config.batch_size > total:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trainer.engine import mx
 from trainer.parameters import num_bytes
@@ -11,19 +11,24 @@ from trainer.parameters import num_bytes
 class ByteCounter:
     """The part of SharedArrays that every transport has alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_of: Callable[[mx.nd.NDArray], int] = num_bytes) -> None:
+        """
+        Args:
+            size_of: bytes that an array counts.
+        """
+        self._size_of = size_of
         self._bytes_pushed = 0
         self._bytes_pulled = 0
 
     def count_pushed(self, arrays: Sequence[mx.nd.NDArray]) -> int:
         """Counts arrays that leave; returns their bytes."""
-        size = sum(map(num_bytes, arrays))
+        size = sum(map(self._size_of, arrays))
         self._bytes_pushed += size
         return size
 
     def count_pulled(self, arrays: Sequence[mx.nd.NDArray]) -> int:
         """Counts arrays that come; returns their bytes."""
-        size = sum(map(num_bytes, arrays))
+        size = sum(map(self._size_of, arrays))
         self._bytes_pulled += size
         return size
 

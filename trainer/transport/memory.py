@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from algorithms import TransportKind
 from trainer.clock import Task, VirtualClock
 from trainer.engine import mx
+from trainer.parameters import num_bytes
 from trainer.transport.counter import ByteCounter
 from trainer.transport.network import Direction, Link
 from utils import PeerLost
@@ -25,12 +26,19 @@ class MemoryServer:
         kind: whether it sums, or tells an optimizer of each push.
         links: of the workers, by rank.
         bytes_per_s: what the server's own link carries in each direction.
+        size_of: bytes that an array counts on its way.
     """
 
     def __init__(
-        self, clock: VirtualClock, kind: TransportKind, links: Sequence[Link], bytes_per_s: float = math.inf
+        self,
+        clock: VirtualClock,
+        kind: TransportKind,
+        links: Sequence[Link],
+        bytes_per_s: float = math.inf,
+        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
     ) -> None:
         self.clock = clock
+        self.size_of = size_of
         self.num_workers = len(links)
         self.sums = kind is TransportKind.SUM
         self.up = Direction(clock, links, bytes_per_s)
@@ -42,6 +50,7 @@ class MemoryServer:
         self._at_barrier = 0
         self._barriers = 0
         self._lost: int | None = None
+        self._news = clock.event()  # the next complete sum or barrier, or lost worker
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """As on a parameter server: a copy of it is told of each array that arrives. Its time is virtual."""
@@ -66,6 +75,11 @@ class MemoryServer:
             self.values[key] = mx.nd.add_n(*parts)
             self.versions[key] += 1
             del self._arrived[key]
+            self._tell_waiting()
+
+    def value(self, key: int) -> mx.nd.NDArray:
+        """The value as it is now, for the way to a worker. A sum is never written to again; an optimizer's value is."""
+        return self.values[key] if self.sums else self.values[key].copy()
 
     def barrier(self) -> None:
         """Waits until all workers are here."""
@@ -73,21 +87,30 @@ class MemoryServer:
         if self._at_barrier == self.num_workers:
             self._at_barrier = 0
             self._barriers += 1
-            self.clock.changed()
+            self._tell_waiting()
             return
         passed = self._barriers
         self.wait_until(lambda: self._barriers > passed)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits for what other workers do; raises PeerLost if one of them is gone before."""
-        self.clock.wait_until(lambda: condition() or self._lost is not None)
-        if not condition():
-            raise PeerLost(f"worker {self._lost} was lost")
+        """Waits for complete sums or barriers; raises PeerLost if a worker is gone before.
+
+        It is looked at after those alone, not after each array that arrives: with a thousand workers that would be a
+        million looks a round.
+        """
+        while not condition():
+            if self._lost is not None:
+                raise PeerLost(f"worker {self._lost} was lost")
+            self._news.wait()
 
     def lose(self, rank: int) -> None:
         """This worker is gone without having taken leave."""
         self._lost = rank
-        self.clock.changed()
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        news, self._news = self._news, self.clock.event()
+        news.set()
 
 
 def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
@@ -98,7 +121,7 @@ class MemoryArrays(ByteCounter):
     """SharedArrays and SummedArrays of a MemoryServer."""
 
     def __init__(self, transport: MemoryTransport, first_key: int) -> None:
-        super().__init__()
+        super().__init__(transport.server.size_of)
         self._transport = transport
         self._server = transport.server
         self._first_key = first_key
@@ -123,7 +146,7 @@ class MemoryArrays(ByteCounter):
 
     def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SharedArrays says."""
-        sent = [array.copy() for array in arrays]
+        sent = list(arrays)  # not copied: nobody writes to them before they have arrived
         size, rank, before = self.count_pushed(arrays), self._transport.rank, self._pushing
         keys = range(self._first_key, self._first_key + len(sent))
         for key in keys:
@@ -158,7 +181,7 @@ class MemoryArrays(ByteCounter):
                 mine.result()
             versions, clock = self._server.versions, self._server.clock
             self._server.wait_until(lambda: all(versions[key] >= pushed.get(key, 0) for key in keys))
-            values = [self._server.values[key].copy() for key in keys]
+            values = [self._server.value(key) for key in keys]
             begin = clock.now()
             self._server.down.transfer(rank, size)
             self._pull_s = clock.now() - begin

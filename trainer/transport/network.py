@@ -1,16 +1,26 @@
 """The network of a virtual cluster: each worker's link to the parameter server, and the server's own, which they share.
 
-A transfer takes latency + bytes / rate. At each moment the transfers of one direction share what there is fairly (max-
-min): nobody gets more than its own link carries, and what one leaves the others take.
+A transfer takes latency + bytes / rate. At each moment the workers that send in one direction share what there is
+fairly (max-min): nobody gets more than its own link carries, and what one leaves the others take. Transfers of one
+worker in one direction go one after the other.
+
+Flows on links that are equally fast always have the same rate, so they are one class: what each of its flows has been
+sent is one number, and the one that will be done first is the only one that sets an alarm. So a transfer costs no more
+when there are a thousand others.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
+from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer.clock import Parked, VirtualClock
+
+ROUNDING = 1e-6  # of a transfer's bytes; less are none
 
 
 @dataclass(frozen=True)
@@ -26,12 +36,20 @@ class Link:
     latency_s: float = 0.0
 
 
-@dataclass(eq=False)
-class _Flow:
-    rank: int
-    left: float  # bytes
-    rate: float  # bytes/s
-    parked: Parked
+@dataclass
+class _Class:
+    """The flows on links of one speed."""
+
+    link: float  # bytes/s of each link
+    rate: float = 0.0  # bytes/s that each flow has now
+    served: float = 0.0  # bytes that a flow has been sent that was always there
+    flows: list[tuple[float, int, Parked]] = field(default_factory=list)  # a heap: the `served` at which each is done
+    alarm: tuple[int, float] | None = None  # for which flow one is set, and at which rate
+
+    @property
+    def first(self) -> int:
+        """Number of the flow that will be done first."""
+        return self.flows[0][1]
 
 
 class Direction:
@@ -46,7 +64,9 @@ class Direction:
         self._clock = clock
         self._links = links
         self._server = server_bytes_per_s
-        self._flows: list[_Flow] = []
+        self._classes: dict[float, _Class] = {}  # by the speed of their links, those that have flows
+        self._queues: dict[int, deque[Parked]] = defaultdict(deque)  # by rank, transfers that wait for their turn
+        self._numbers = itertools.count()
         self._since = clock.now()
 
     def transfer(self, rank: int, num_bytes: int) -> None:
@@ -55,40 +75,68 @@ class Direction:
         self._clock.sleep(link.latency_s)
         if not num_bytes or math.isinf(min(link.bytes_per_s, self._server)):
             return
-        flow = _Flow(rank, float(num_bytes), 0.0, self._clock.parked())
+        queue, place = self._queues[rank], self._clock.parked()
+        queue.append(place)
+        while queue[0] is not place:
+            self._clock.park(place, None)
+        self._flow(link.bytes_per_s, num_bytes, place)
+        queue.popleft()
+        if queue:
+            self._clock.unpark(queue[0])
+
+    def _flow(self, link: float, num_bytes: int, place: Parked) -> None:
         self._progress()
-        self._flows.append(flow)
+        group = self._classes.setdefault(link, _Class(link))
+        number = next(self._numbers)
+        heapq.heappush(group.flows, (group.served + num_bytes, number, place))
         self._share()
-        while flow.left > 1e-6 * num_bytes:  # the rest is rounding
-            self._clock.park(flow.parked, flow.left / flow.rate)
+        while group.first != number or not self._is_done(group, num_bytes):
+            patience_s = None
+            if group.first == number:
+                group.alarm = number, group.rate
+                patience_s = (group.flows[0][0] - group.served) / group.rate
+            self._clock.park(place, patience_s)
             self._progress()
-        self._flows.remove(flow)
+        heapq.heappop(group.flows)
+        if not group.flows:
+            del self._classes[link]
         self._share()
+
+    def _is_done(self, group: _Class, num_bytes: int) -> bool:
+        left, now = group.flows[0][0] - group.served, self._clock.now()
+        return left <= ROUNDING * num_bytes or now + left / group.rate <= now
 
     def _progress(self) -> None:
         now = self._clock.now()
-        for flow in self._flows:
-            flow.left = max(0.0, flow.left - flow.rate * (now - self._since))
+        for group in self._classes.values():
+            group.served += group.rate * (now - self._since)
         self._since = now
 
     def _share(self) -> None:
-        """Gives each flow its rate; whoever's has changed looks again when it will be done."""
-        shares = fair_shares([self._of_own_link(flow) for flow in self._flows], self._server)
-        for flow, rate in zip(self._flows, shares, strict=True):
-            if rate != flow.rate:
-                flow.rate = rate
-                self._clock.unpark(flow.parked)
-
-    def _of_own_link(self, flow: _Flow) -> float:
-        beside = sum(other.rank == flow.rank for other in self._flows)
-        return self._links[flow.rank].bytes_per_s / beside
+        """Gives each class its rate; a flow that will be done first at another moment than before looks again."""
+        groups = list(self._classes.values())
+        shares = fair_shares([group.link for group in groups], self._server, [len(group.flows) for group in groups])
+        for group, rate in zip(groups, shares, strict=True):
+            group.rate = rate
+            if group.alarm != (group.first, rate):
+                self._clock.unpark(group.flows[0][2])
 
 
-def fair_shares(wanted: Sequence[float], capacity: float) -> list[float]:
-    """Max-min fair shares: nobody gets more than it wants, and nobody could have more without another having less."""
+def fair_shares(wanted: Sequence[float], capacity: float, counts: Sequence[int] | None = None) -> list[float]:
+    """Max-min fair shares: nobody gets more than it wants, and nobody could have more without another having less.
+
+    Args:
+        wanted: at most, by each kind of flow.
+        counts: flows of each kind; one each where it is not given.
+
+    Returns:
+        What each flow of a kind gets.
+    """
+    numbers = [1] * len(wanted) if counts is None else list(counts)
     shares = [0.0] * len(wanted)
-    left = capacity
-    for position, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
-        shares[index] = min(wanted[index], left / (len(wanted) - position))
-        left -= shares[index]
+    left, flows = capacity, sum(numbers)
+    for index in sorted(range(len(wanted)), key=wanted.__getitem__):
+        shares[index] = min(wanted[index], left / flows)
+        left -= shares[index] * numbers[index]
+        flows -= numbers[index]
     return shares

@@ -1,0 +1,54 @@
+"""Runs commands at the same time, so many at once; a signal goes to those that run, and no other is begun then."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+from utils import EXIT_OK
+
+POLL_S = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_side_by_side(commands: Mapping[str, Sequence[str]], at_once: int) -> int:
+    """Runs all commands, by name; returns the first exit code that is not 0, else 0.
+
+    One that fails does not keep the others from running. Each is in a session of its own, so that it gets a signal
+    once: from here.
+    """
+    waiting, running, codes = list(commands.items()), dict[str, subprocess.Popen[bytes]](), dict[str, int]()
+    stopped: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stopped.append(number)
+        for process in running.values():
+            process.send_signal(number)
+
+    before = [signal.signal(each, stop) for each in _SIGNALS]
+    try:
+        while running or (waiting and not stopped):
+            while waiting and len(running) < at_once and not stopped:
+                name, command = waiting.pop(0)
+                logging.info("%s begins, %d more to do", name, len(waiting))
+                running[name] = subprocess.Popen(command, start_new_session=True)
+            for name, process in list(running.items()):
+                if (code := process.poll()) is not None:
+                    del running[name]
+                    codes[name] = code
+            time.sleep(POLL_S)
+    finally:
+        for process in running.values():
+            process.kill()
+        for each, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(each, handler)
+    if waiting:
+        logging.info("stopped; %d run(s) not begun, which the same command does", len(waiting))
+    for name, code in codes.items():
+        if code != EXIT_OK:
+            logging.error("%s ended with exit code %d", name, code)
+    return next((code for code in codes.values() if code != EXIT_OK), EXIT_OK)

@@ -1,0 +1,185 @@
+"""A whole cluster in one process, in virtual time, with real gradients: main.py's algorithms, on machines and networks
+that you do not have.
+
+    python simulate.py -m esync --cluster paper -n lenet --model-bytes 44.7e6 --max-seconds 600 -ll 0.0005
+
+The cluster file says how long each worker's steps take and what its network is (scripts/clusters/README.md). All other
+flags are main.py's (`python main.py --help`), without those of real devices and addresses. The logs are those of a real
+job, LOG_BASE/NETWORK/MODE/virtual/cpuN/iter-*.txt, for summary.py and draw.py. Several modes or seeds are a set of
+runs, each with the flags that count in its mode; those of several seeds go to LOG_BASE/seed-N. What is done already is
+not done again.
+Exit codes: 0 done, or stopped by a first Ctrl-C with complete logs; 1, 2 and 130 as main.py's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import config as flags
+from algorithms import ENTRIES, OWNERS, folder_name
+from config import NETWORKS, NO_NETWORK, above_zero, at_least, names_of
+from main import leave
+from scripts import cluster_file, launch, local_cluster
+from scripts.cluster_file import Cluster
+from scripts.side_by_side import run_side_by_side
+from trainer.virtual_job import HOST, VirtualJob
+from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
+
+STUB_BYTES = 44.7e6  # of the model of -n none, where nobody says: ResNet-18's
+
+NOWHERE = {
+    **dict.fromkeys(("gpu", "cpu", "device_name"), "its workers are no devices, and are called cpu0, cpu1, ..."),
+    **dict.fromkeys(("min_step_time", "straggler_trace"), "the cluster file (--cluster) has them, one for each worker"),
+    **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
+    "log_dir": "the logs are below --log-base",
+    "start_timeout": "its workers are all there",
+    **dict.fromkeys(("resume", "checkpoint"), "it does not go on from checkpoints"),
+}
+STUB_NOWHERE = {
+    **dict.fromkeys(("dataset", "data_dir", "split_by_class"), f"-n {NO_NETWORK} looks at no data"),
+    **dict.fromkeys(("eval_duration", "eval_seconds", "evaluate"), f"-n {NO_NETWORK} has no accuracy"),
+    "target_accuracy": f"-n {NO_NETWORK} has no accuracy",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One job of the set, and the command line that does it alone."""
+
+    name: str
+    job: VirtualJob
+    arguments: tuple[str, ...]
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
+    """Parses the command line; a bad value ends the process with exit code 2.
+
+    Raises:
+        SetupError: the cluster file is wrong, or a flag means nothing here.
+    """
+    parser = argparse.ArgumentParser(
+        prog="simulate.py", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
+    parser.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
+    parser.add_argument(
+        "--workers", type=local_cluster.step_times, help="step times in place of --cluster, with commas"
+    )
+    parser.add_argument("--worker", type=at_least(0), default=0, help="which row trains in mode local")
+    parser.add_argument(
+        "--model-bytes", type=above_zero, default=0.0, help="that the model counts in transfers (0: its own)"
+    )
+    parser.add_argument(
+        "--evaluation-time", type=at_least(0, float), default=0.0, help="virtual seconds of an evaluation"
+    )
+    parser.add_argument(
+        "--seed", "--seeds", dest="seeds", type=_seeds, default=(0,), help="one or several, with commas"
+    )
+    parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a set at the same time")
+    parser.add_argument("--log-base", type=Path, default=Path("logs"), help="the log tree")
+    parser.add_argument("--again", action="store_true", help="also what is done already")
+    parser.add_argument("--beside", default="", help=argparse.SUPPRESS)  # modes of the set that a run belongs to
+    own, others = parser.parse_known_args(arguments)  # the others are main.py's, which refuses what it does not know
+    modes = own.mode.split(",")
+    own.beside = own.beside or own.mode
+    for mode in modes:
+        if mode not in ENTRIES:
+            parser.error(f"unknown mode {mode!r}; choose from {', '.join(ENTRIES)}")
+    cluster, name = _cluster(own)
+    return own, [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(map(at_least(0), text.split(",")))
+
+
+def _cluster(own: argparse.Namespace) -> tuple[Cluster, str]:
+    if own.workers:
+        return Cluster(tuple(map(cluster_file.Worker, own.workers))), "workers"
+    path = cluster_file.find(own.cluster)
+    return cluster_file.read(path), path.stem
+
+
+def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name: str, mode: str, seed: int) -> Run:
+    algorithm = OWNERS[mode]
+    preset = [str(word) for field, value in ENTRIES[mode].values for word in (names_of(field)[-1], value)]
+    base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
+    words = ["-m", algorithm.name, *preset, "--seed", str(seed), *others]
+    given = _config(own, words, NOWHERE)
+    if given.network == NO_NETWORK:
+        given = _config(own, words, NOWHERE | STUB_NOWHERE)
+        if given.log_form == "auto":  # a file for each of a thousand workers' rounds is too many
+            given = dataclasses.replace(given, log_form="lines")
+    folder = base / given.network / folder_name(given.entry, bool(given.split_by_class)) / HOST
+    given = dataclasses.replace(given, log_dir=str(folder))
+    if not algorithm.is_distributed:
+        if own.worker >= len(cluster.workers):
+            raise SetupError(f"--worker {own.worker}: the cluster has rows 0 to {len(cluster.workers) - 1}")
+        cluster = Cluster((cluster.workers[own.worker],))
+    model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
+    job = VirtualJob(given, cluster, name, model_bytes, own.evaluation_time)
+    alone = ("-m", mode, "--seed", str(seed), "--log-base", str(base), "--beside", own.beside)
+    return Run(f"{given.entry} seed {seed}", job, alone)
+
+
+def _config(own: argparse.Namespace, words: Sequence[str], nowhere: Mapping[str, str]) -> flags.Config:
+    return flags.parse(
+        words,
+        warn=lambda text: logging.warning("warning: %s", text),
+        program=flags.Program("simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), nowhere),
+        beside=[OWNERS[mode].name for mode in own.beside.split(",")],
+    )
+
+
+def train(run: Run) -> int:
+    """Does one run in this process; returns the exit code."""
+    # One operation at a time, on one core: a run is the same every time, and several go side by side.
+    os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from trainer.stop import SignalWatch
+
+    signals = SignalWatch(on_first="stopping at the end of this round")
+    from trainer import virtual_cluster
+    from trainer.virtual_progress import ProgressLine
+
+    progress = ProgressLine(run.job.config.max_seconds, signals.be_patient)
+    digest = virtual_cluster.run(run.job, lambda: signals.requested, progress)
+    progress.end()
+    logging.info("the final weights of all workers have SHA-256 %s", digest)
+    return EXIT_OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses, does what is not done yet, and turns every failure into one line and an exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    setup_logging("simulate")
+    try:
+        own, runs = parse(words)
+        to_do = [run for run in runs if own.again or not run.job.is_done()]
+        for run in runs:
+            if run not in to_do:
+                logging.info("%s is done already: %s (--again does it anew)", run.name, run.job.config.log_dir)
+        if len(runs) > 1:
+            program = [sys.executable, __file__, *words]
+            return run_side_by_side({run.name: [*program, *run.arguments] for run in to_do}, own.jobs)
+        for run in to_do:
+            setup_logging(run.name)
+            return train(run)
+        return EXIT_OK
+    except JobError as error:
+        fail(str(error))
+        leave(error.exit_code)
+    except Exception as error:
+        logging.exception("an error in the program")
+        fail(f"{type(error).__name__}: {error}")
+        leave(EXIT_BUG)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""simulate.py: whole clusters in virtual time, on images of a few classes that are learnt at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import simulate
+import summary
+from algorithms import ENTRIES, OWNERS
+from scripts.side_by_side import run_side_by_side
+from trainer import virtual_cluster
+from utils import EXIT_OK, RUN_FILE, SetupError
+
+ROOT = Path(__file__).resolve().parent.parent
+CLUSTER = (
+    "step_time_s,step_spread,bandwidth_mbit_s,latency_s,state_server_round_trip_s\n0.1,0.1,10,0.01,0.02\n0.3,,5,,\n"
+)
+
+
+class Nobody:
+    """Looks at no run."""
+
+    def begin(self, now: float) -> None: ...
+
+    def __call__(self, now: float) -> None: ...
+
+
+def idx(array: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a dataset of 96 images, whose class is their brightness, and a cluster of two workers."""
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    for name, count in (("train", 96), ("t10k", 40)):
+        labels = (np.arange(count) % 4).astype(np.uint8)
+        images = np.repeat(labels * 60 + 20, 28 * 28).reshape(count, 28, 28).astype(np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            path = tmp_path / "data" / "mnist" / f"{name}-{kind}-ubyte.gz"
+            path.write_bytes(gzip.compress(idx(array)))
+    (tmp_path / "two.csv").write_text(CLUSTER)
+    return tmp_path
+
+
+def arguments(place: Path, *more: str, network: str = "lenet") -> list[str]:
+    data = ["-dd", str(place / "data"), "--dataset", "mnist"] if network != "none" else []
+    known = ["--cluster", str(place / "two.csv"), "-n", network, "-b", "8", "--log-base", str(place / "logs")]
+    return [*known, *data, *more]
+
+
+def run(place: Path, *more: str, network: str = "lenet") -> str:
+    """One run in this process; returns the hash of the weights."""
+    _, (one,) = simulate.parse(arguments(place, *more, network=network))
+    return virtual_cluster.run(one.job, lambda: False, Nobody())
+
+
+def rounds(folder: Path) -> list[dict]:
+    if (folder / "rounds.jsonl").exists():
+        return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    paths = sorted(folder.glob("iter-*.txt"), key=lambda path: int(path.stem[5:]))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+# Sync-Switch asks in a thread of its own still, which is not on the clock.
+ON_THE_CLOCK = [mode for mode in ENTRIES if mode != "sync-switch"]
+
+
+def flags_of(mode: str) -> list[str]:
+    """Small numbers for the flags without which a mode would train for long."""
+    return ["--train-steps", "2", "6"] if OWNERS[mode].name == "sync-switch" else []
+
+
+@pytest.mark.parametrize("mode", ON_THE_CLOCK)
+def test_every_mode_trains_and_the_same_seed_gives_the_same_weights(place, mode):
+    first = run(place, "-m", mode, "--max-seconds", "2", *flags_of(mode))
+    folder = place / "logs" / "lenet" / mode / "virtual" / "cpu0"
+    logged = rounds(folder)
+    assert run(place, "-m", mode, "--max-seconds", "2", *flags_of(mode)) == first
+    assert rounds(folder) == logged
+    assert run(place, "-m", mode, "--max-seconds", "2", "--seed", "1", *flags_of(mode)) != first
+    about = json.loads((folder / RUN_FILE).read_text())
+    assert about["ended"] and about["virtual"]["cluster"] == "two"
+    assert logged[-1]["total_time"] >= 1.5 and logged[-1]["num_samples"] >= 8
+
+
+def test_times_are_those_of_the_cluster_file(place):
+    """SSGD by hand: a step of 0.3 s, 100 kB at 8 Mbit/s each way and 0.05 s on top of both."""
+    header = "step_time_s,bandwidth_mbit_s,latency_s,overhead_s\n"
+    (place / "two.csv").write_text(f"{header}0.1,,,\n0.3,8,0.05,0.02\n")
+    run(place, "-m", "sync", "--max-rounds", "3", "--model-bytes", "1e5", network="none")
+    for device in ("cpu0", "cpu1"):
+        moments = [each["total_time"] for each in rounds(place / "logs" / "none" / "sync" / "virtual" / device)]
+        assert moments[0] == pytest.approx(0.32 + 2 * (0.1 + 0.05), abs=0.1 + 0.001)
+        assert moments[2] - moments[1] == pytest.approx(0.32 + 2 * (0.1 + 0.05), abs=0.001)
+
+
+def test_an_evaluation_takes_no_virtual_time_unless_it_is_asked_for(place):
+    took = []
+    for seconds in ("0", "0.7"):
+        run(place, "-m", "sync", "--max-rounds", "3", "--evaluation-time", seconds)
+        took.append([each["time"]["0"]["evaluation"] for each in rounds(place / "logs/lenet/sync/virtual/cpu0")])
+    assert took == [[0.0] * 3, pytest.approx([0.7] * 3)]
+
+
+def test_mode_local_is_one_row_of_the_cluster(place):
+    run(place, "-m", "local", "--worker", "1", "--max-rounds", "2")
+    assert [each["total_time"] for each in rounds(place / "logs/lenet/local/virtual/cpu0")] == pytest.approx([0.3, 0.6])
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["-g", "1"], "-g means nothing to simulate.py: its workers are no devices"),
+        (["-port", "10010"], "-port means nothing to simulate.py: the state server is in this process"),
+        (["--min-step-time", "1"], "--min-step-time means nothing to simulate.py: the cluster file"),
+        (["--staleness", "3"], "--staleness 3 belongs to mode ssp, not to esync"),
+        (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),
+        (["-n", "none", "-e", "1"], "-e means nothing to simulate.py: -n none has no accuracy"),
+        (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
+        (["--misspelt", "1"], "unrecognized arguments: --misspelt 1"),
+    ],
+)
+def test_what_means_nothing_is_refused(flags, complaint, capsys):
+    with pytest.raises(SystemExit) as end:
+        simulate.parse(flags)
+    assert end.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_flags_of_one_mode_may_be_given_for_a_set_that_has_it():
+    _, runs = simulate.parse(["-m", "sync,ssp", "--staleness", "5", "--seeds", "0,1"])
+    assert [(each.job.config.mode, each.job.config.seed) for each in runs] == [
+        ("sync", 0), ("ssp", 0), ("sync", 1), ("ssp", 1),
+    ]  # fmt: skip
+    assert {each.job.config.staleness for each in runs if each.job.config.mode == "ssp"} == {5}
+    assert [each.job.config.log_dir for each in runs[::2]] == [
+        f"logs/seed-{n}/resnet18-v1/sync/virtual" for n in (0, 1)
+    ]
+
+
+def test_a_step_that_takes_no_time_is_refused(place):
+    (place / "two.csv").write_text("step_time_s\n0.1\n0\n")
+    with pytest.raises(SetupError, match="give every worker a step time above 0"):
+        run(place, "-m", "sync", "--max-rounds", "1")
+
+
+def test_a_set_is_done_side_by_side_and_what_is_done_is_not_done_again(place, capfd):
+    command = arguments(place, "-m", "sync,async", "--max-rounds", "2", "--jobs", "2", network="none")
+    assert simulate.main(command) == EXIT_OK
+    first = capfd.readouterr().out
+    assert "sync seed 0 begins" in first and "async seed 0 begins" in first
+    before = (place / "logs/none/sync/virtual/cpu0" / RUN_FILE).stat().st_mtime_ns
+    (place / "logs/none/async/virtual/cpu1" / RUN_FILE).unlink()
+    assert simulate.main(command) == EXIT_OK
+    again = capfd.readouterr().out
+    assert "sync seed 0 is done already" in again and "async seed 0 begins" in again
+    assert (place / "logs/none/sync/virtual/cpu0" / RUN_FILE).stat().st_mtime_ns == before
+
+
+def test_another_flag_makes_it_another_run(place):
+    run(place, "-m", "sync", "--max-rounds", "1", network="none")
+    same, other = (
+        simulate.parse(arguments(place, "-m", "sync", "--max-rounds", number, network="none"))[1][0]
+        for number in ("1", "2")
+    )
+    assert same.job.is_done() and not other.job.is_done()
+
+
+def test_the_first_signal_ends_the_round_with_complete_logs_and_the_run_is_not_done(place):
+    command = arguments(place, "-m", "esync", network="none")
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "simulate.py"), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    folder, give_up = place / "logs/none/esync/virtual/cpu1", time.monotonic() + 60
+    while not (folder / "rounds.jsonl").exists() and time.monotonic() < give_up:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_OK, output
+    assert json.loads((folder / RUN_FILE).read_text())["ended"]
+    assert rounds(folder)[-1]["num_iters"] == len(rounds(folder))
+    assert "a signal came" in output
+    assert not simulate.parse(command)[1][0].job.is_done()
+
+
+def test_a_command_that_fails_keeps_no_other_from_running(tmp_path):
+    mark = tmp_path / "ran"
+    commands = {
+        "bad": [sys.executable, "-c", "raise SystemExit(3)"],
+        "good": [sys.executable, "-c", f"open({str(mark)!r}, 'w')"],
+    }
+    assert run_side_by_side(commands, 1) == 3
+    assert mark.exists()
+
+
+def test_its_logs_are_those_that_summary_reads(place, monkeypatch, capsys):
+    run(place, "-m", "esync", "--max-seconds", "3")
+    run(place, "-m", "wbsp", "--max-seconds", "3")
+    assert summary.main(["-b", str(place / "logs"), "-n", "lenet"]) == 0
+    told = json.loads((place / "logs/lenet/esync/ESync.json").read_text())
+    assert "virtual" in json.dumps(told)

@@ -1,0 +1,78 @@
+"""A network that computes nothing, for simulate.py -n none: only times and bytes count, so that 1,000 workers are few.
+
+Its model is one number, which stands for a model of any size: MODEL_SHAPE tells it from the other arrays that travel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from config import Config
+from trainer.context import Context
+from trainer.data import Samples
+from trainer.engine import mx
+from trainer.stop import Limits
+
+MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote and no board
+
+
+class _NoPasses:
+    """Takes no time and computes nothing."""
+
+    def forward(self, images: Any, labels: Any) -> None:
+        """As device.Passes says."""
+
+    def wait_for_loss(self) -> None:
+        """As device.Passes says."""
+
+    def backward(self, weight: float) -> None:
+        """As device.Passes says."""
+
+    def loss(self) -> float:
+        """There is none; the logs say 0."""
+        return 0.0
+
+
+class _EqualBatches:
+    """The same empty samples again and again: they are counted, and nobody looks at them."""
+
+    def __init__(self, batch: Samples) -> None:
+        self._batch = batch
+
+    def __next__(self) -> Samples:
+        return self._batch
+
+    def put_back(self, batch: Samples) -> None:
+        """As data.Batches says."""
+
+    def draw_from(self, indices: np.ndarray) -> None:
+        """As data.Batches says."""
+
+
+def context(config: Config, **others: Any) -> Context:
+    """What the flags say, as Context.from_config, of a worker that computes nothing and evaluates nothing.
+
+    Args:
+        others: fields of Context that are no matter of flags.
+    """
+    batch = Samples(np.zeros((config.batch_size, 0), np.uint8), np.zeros(config.batch_size, np.uint8))
+    return Context(
+        network=_network(),
+        feed=lambda samples: samples,
+        batches=_EqualBatches(batch),
+        warm_up_batch=batch,
+        passes=_NoPasses(),
+        config=config,
+        limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
+        logs_lines=config.logs_lines,
+        **others,
+    )
+
+
+def _network() -> Any:
+    network = mx.gluon.Block(prefix="none_")
+    network.params.get("model", shape=MODEL_SHAPE)
+    network.initialize(mx.init.Zero())
+    return network

@@ -1,0 +1,201 @@
+"""A whole cluster in this process, in virtual time: the trainers, the parameter server and the state server's own rules
+on one clock, with real gradients. simulate.py is its command line.
+
+What takes time: a step, as the cluster file says of its worker (times its spread), transfers, questions to the state
+server, emulated stragglers, and an evaluation where that is asked for. The machine's own time counts nowhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from algorithms import TransportKind
+from config import NO_NETWORK, Config, check_job
+from scripts.cluster_file import Worker
+from trainer import data, timing, worker
+from trainer.clock import VirtualClock
+from trainer.context import Context
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.in_process import InProcessServer
+from trainer.coordinator.job import client_from_config
+from trainer.device import Evaluator
+from trainer.engine import mx
+from trainer.evaluating import Candidate, evaluating_rank
+from trainer.membership import Membership
+from trainer.parameters import Parameters, num_bytes
+from trainer.run_folder import RunFolder
+from trainer.transport.memory import MemoryServer, MemoryTransport
+from trainer.transport.network import Link
+from trainer.virtual_job import HOST, VirtualJob
+from utils import SetupError
+
+EVALUATION_BATCH = 500  # nobody waits for a batch's answer, and larger ones take less time a sample
+# So few may each keep the memory of their passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
+FEW_WORKERS = 16
+
+
+class Watcher(Protocol):
+    """Whoever looks at a run."""
+
+    def begin(self, now: float) -> None:
+        """A worker begins to train, at this virtual time."""
+
+    def __call__(self, now: float) -> None:
+        """Somebody goes on, at this virtual time."""
+
+
+def run(job: VirtualJob, stop_requested: Callable[[], bool], watcher: Watcher) -> str:
+    """Trains to the job's end; returns the SHA-256 of all workers' final weights.
+
+    Raises:
+        SetupError: the flags, the cluster or the data are no job.
+    """
+    return _Run(job, stop_requested, watcher).run()
+
+
+class _Run:
+    def __init__(self, job: VirtualJob, stop_requested: Callable[[], bool], watcher: Watcher) -> None:
+        config, self._rows = job.config, job.cluster.workers
+        check_job(config, 1, len(self._rows))
+        if not all(row.step_time_s + row.overhead_s for row in self._rows):
+            raise SetupError("a step that takes no time ends no virtual second: give every worker a step time above 0")
+        self._job = job
+        self._stop_requested = stop_requested
+        self._watcher = watcher
+        self._clock = VirtualClock()
+        self._state_server = InProcessServer(self._clock) if config.algorithm.asks_state_server else None
+        self._dataset = None if config.network == NO_NETWORK else worker.dataset_of(config)
+        self._memberships = self._all_memberships()
+        self._folders = [RunFolder(job.worker_config(rank)) for rank in range(len(self._rows))]
+        self._contexts = [self._context(rank) for rank in range(len(self._rows))]
+        self._hashes: dict[int, str] = {}
+        if config.algorithm.is_distributed:
+            self._connect()
+
+    def run(self) -> str:
+        root = logging.getLogger()
+        only_one = _lines_of(self._evaluating_rank or 0, self._clock)
+        root.addFilter(only_one)
+        try:
+            self._run()
+        finally:
+            root.removeFilter(only_one)
+            for folder in self._folders:
+                folder.close()
+        digests = "".join(self._hashes[rank] for rank in sorted(self._hashes))
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    def _run(self) -> None:
+        for rank in range(len(self._rows)):
+            self._clock.start(partial(self._train, rank), f"worker {rank}")
+        self._clock.run(watch=self._watcher)
+
+    def _train(self, rank: int) -> None:
+        ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
+        members = [{"rank": each, "host": HOST, "device": f"cpu{each}"} for each in ranks]
+        more = {"virtual": self._job.about(rank), **self._counted_bytes}
+        facts = worker.train(self._contexts[rank], self._folders[rank], members or None, self._begins, **more)
+        self._hashes[rank] = facts["final_weights_sha256"]
+
+    def _begins(self) -> None:
+        self._watcher.begin(self._clock.now())
+
+    @property
+    def _counted_bytes(self) -> dict[str, Any]:
+        return {"parameter_bytes": round(self._job.model_bytes)} if self._job.model_bytes else {}
+
+    def _all_memberships(self) -> list[Membership]:
+        ranks, config = range(len(self._rows)), self._job.config
+        places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks)
+        if self._dataset is None:
+            return [Membership(rank, len(ranks), places=places) for rank in ranks]
+        parts = data.partition(self._dataset.train.labels, len(ranks), bool(config.split_by_class), config.seed)
+        return [Membership.of_parts(rank, parts, places) for rank in ranks]
+
+    def _context(self, rank: int) -> Context:
+        row, membership = self._rows[rank], self._memberships[rank]
+        config = self._job.worker_config(rank)
+        others: dict[str, Any] = {
+            "membership": lambda: membership,
+            "num_servers": 1,
+            "state_server": self._state_client(config, row),
+            "clock": self._clock,
+            "trace": worker.trace_of(config),
+            "stop_requested": self._stop_requested,
+            "is_evaluator": lambda step_s: rank == self._evaluating_rank,
+            "pace": _pace(config.seed, rank, row.step_spread),
+        }
+        if self._dataset is None:
+            made = timing.context(config, **others)
+        else:
+            made = Context.from_config(config, self._dataset, mx.cpu(), folder=self._folders[rank], **others)
+            evaluate = Evaluator(made.network, self._dataset.test, made.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
+            made.evaluate = partial(self._evaluate, evaluate)
+            made.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
+        made.min_step_time_s = row.step_time_s + row.overhead_s
+        made.tell_every_s = math.inf  # rounds with an evaluation are told
+        return made
+
+    def _state_client(self, config: Config, row: Worker) -> StateClient | None:
+        if self._state_server is None:
+            return None
+        link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
+        return client_from_config(config, link, self._clock, HOST, self._stop_requested)
+
+    def _evaluate(self, evaluate: Evaluator) -> float:
+        self._clock.sleep(self._job.evaluation_s)
+        return evaluate()
+
+    @functools.cached_property
+    def _evaluating_rank(self) -> int | None:
+        return evaluating_rank([Candidate(self._job.config.evaluate, row.step_time_s) for row in self._rows])
+
+    def _connect(self) -> None:
+        """Brings the workers to the parameter server."""
+        links = [Link(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
+        kind, server_rate = (
+            self._job.config.algorithm.transport,
+            _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s),
+        )
+        assert kind is not TransportKind.NONE
+        server = MemoryServer(self._clock, kind, links, server_rate, self._size_of())
+        for rank, context in enumerate(self._contexts):
+            context.transport = MemoryTransport(server, rank)
+
+    def _size_of(self) -> Callable[[mx.nd.NDArray], int]:
+        """Bytes of an array on its way: the model's arrays make up as many as the model is to have."""
+        counted = self._counted_bytes.get("parameter_bytes")
+        if counted is None:
+            return num_bytes
+        model = Parameters(self._contexts[0].network).model()
+        shapes, factor = {array.shape for array in model}, counted / sum(map(num_bytes, model))
+        return lambda array: round(num_bytes(array) * (factor if array.shape in shapes else 1.0))
+
+
+def _bytes_per_s(mbit_s: float) -> float:
+    return mbit_s * 1e6 / 8
+
+
+def _pace(seed: int, rank: int, spread: float) -> Callable[[], float]:
+    """Lognormal factors with median 1, of this worker alone."""
+    if not spread:
+        return lambda: 1.0
+    draw = random.Random(f"{seed}-{rank}")
+    return lambda: draw.lognormvariate(0.0, spread)
+
+
+def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:
+    """A filter for the log: lines of one worker, and warnings of all."""
+
+    def passes(record: logging.LogRecord) -> bool:
+        current = getattr(clock, "current", None)
+        return record.levelno > logging.INFO or current is None or current.name == f"worker {rank}"
+
+    return passes

@@ -1,0 +1,78 @@
+"""What simulate.py runs, and whether it was done already. Imports no MXNet."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config import Config
+from scripts.cluster_file import Cluster
+from utils import RUN_FILE, STOPPED, SetupError, read_json
+
+HOST = "virtual"  # the folder of the workers in the log tree
+
+
+@dataclass(frozen=True)
+class VirtualJob:
+    """A job of a virtual cluster.
+
+    Attributes:
+        config: of all workers; `log_dir` holds their folders.
+        cluster_name: for the logs.
+        model_bytes: that the model counts in transfers; 0: its own.
+        evaluation_s: virtual seconds of an evaluation.
+    """
+
+    config: Config
+    cluster: Cluster
+    cluster_name: str
+    model_bytes: float = 0.0
+    evaluation_s: float = 0.0
+
+    def about(self, rank: int) -> dict[str, Any]:
+        """What this worker's run.json says beside the flags; what is infinite is null there."""
+        row = self.cluster.workers[rank]
+        return {
+            "cluster": self.cluster_name,
+            "num_workers": len(self.cluster.workers),
+            "worker": _finite(vars(row) | {"straggler_trace": str(row.straggler_trace or "")}),
+            **_finite({"server_bandwidth_mbit_s": self.cluster.server_bandwidth_mbit_s}),
+            "model_bytes": self.model_bytes,
+            "evaluation_s": self.evaluation_s,
+        }
+
+    def worker_config(self, rank: int) -> Config:
+        """The flags as this worker's process would have them."""
+        row = self.cluster.workers[rank]
+        return dataclasses.replace(
+            self.config,
+            cpu=1,
+            device_name=f"cpu{rank}",
+            min_step_time=row.step_time_s,
+            straggler_trace=str(row.straggler_trace or ""),
+        )
+
+    def is_done(self) -> bool:
+        """Whether the logs of all workers are there, of this very job, and it was not stopped by a signal."""
+        return all(self._has_ended(rank) for rank in range(len(self.cluster.workers)))
+
+    def _has_ended(self, rank: int) -> bool:
+        config = self.worker_config(rank)
+        try:
+            about = read_json(Path(config.log_dir) / config.device / RUN_FILE)
+        except SetupError:
+            return False
+        wanted = json.loads(json.dumps({"config": dataclasses.asdict(config), "virtual": self.about(rank)}))
+        return (
+            isinstance(about, dict)
+            and about.get("ended") not in (None, STOPPED)
+            and all(about.get(key) == value for key, value in wanted.items())
+        )
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value == math.inf else value for name, value in row.items()}
