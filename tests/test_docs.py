@@ -24,12 +24,6 @@ EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), 
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
 FOLDERS = ("benchmarks", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
 # Written on other branches, together with what is told of it.
-LANDING = {
-    *("simulate.py", "context.py", "membership.py", "device.py", "timing.py", "decisions.py", "state_server_path.py"),
-    *("wbsp_optimizer.py", "sync_switch_optimizer.py", "trainer/virtual_cluster.py", "virtual_cluster.py"),
-    *("trainer/coordinator/protocol.py", "in_process.py", "client.py", "job.py", "sending.py"),
-    *("conftest.py", "one_worker.py", "stand_ins.py", "tests/test_loop.py"),
-}
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 
 
@@ -50,7 +44,7 @@ def test_every_link_leads_somewhere(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY], ids=lambda page: page.stem)
 def test_every_file_of_the_project_that_is_named_exists(page):
     names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
-    for word in {*re.findall(FILE, page.read_text())} - {*EXAMPLE} - LANDING:
+    for word in {*re.findall(FILE, page.read_text())} - {*EXAMPLE}:
         assert (ROOT / word).exists() or (page.parent / word).exists() or word in names, word
 
 

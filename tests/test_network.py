@@ -30,7 +30,7 @@ def test_a_link_is_used_up_or_nobody_wants_more(wanted, capacity):
     assert all(share >= max(shares) - 1e-9 for share in less)
 
 
-def test_transfers_of_one_worker_share_its_link_and_leave_it_to_the_one_that_lasts():
+def test_transfers_of_one_worker_go_one_after_the_other():
     clock, ends = VirtualClock(), {}
     direction = Direction(clock, [Link(100.0)])
 
@@ -38,6 +38,5 @@ def test_transfers_of_one_worker_share_its_link_and_leave_it_to_the_one_that_las
         direction.transfer(0, num_bytes)
         ends[name] = clock.now()
 
-    # Both at 50 bytes/s until the short one is done after 2 s; then the other one's 200 bytes that are left at 100.
     run_all(clock, [lambda: send("short", 100), lambda: send("long", 300)])
-    assert ends == {"short": pytest.approx(2.0), "long": pytest.approx(4.0)}
+    assert ends == {"short": pytest.approx(1.0), "long": pytest.approx(4.0)}

@@ -72,16 +72,12 @@ def rounds(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-# Sync-Switch asks in a thread of its own still, which is not on the clock.
-ON_THE_CLOCK = [mode for mode in ENTRIES if mode != "sync-switch"]
-
-
 def flags_of(mode: str) -> list[str]:
     """Small numbers for the flags without which a mode would train for long."""
     return ["--train-steps", "2", "6"] if OWNERS[mode].name == "sync-switch" else []
 
 
-@pytest.mark.parametrize("mode", ON_THE_CLOCK)
+@pytest.mark.parametrize("mode", ENTRIES)
 def test_every_mode_trains_and_the_same_seed_gives_the_same_weights(place, mode):
     first = run(place, "-m", mode, "--max-seconds", "2", *flags_of(mode))
     folder = place / "logs" / "lenet" / mode / "virtual" / "cpu0"

@@ -70,7 +70,7 @@ class _Run:
         self._stop_requested = stop_requested
         self._watcher = watcher
         self._clock = VirtualClock()
-        self._state_server = InProcessServer(self._clock) if config.algorithm.asks_state_server else None
+        self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
         self._dataset = None if config.network == NO_NETWORK else worker.dataset_of(config)
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank)) for rank in range(len(self._rows))]
