@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config import above_zero, at_least
 from trainer import straggler_trace  # imports no MXNet, nor does the package
+from trainer.flag_values import above_zero, at_least
 from utils import SetupError
 
 READY_MADE = Path(__file__).resolve().parent / "clusters"

@@ -1,7 +1,7 @@
 """Sync-Switch (Li et al., "Sync-Switch: Hybrid parameter synchronization for distributed deep learning", ICDCS 2021,
 arXiv:2104.08364): phases under BSP and under ASP in one running job (schedule.py). An update of n workers' gradients is
-v <- mu * v + (sum of the n) / n; w <- w - eta * (n / N) * v: the step size follows the samples of an update, so it is
-divided by N from BSP to ASP and multiplied back, and the momentum stays as it is.
+v <- mu * v + (sum of the n) / n; w <- w - eta * (n / N) * v: the learning rate follows the samples of an update, so
+it is divided by N from BSP to ASP and multiplied back, and the momentum stays as it is.
 
 The optimizer on the server holds weights and velocity, knows the phases, and decides who stays in step
 (sync_switch_optimizer.py); so a switch is a change of its mind, and stops nobody.
