@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
-from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.decisions import Upload
 from trainer.engine import mx
+from trainer.loop import Trainer
 from trainer.schedule import Schedule
 from trainer.smoothing import Smoothed
 from trainer.sync_switch_optimizer import SAVE, WANT_STOP, Settings, Status, SyncSwitchOptimizer
