@@ -25,13 +25,13 @@ import config
 import summary
 from report import metrics
 from scripts import launch, local_cluster, trial_table
-from scripts.cluster_file import Cluster
 from scripts.process import Role
 from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, console
 from scripts.switch_search import Goal, Plan, Trial, converged_accuracy, next_trial, phases
 from scripts.trial_table import result_lines, trial_line
 from trainer import straggler_trace
+from trainer.cluster_file import Cluster
 from trainer.flag_values import above_zero, at_least, fraction
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 

@@ -12,7 +12,8 @@ import pytest
 
 import config
 import simulate
-from scripts import cluster, cluster_file, demo, find_switch_point, flags, local_cluster
+from scripts import cluster, demo, find_switch_point, flags, local_cluster
+from trainer import cluster_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
