@@ -7,9 +7,10 @@ LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in t
 runs is a line of FOLDER/pairs.jsonl; what stands there is not done again. All modes of the first cluster with the first
 seed come first, then the other clusters, then the other seeds.
 
-What a step of a real process costs beyond the cluster file is measured once for each cluster, by a job of SSGD with a
-seed of its own: the overshoot of a step, push and pull over loopback, an evaluation. The virtual cluster has these for
-all modes (overhead_s and latency_s of its cluster file, --evaluation-time). The machine's noise it has not.
+What the work of real processes costs beyond the cluster file is measured once for each mode, by a short job on the
+first cluster with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an
+evaluation. The virtual cluster has these on all clusters (overhead_s and latency_s of its cluster file,
+--evaluation-time). The machine's noise it has not.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from utils import (  # noqa: E402
     FORWARD_BACKWARD,
     GET_BATCH,
     GLOBAL_AGGREGATE,
+    GLOBAL_UPDATE,
+    LOCAL_UPDATE,
     append_line,
     read_json,
     read_rounds,
@@ -45,7 +48,12 @@ from utils import (  # noqa: E402
 CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
 MODES = tuple(name for name in ENTRIES if OWNERS[name].is_distributed)
 TARGET = 0.8
-CALIBRATION_SEED, CALIBRATION_S = 99, 20
+CALIBRATION_CLUSTER, CALIBRATION_SEED, CALIBRATION_S = CLUSTERS[0], 99, 15
+ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchmarks/query_round_trip.py
+STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
+# Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
+BESIDE = {"wbsp-pcc": "wbsp"}
+NOBODY_WAITS = ("async", "dcasgd", "wbsp")  # elsewhere the slowest alone does not
 # As in nine_ways.sh.
 FLAGS = {
     "sync": "-l 0.003",
@@ -90,10 +98,16 @@ def real(job: Job, folder: Path) -> dict[int, Rounds]:
     return _run(["-m", "scripts.local_cluster", *own, "--", *job.flags, "--seed", str(job.seed)], folder / "real", job)
 
 
-def virtual(job: Job, folder: Path, calibration: dict[str, Any]) -> dict[int, Rounds]:
+def virtual(job: Job, folder: Path, costs: dict[str, float]) -> dict[int, Rounds]:
     """The same in virtual time."""
-    own = ["-m", job.mode, "-n", "lenet", "--cluster", calibration["file"], "--log-base", str(folder / "virtual")]
-    own += ["--evaluation-time", str(calibration["evaluation_s"]), "--again", "--seed", str(job.seed)]
+    lines = ["step_time_s,overhead_s,latency_s,state_server_round_trip_s,straggler_trace"]
+    for row in cluster_file.read(cluster_file.find(job.cluster)).workers:
+        more = f"{costs['overhead_s']:.5f},{costs['way_s']:.5f},{ROUND_TRIP_S},{row.straggler_trace or ''}"
+        lines.append(f"{row.step_time_s},{more}")
+    file = folder / f"{job.cluster}-{job.mode}.csv"
+    file.write_text("\n".join(lines) + "\n")
+    own = ["-m", job.mode, "-n", "lenet", "--cluster", str(file), "--log-base", str(folder / "virtual")]
+    own += ["--evaluation-time", f"{costs['evaluation_s']:.4f}", "--again", "--seed", str(job.seed)]
     return _run(["simulate.py", *own, *job.flags], folder / "virtual", job)
 
 
@@ -109,28 +123,26 @@ def _run(arguments: Sequence[str], base: Path, job: Job) -> dict[int, Rounds]:
     return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
 
 
-def calibrate(cluster: str, folder: Path) -> dict[str, Any]:
-    """What steps, transfers and evaluations of real processes cost beyond the cluster file."""
-    path = folder / f"{cluster}.json"
+def calibrate(mode: str, folder: Path) -> dict[str, float]:
+    """Seconds that the mode's steps, exchanges (each way) and evaluations cost real processes."""
+    path = folder / f"costs-{mode}.json"
     if path.exists():
-        known: dict[str, Any] = read_json(path)
+        known: dict[str, float] = read_json(path)
         return known
-    rows = cluster_file.read(cluster_file.find(cluster)).workers
-    runs = real(Job(cluster, "sync", CALIBRATION_SEED, CALIBRATION_S), folder / "calibration")
-    over_s = [
-        _median(runs[rank], lambda times: times.get(GET_BATCH, 0.0) + times[FORWARD_BACKWARD]) - row.step_time_s
-        for rank, row in enumerate(rows)
-    ]
-    # The slowest waits for nobody: its aggregation is its own push and pull.
-    slowest = max(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
-    way_s = _median(runs[slowest], lambda times: times[GLOBAL_AGGREGATE]) / 2
-    paused_s = [times[EVALUATION] for rounds in runs.values() for times in _steps(rounds) if EVALUATION in times]
-    lines = ["step_time_s,overhead_s,latency_s,straggler_trace"]
-    for row, over in zip(rows, over_s, strict=True):
-        lines.append(f"{row.step_time_s},{max(0.0, over):.5f},{way_s:.5f},{row.straggler_trace or ''}")
-    file = folder / f"{cluster}.csv"
-    file.write_text("\n".join(lines) + "\n")
-    found = {"file": str(file), "evaluation_s": statistics.median(paused_s), "overhead_s": over_s, "way_s": way_s}
+    rows = cluster_file.read(cluster_file.find(CALIBRATION_CLUSTER)).workers
+    runs = real(Job(CALIBRATION_CLUSTER, mode, CALIBRATION_SEED, CALIBRATION_S), folder / "calibration")
+    of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
+    # The exchange of a worker that waits for nobody is its own push and pull.
+    of_speed = sorted(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
+    alone = of_speed[0] if mode in NOBODY_WAITS else of_speed[-1]
+    way_s = calibrate(BESIDE[mode], folder)["way_s"] if mode in BESIDE else _median(runs[alone], EXCHANGE) / 2
+    over_s = [_median(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
+    paused_s = [step[EVALUATION] for rounds in runs.values() for step in _steps(rounds) if EVALUATION in step]
+    found = {
+        "overhead_s": max(0.0, statistics.median(over_s)),
+        "way_s": way_s,
+        "evaluation_s": statistics.median(paused_s),
+    }
     write_json(path, found)
     return found
 
@@ -139,8 +151,10 @@ def _steps(rounds: Rounds) -> Iterator[dict[str, float]]:
     return (times for each in rounds for times in each["time"].values())
 
 
-def _median(rounds: Rounds, seconds: Callable[[dict[str, float]], float]) -> float:
-    return statistics.median(seconds(times) for times in _steps(rounds) if FORWARD_BACKWARD in times)
+def _median(rounds: Rounds, stages: Sequence[str]) -> float:
+    """Of the time that a local step, or what is behind it, spends in these stages together."""
+    totals = [sum(step.get(stage, 0.0) for stage in stages) for step in _steps(rounds)]
+    return statistics.median(filter(None, totals))
 
 
 def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
@@ -200,11 +214,12 @@ def main() -> None:
             break
         if dataclasses.astuple(job) in done:
             continue
-        calibration = calibrate(job.cluster, folder)
+        costs = calibrate(job.mode, folder)
         pair = {
             **dataclasses.asdict(job),
+            "costs": costs,
             "real": sum_up(real(job, folder)),
-            "virtual": sum_up(virtual(job, folder, calibration)),
+            "virtual": sum_up(virtual(job, folder, costs)),
         }
         append_line(path, json.dumps(pair))
         pairs.append(pair)
