@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from algorithms import RELEASE
+from trainer.buckets import Buckets
 from trainer.clock import Task
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
@@ -55,15 +56,16 @@ class WBSPTrainer(Trainer):
             learning_rate: of the local steps.
         """
         super().__init__(context)
-        num_arrays = len(self.parameters.model())
-        self._keys = Keys(num_arrays, num_arrays, self.membership.num_workers)
+        self._buckets = Buckets(self.parameters.model())
+        self._keys = Keys(len(self._buckets), len(self._buckets), self.membership.num_workers)
         self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link)
         self._learning_rate = learning_rate
         self._state = context.state  # is told what its page shows
         self._overlap = overlap
         self._under_way: Task[Uploaded] | None = None
-        self._released: list[mx.nd.NDArray] = []  # the global model as this worker knows it
-        self._base: list[mx.nd.NDArray] = []  # its own model without what was not handed over yet
+        # Models in buckets: the global one as this worker knows it, and its own without what was not handed over yet.
+        self._released: list[mx.nd.NDArray] = []
+        self._base: list[mx.nd.NDArray] = []
         self._steps_to_hand_over = self._samples_to_hand_over = 0
         self._stop_to_hand_over = False
         self._release = 0  # number of the latest that was taken
@@ -78,10 +80,9 @@ class WBSPTrainer(Trainer):
     def broadcast(self) -> None:
         """The initial model is release 0."""
         announce_job(self.context, self.progress)
-        model = self.parameters.model()
-        self._link.define(WBSPOptimizer(self._keys), model)
-        self.parameters.take_back(model)
-        self._released = self._base = [array.copy() for array in model]
+        self._released = self._base = self._packed_model()
+        self._link.define(WBSPOptimizer(self._keys), self._released)
+        self.parameters.replace(self._buckets.unpack(self._released))
         self._state.tell(1, 0, self.step_s, 0.0)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
@@ -105,7 +106,7 @@ class WBSPTrainer(Trainer):
     def global_model(self) -> Iterator[None]:
         """The latest release stands in for this worker's own model."""
         own = [array.copy() for array in self.parameters.model()]
-        self.parameters.replace(self._released)
+        self.parameters.replace(self._buckets.unpack(self._released))
         yield
         self.parameters.replace(own)
 
@@ -135,9 +136,9 @@ class WBSPTrainer(Trainer):
 
     def _hand_over(self) -> None:
         """Begins to upload the difference between this worker's model and its base."""
-        model = self.parameters.model()
+        model = self._packed_model()
         update = [(own - before) * self.membership.weight for own, before in zip(model, self._base, strict=True)]
-        self._base = [array.copy() for array in model]
+        self._base = model
         about = Upload(
             self._stop_to_hand_over,
             self._steps_to_hand_over,
@@ -162,11 +163,14 @@ class WBSPTrainer(Trainer):
         self._traffic.update(uploaded.traffic)
         if uploaded.model is None:
             return
-        pairs = zip(uploaded.model, self.parameters.model(), self._base, strict=True)
-        self.parameters.replace([release + (own - before) for release, own, before in pairs])
+        trio = zip(uploaded.model, self._packed_model(), self._base, strict=True)
+        self.parameters.replace(self._buckets.unpack([release + (own - before) for release, own, before in trio]))
         self._released = self._base = uploaded.model
         self._release = uploaded.status.release
         self._events.append({"kind": RELEASE.name, "text": f"release {self._release}"})
+
+    def _packed_model(self) -> list[mx.nd.NDArray]:
+        return self._buckets.pack(self.parameters.model())
 
     # -------------------------------------------------------------------------- of the thread that communicates
 
