@@ -133,6 +133,12 @@ def test_unequal_networks_add_their_differences_to_the_wait(waits: bool, workers
             assert 0 <= each.waited_s < worker.step_s + worker.round_trip_s + unequal_s
 
 
+def test_of_hundreds_of_workers_nobody_waits_for_as_long_as_one_own_step() -> None:
+    workers = [Worker((512 + rank) * TICK, 64 * TICK, 8 * TICK) for rank in range(300)]
+    for worker, (_, second) in zip(workers, follow(workers, 2, waits=False).history, strict=True):
+        assert second.waited_s < worker.step_s
+
+
 # ----------------------------------------------------------------------------------------- how many steps are done
 
 

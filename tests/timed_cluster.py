@@ -69,6 +69,7 @@ class _Noted:
 class _Watched(ESyncTrainer):
     """Keeps a record of its rounds."""
 
+    noted: list[_Noted]
     transmission_s: float
 
     def begin_round(self) -> None:
