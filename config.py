@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import pkgutil
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from algorithms import ALGORITHMS, Algorithm, entry_name, folder_name, modes_of, titles_of
+from trainer.flag_values import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
 from utils import CHECKPOINT_FILE, SetupError, version_number
 
 MODES = tuple(ALGORITHMS)
@@ -31,60 +30,7 @@ QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
-STEP_SIZES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
-
-# ------------------------------------------------------------------------------------------ what flags may hold
-
-
-def number(allowed: Callable[[Any], bool], words: str, kind: type = float) -> Callable[[str], Any]:
-    """Makes a parser for a finite number that is `allowed`; `words` say which are."""
-
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not math.isfinite(value) or not allowed(value):
-            raise argparse.ArgumentTypeError(f"{text} is out of range; give {words}")
-        return value
-
-    parse.__name__ = kind.__name__  # argparse names it in "invalid int value"
-    return parse
-
-
-def at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
-    """Makes a parser for a finite number that is not below `minimum`."""
-    return number(lambda value: value >= minimum, f"{minimum} or more", kind)
-
-
-above_zero = number(lambda value: value > 0, "a number above 0")
-accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
-fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
-
-
-def text_like(pattern: str, complaint: str) -> Callable[[str], str]:
-    """Makes a parser for a text that matches all of `pattern`; `complaint` follows the text in the message."""
-
-    def parse(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
-        return text
-
-    return parse
-
-
-switch_order = text_like("[01]+", "is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
-device_name = text_like("([A-Za-z0-9][A-Za-z0-9._-]*)?", "cannot name a folder; use letters, digits, '.', '_' and '-'")
-
-
-def zero_or_one(text: str) -> int:
-    """Parses 0 or 1."""
-    return int(text_like("[01]", "is not 0 or 1")(text))
-
-
-def port(text: str) -> str:
-    """Parses a port, which stays a text."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
-    return text
-
+LEARNING_RATES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
 
 # --------------------------------------------------------------------------------------------------- the flags
 
@@ -117,22 +63,22 @@ def _flag(
 
 @dataclass(frozen=True)
 class Config:
-    """Every flag of main.py, parsed and checked. Step sizes act on the gradient of the SUMMED batch loss."""
+    """Every flag of main.py, parsed and checked. Learning rates act on the gradient of the SUMMED batch loss."""
 
     # Published flags.
     learning_rate: float = _flag(
         0.001,
-        "step size of the gradients (Sync-Switch: under BSP; under ASP it is divided by the number of workers)",
+        "learning rate of the gradients (Sync-Switch: under BSP; under ASP it is divided by the number of workers)",
         "-l",
         type=above_zero,
         published=True,
-        instead=STEP_SIZES,
+        instead=LEARNING_RATES,
     )
     local_lr: float = _flag(
-        0.001, "step size of the local steps", "-ll", type=above_zero, published=True, instead=STEP_SIZES
+        0.001, "learning rate of the local steps", "-ll", type=above_zero, published=True, instead=LEARNING_RATES
     )
     global_lr: float = _flag(
-        1.0, "factor on the averaged model update", "-gl", type=above_zero, published=True, instead=STEP_SIZES
+        1.0, "factor on the averaged model update", "-gl", type=above_zero, published=True, instead=LEARNING_RATES
     )
     batch_size: int = _flag(64, "samples per step on each device", "-b", type=at_least(1))
     data_dir: str = _flag(

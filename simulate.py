@@ -23,11 +23,13 @@ from pathlib import Path
 
 import config as flags
 from algorithms import ENTRIES, OWNERS, folder_name
-from config import NETWORKS, NO_NETWORK, above_zero, at_least, names_of
+from config import NETWORKS, NO_NETWORK, names_of
 from main import leave
-from scripts import cluster_file, launch, local_cluster
-from scripts.cluster_file import Cluster
+from scripts import launch, local_cluster
 from scripts.side_by_side import run_side_by_side
+from trainer import cluster_file
+from trainer.cluster_file import Cluster
+from trainer.flag_values import above_zero, at_least
 from trainer.virtual_job import HOST, VirtualJob
 from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
 

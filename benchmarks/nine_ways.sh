@@ -3,7 +3,7 @@
 #
 #   benchmarks/nine_ways.sh [SECONDS] [LOG_BASE] [FOLDER FOR TABLE AND FIGURES]
 #
-# Each algorithm has the better of two or three step sizes that were tried for 25 s (results/README.md); one that is new
+# Each algorithm has the better of two or three learning rates that were tried for 25 s (results/README.md); one that is new
 # in algorithms.py has main.py's own until it gets a line here.
 set -euo pipefail
 cd "$(dirname "$0")/.."

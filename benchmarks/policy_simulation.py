@@ -31,7 +31,7 @@ from server.policies import POLICIES, Sync
 from server.state import STEP_TIME_WINDOW
 
 from benchmarks.virtual_timing import Measured, measure
-from config import above_zero, at_least
+from trainer.flag_values import above_zero, at_least
 
 RULES = ("journal", "upload-aware")
 LENET_BYTES = "246824"

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS  # noqa: E402
-from scripts import cluster_file  # noqa: E402
+from trainer import cluster_file  # noqa: E402
 from utils import (  # noqa: E402
     EVALUATION,
     FORWARD_BACKWARD,

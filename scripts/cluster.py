@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from config import port
 from scripts import hosts_file, launch
 from scripts.hosts_file import Hosts
 from scripts.link import Link, ssh_command
 from scripts.process import Kind, Role, Running
 from scripts.roles import ROOT, Job, Layout, Seat, Site, base_environment, build, worker_flags
 from scripts.supervisor import Outcome, Supervisor, Waits, console
+from trainer.flag_values import port
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 SECRET = ("ESYNC_TOKEN",)  # variables whose values are not shown

@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from config import above_zero, accuracy
 from scripts import get_data, launch, local_cluster
 from scripts.roles import ROOT
 from scripts.supervisor import console
+from trainer.flag_values import above_zero, accuracy
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
 
 MODES = ("esync", "sync")
@@ -46,8 +46,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--target", type=accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
     )
     parser.add_argument("-b", "--batch-size", type=int, default=BATCH_SIZE, help="samples a step")
-    parser.add_argument("-l", "--learning-rate", type=float, default=LEARNING_RATE, help="step size of SSGD")
-    parser.add_argument("-ll", "--local-lr", type=float, default=LOCAL_LR, help="step size of ESync's local steps")
+    parser.add_argument("-l", "--learning-rate", type=float, default=LEARNING_RATE, help="learning rate of SSGD")
+    parser.add_argument("-ll", "--local-lr", type=float, default=LOCAL_LR, help="learning rate of ESync's local steps")
     parser.add_argument(
         "-e", "--eval-duration", type=int, default=EVAL_DURATION, help="rounds between two evaluations, on worker 0"
     )

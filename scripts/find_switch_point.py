@@ -23,16 +23,16 @@ from typing import Any
 
 import config
 import summary
-from config import above_zero, at_least, fraction
 from report import metrics
 from scripts import launch, local_cluster, trial_table
-from scripts.cluster_file import Cluster
 from scripts.process import Role
 from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, console
 from scripts.switch_search import Goal, Plan, Trial, converged_accuracy, next_trial, phases
 from scripts.trial_table import result_lines, trial_line
 from trainer import straggler_trace
+from trainer.cluster_file import Cluster
+from trainer.flag_values import above_zero, at_least, fraction
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 
 TABLE_FILE = "switch-points.json"
@@ -227,7 +227,7 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
         outcome = local_cluster.run(options, build, say)
         if not outcome.was_stopped and has_diverged(outcome):
             if plan.bsp_steps == goal.total_steps:
-                raise SetupError("BSP alone diverges, so there is nothing to compare with: lower the step size (-l)")
+                raise SetupError("BSP alone diverges, so nothing can be compared with it: lower the learning rate (-l)")
             trial = job.trial(plan, None, time.monotonic() - began)
         elif outcome.was_stopped or outcome.exit_code != EXIT_OK:  # a job that was stopped ends well, but early
             code = outcome.exit_code or EXIT_FORCED

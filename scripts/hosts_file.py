@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config import at_least, device_name, port
 from trainer import straggler_trace  # imports no MXNet, nor does the package
+from trainer.flag_values import at_least, device_name, port
 from utils import SetupError
 
 ROLES = ("scheduler", "server", "state-server")

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import config
 from algorithms import ENTRIES, OWNERS
-from config import at_least, names_of
+from config import names_of
 from scripts.ports import port_or_zero
 from scripts.roles import ROOT, Job, Layout, main_flags
 from scripts.supervisor import Outcome
+from trainer.flag_values import at_least
 from trainer.setups import Card, differences
 from utils import EXIT_OK, SetupError
 

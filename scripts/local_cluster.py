@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import config
 from algorithms import OWNERS
-from scripts import cluster_file, launch
-from scripts.cluster_file import Cluster, Worker
+from scripts import launch
 from scripts.ports import free_ports, is_free
 from scripts.process import Role
 from scripts.roles import ROOT, Options, build_roles, local_layout
 from scripts.supervisor import Outcome, Supervisor, Waits, console
-from trainer import straggler_trace
+from trainer import cluster_file, straggler_trace
+from trainer.cluster_file import Cluster, Worker
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"

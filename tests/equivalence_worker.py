@@ -23,7 +23,6 @@ import models
 from algorithms import TransportKind
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
-from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile
 from trainer.cluster import Cluster
 from trainer.context import Context
@@ -32,6 +31,7 @@ from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
+from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from algorithms import TransportKind
-from trainer.base import Trainer
 from trainer.clock import Clock, VirtualClock, run_all
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
@@ -19,6 +18,7 @@ from trainer.coordinator.in_process import InProcessServer
 from trainer.data import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.stop import Limits
 from trainer.transport.memory import MemoryServer, MemoryTransport

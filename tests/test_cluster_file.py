@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import config
-from scripts import cluster_file, local_cluster
-from scripts.cluster_file import READY_MADE, Cluster, Worker
+from scripts import local_cluster
 from scripts.process import Kind
 from scripts.roles import build_roles
-from trainer import straggler_trace
+from trainer import cluster_file, straggler_trace
+from trainer.cluster_file import READY_MADE, Cluster, Worker
 from utils import EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,9 @@ from textwrap import dedent
 import pytest
 
 import config
-from scripts import cluster, cluster_file, demo, find_switch_point, flags, local_cluster
+import simulate
+from scripts import cluster, demo, find_switch_point, flags, local_cluster
+from trainer import cluster_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -23,7 +25,6 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # files that it makes
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
 FOLDERS = ("benchmarks", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
-# Written on other branches, together with what is told of it.
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 
 
@@ -81,6 +82,11 @@ def words(command: str) -> list[str]:
     return shlex.split(command, comments=True)
 
 
+@pytest.mark.parametrize("command", known(".venv/bin/python simulate.py"))
+def test_a_command_for_the_simulation_is_one(command):
+    assert simulate.parse(words(command))[1]
+
+
 @pytest.mark.parametrize("command", known("scripts/local_cluster.sh"))
 def test_a_command_for_a_cluster_is_one(command):
     local_cluster.parse(words(command))
@@ -112,5 +118,5 @@ def test_a_command_for_the_demo_is_one(command):
 
 def test_every_ready_made_cluster_that_is_named_exists():
     named = {name for page in PAGES for name in re.findall(r"--cluster ([\w-]+)(?![\w./])", page.read_text())}
-    for name in named - {"FILE", "NAME", "paper"}:
+    for name in named - {"FILE", "NAME"}:
         cluster_file.read(cluster_file.find(name))

@@ -132,7 +132,10 @@ def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home
     os.kill(worker, signal.SIGKILL)
     code, output = launcher.end()
     assert code == 3, output
-    assert "error: h2 cpu was killed by signal 9; stopping the job" in output
+    # The launcher hears of it from h2's end of ssh and from the job's other processes, in whatever order.
+    assert "error: h2 cpu was killed by signal 9; stopping the job" in output or (
+        "error: worker " in output and "is gone: it was killed or has crashed" in output
+    )
     folder = tmp_path / "logs" / "lenet" / "local-sgd"
     assert all(len(iter_files(folder / host.name / "cpu")) >= 3 for host in net.hosts[:2])
     assert left(net) == []

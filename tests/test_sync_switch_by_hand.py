@@ -1,5 +1,5 @@
-"""Sync-Switch by hand, with small numbers, in virtual time: phases, step sizes and momentum, stragglers, checkpoints,
-and how many exchanges a round takes."""
+"""Sync-Switch by hand, with small numbers, in virtual time: phases, learning rates and momentum, stragglers,
+checkpoints, and how many exchanges a round takes."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.base import Trainer
 from trainer.context import Context
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
+from trainer.loop import Trainer
 from utils import GLOBAL_AGGREGATE
 
 

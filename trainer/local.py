@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainer.base import Trainer
 from trainer.context import Context
 from trainer.engine import mx
+from trainer.loop import Trainer
 
 
 class LocalTrainer(Trainer):

@@ -1,4 +1,4 @@
-"""Why and when a worker wants to stop. Whether the job stops is agreed between the ranks (see base.py)."""
+"""Why and when a worker wants to stop. Whether the job stops is agreed between the ranks (see loop.py)."""
 
 from __future__ import annotations
 

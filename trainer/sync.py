@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.base import Trainer
 from trainer.context import Context
 from trainer.engine import mx
+from trainer.loop import Trainer
 from utils import GLOBAL_AGGREGATE
 
 

@@ -1,7 +1,7 @@
 """Sync-Switch (Li et al., "Sync-Switch: Hybrid parameter synchronization for distributed deep learning", ICDCS 2021,
 arXiv:2104.08364): phases under BSP and under ASP in one running job (schedule.py). An update of n workers' gradients is
-v <- mu * v + (sum of the n) / n; w <- w - eta * (n / N) * v: the step size follows the samples of an update, so it is
-divided by N from BSP to ASP and multiplied back, and the momentum stays as it is.
+v <- mu * v + (sum of the n) / n; w <- w - eta * (n / N) * v: the learning rate follows the samples of an update, so
+it is divided by N from BSP to ASP and multiplied back, and the momentum stays as it is.
 
 The optimizer on the server holds weights and velocity, knows the phases, and decides who stays in step
 (sync_switch_optimizer.py); so a switch is a change of its mind, and stops nobody.
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
-from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.decisions import Upload
 from trainer.engine import mx
+from trainer.loop import Trainer
 from trainer.schedule import Schedule
 from trainer.smoothing import Smoothed
 from trainer.sync_switch_optimizer import SAVE, WANT_STOP, Settings, Status, SyncSwitchOptimizer

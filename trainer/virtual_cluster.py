@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from algorithms import TransportKind
 from config import NO_NETWORK, Config, check_job
-from scripts.cluster_file import Worker
 from trainer import data, timing, worker
 from trainer.clock import VirtualClock
+from trainer.cluster_file import Worker
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.in_process import InProcessServer

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from config import Config
-from scripts.cluster_file import Cluster
+from trainer.cluster_file import Cluster
 from utils import RUN_FILE, STOPPED, SetupError, read_json
 
 HOST = "virtual"  # the folder of the workers in the log tree

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from algorithms import RELEASE
-from trainer.base import Trainer
 from trainer.clock import Task
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.decisions import Upload
 from trainer.engine import mx
+from trainer.loop import Trainer
 from trainer.smoothing import Smoothed
 from trainer.wbsp_optimizer import Status, WBSPOptimizer
 from trainer.whole_models import Keys, ModelLink

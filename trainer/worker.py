@@ -12,7 +12,6 @@ from typing import Any
 
 from config import AUTO, YES, Config, check_job, job_setup
 from trainer import data, roles, straggler_trace
-from trainer.base import Trainer
 from trainer.checkpoint import CheckpointFile
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster
@@ -22,6 +21,7 @@ from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.engine import check_kvstore, device_context, has_kvstore
 from trainer.evaluating import Candidate, evaluating_rank
+from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA

@@ -292,7 +292,7 @@ class Trainer:
         """Of the last batch. Asked before the model is evaluated and saved: one without a loss is not worth it."""
         loss = self._passes.loss()
         if not math.isfinite(loss):
-            raise JobError(f"{DIVERGED} in round {self.rounds}, it is {loss}: lower the step size (-l or -ll)")
+            raise JobError(f"{DIVERGED} in round {self.rounds}, it is {loss}: lower the learning rate (-l or -ll)")
         return loss
 
     def _write(self, samples: int, loss: float, accuracy: float | None) -> None:

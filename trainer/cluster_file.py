@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from config import above_zero, at_least
 from trainer import straggler_trace  # imports no MXNet, nor does the package
+from trainer.flag_values import above_zero, at_least
 from utils import SetupError
 
-READY_MADE = Path(__file__).resolve().parent / "clusters"
+READY_MADE = Path(__file__).resolve().parents[1] / "scripts" / "clusters"
 SERVER = "server_bandwidth_mbit_s"  # begins the parameter server's line
 
 _seconds = at_least(0, float)

@@ -1,0 +1,59 @@
+"""What a flag may hold: parsers for argparse, of all programs here. Each says what is allowed where a value is not."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+
+def number(allowed: Callable[[Any], bool], words: str, kind: type = float) -> Callable[[str], Any]:
+    """Makes a parser for a finite number that is `allowed`; `words` say which are."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not math.isfinite(value) or not allowed(value):
+            raise argparse.ArgumentTypeError(f"{text} is out of range; give {words}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it in "invalid int value"
+    return parse
+
+
+def at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
+    """Makes a parser for a finite number that is not below `minimum`."""
+    return number(lambda value: value >= minimum, f"{minimum} or more", kind)
+
+
+above_zero = number(lambda value: value > 0, "a number above 0")
+accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
+fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def text_like(pattern: str, complaint: str) -> Callable[[str], str]:
+    """Makes a parser for a text that matches all of `pattern`; `complaint` follows the text in the message."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text!r} {complaint}")
+        return text
+
+    return parse
+
+
+switch_order = text_like("[01]+", "is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
+device_name = text_like("([A-Za-z0-9][A-Za-z0-9._-]*)?", "cannot name a folder; use letters, digits, '.', '_' and '-'")
+
+
+def zero_or_one(text: str) -> int:
+    """Parses 0 or 1."""
+    return int(text_like("[01]", "is not 0 or 1")(text))
+
+
+def port(text: str) -> str:
+    """Parses a port, which stays a text."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
+    return text
