@@ -11,17 +11,13 @@ published computing ratio seems to count that. This project's asks beside its tr
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from utils import COMPUTING_STAGES, read_rounds  # noqa: E402
+from benchmarks.virtual_timing import measure
 
 SECONDS = "300"
 NUM_FAST = 4  # the first workers of the cluster file
@@ -47,33 +43,16 @@ ROWS = (
 )
 
 
-def simulate(flags: tuple[str, ...], seconds: str) -> tuple[float, list[float]]:
-    """Samples/s of all workers, and the computing time ratio of each by rank."""
-    with tempfile.TemporaryDirectory() as folder:
-        own = ["--cluster", "paper", "-n", "none", "--max-seconds", seconds, "--log-base", folder]
-        command = [sys.executable, str(ROOT / "simulate.py"), *own, *flags]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        devices = sorted(Path(folder).glob("none/*/virtual/cpu*"), key=lambda path: int(path.name[3:]))
-        runs = [list(read_rounds(device, lambda text: None)) for device in devices]
-    ends = [rounds[-1]["total_time"] for rounds in runs]
-    samples = sum(each["num_samples"] for rounds in runs for each in rounds)
-    computing = [
-        sum(times.get(stage, 0.0) for each in rounds for times in each["time"].values() for stage in COMPUTING_STAGES)
-        for rounds in runs
-    ]
-    return samples / max(ends), [spent / end for spent, end in zip(computing, ends, strict=True)]
-
-
 def main() -> None:
     """Prints the table, as the rows are done."""
     seconds = sys.argv[1] if len(sys.argv) > 1 else SECONDS
     print(f"| {seconds} virtual s | samples/s | published | ratio GPUs | published | ratio CPUs | published |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for row in ROWS:
-        speed, ratios = simulate(row.flags, seconds)
-        fast, slow = ratios[:NUM_FAST], ratios[NUM_FAST:]
+        measured = measure("paper", [*row.flags, "--max-seconds", seconds])
+        fast, slow = measured.computing[:NUM_FAST], measured.computing[NUM_FAST:]
         cells = [
-            *(f"{speed:.0f}", row.samples_per_s),
+            *(f"{measured.samples_per_s:.0f}", row.samples_per_s),
             *(f"{min(fast):.2f} to {max(fast):.2f}", row.fast_ratio),
             *(f"{min(slow):.2f} to {max(slow):.2f}", row.slow_ratio),
         ]

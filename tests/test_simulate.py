@@ -27,14 +27,6 @@ CLUSTER = (
 )
 
 
-class Nobody:
-    """Looks at no run."""
-
-    def begin(self, now: float) -> None: ...
-
-    def __call__(self, now: float) -> None: ...
-
-
 def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
 
@@ -62,7 +54,7 @@ def arguments(place: Path, *more: str, network: str = "lenet") -> list[str]:
 def run(place: Path, *more: str, network: str = "lenet") -> str:
     """One run in this process; returns the hash of the weights."""
     _, (one,) = simulate.parse(arguments(place, *more, network=network))
-    return virtual_cluster.run(one.job, lambda: False, Nobody())
+    return virtual_cluster.run(one.job)
 
 
 def rounds(folder: Path) -> list[dict]:

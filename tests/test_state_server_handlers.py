@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import time
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -256,22 +258,39 @@ def test_accuracies_come_from_whichever_worker_evaluates_and_stay_bounded() -> N
     assert (snapshot.best.round, snapshot.best.accuracy) == (5, 0.95)
 
 
-def test_a_query_costs_no_more_with_10_000_workers_than_with_10() -> None:
-    def seconds_per_query(num_workers: int) -> float:
-        handlers = job_of(num_workers)
-        for rank in range(num_workers):
-            handlers.query(query(rank, 1, 1, 1.0 + rank), now=1.0)
-        best = float("inf")
-        for repetition in range(5):
-            begin = time.perf_counter()
-            for steps in range(200):
-                handlers.query(query(0, 1, 200 * repetition + steps + 2, 1.0 + steps), now=2.0)
-            best = min(best, time.perf_counter() - begin)
-        return best / 200
+def lines_run(call: Callable[[], object]) -> int:
+    """How many lines of Python the call runs, in all functions."""
+    lines = 0
 
-    # Linear would be a thousand times as much; the tree's 14 levels instead of 4 are not even twice. Other programs may
-    # cost more than that.
-    assert seconds_per_query(10_000) < 50 * seconds_per_query(10)
+    def trace(frame: FrameType, event: str, argument: object) -> object:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_work_for_a_decision_grows_by_no_more_than_a_constant_when_the_workers_double(policy: str) -> None:
+    """The worst case: the asker's step time has changed, and it becomes the slowest of all."""
+    work = []
+    for num_workers in (16, 4096):
+        handlers = Handlers()
+        handlers.reset(Reset("test", "a", num_workers, policy, epsilon=0.5), now=0.0)
+        for rank in range(num_workers):
+            for round_ in range(1, 6 if policy.startswith("sync-switch") else 2):  # its window of step times is full
+                status = Status(rank, 1, round_, 1.0, 0.1)
+                handlers.query(Query(f"worker-{rank}", "a", status, samples=64), now=1.0)
+        last = Query("worker-5", "a", Status(5, 2, round_, 9.0, 9.0), samples=64)
+        work.append(lines_run(lambda handlers=handlers, last=last: handlers.query(last, now=2.0)))
+    doublings = 8
+    assert work[1] - work[0] <= 10 * doublings
 
 
 conversations = st.lists(

@@ -51,13 +51,23 @@ class Watcher(Protocol):
         """Somebody goes on, at this virtual time."""
 
 
-def run(job: VirtualJob, stop_requested: Callable[[], bool], watcher: Watcher) -> str:
+class Nobody:
+    """Looks at no run."""
+
+    def begin(self, now: float) -> None:
+        """As Watcher says."""
+
+    def __call__(self, now: float) -> None:
+        """As Watcher says."""
+
+
+def run(job: VirtualJob, stop_requested: Callable[[], bool] = lambda: False, watcher: Watcher | None = None) -> str:
     """Trains to the job's end; returns the SHA-256 of all workers' final weights.
 
     Raises:
         SetupError: the flags, the cluster or the data are no job.
     """
-    return _Run(job, stop_requested, watcher).run()
+    return _Run(job, stop_requested, watcher or Nobody()).run()
 
 
 class _Run:

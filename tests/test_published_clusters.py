@@ -1,0 +1,84 @@
+"""The papers' clusters and one with a slow link, from their files, without gradients: what comes out of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from server.policies import POLICIES
+
+from benchmarks import policy_simulation
+from benchmarks.published_cluster import AS_PUBLISHED
+from benchmarks.virtual_timing import Measured, measure
+
+FAST, SLOW = 0, -1
+FAST_STEP_S, SLOW_STEP_S = 0.03, 3.5
+TRANSMISSION_S = 2.517  # of the preprint's models, each way
+
+
+def preprint(*flags: str) -> Measured:
+    return measure("paper", [*flags, "--max-rounds", "10"])
+
+
+@pytest.mark.parametrize("delay_s", ["0", "0.019"])
+def test_every_worker_of_the_preprints_cluster_computes_for_095_of_what_its_transmission_leaves(delay_s: str) -> None:
+    """From the first round on; the fast ones do 116 steps, 3.5 / 0.03 rounded down."""
+    measured = preprint("-m", "esync", "--query-delay", delay_s)
+    possible = 1 - 2 * TRANSMISSION_S / (SLOW_STEP_S + 2 * TRANSMISSION_S)
+    assert min(measured.computing) >= 0.95 * possible
+    assert measured.steps == [116] * 4 + [1] * 2
+
+
+def test_the_published_programs_come_out_as_published() -> None:
+    """The preprint's rule, and a blocking query that costs about one GPU step. Figures were read off, so 6 %."""
+    measured = preprint("-m", "esync", *AS_PUBLISHED)
+    with_queries = measured.computing[FAST] + measured.steps[FAST] * FAST_STEP_S * measured.rounds_per_s
+    assert measured.samples_per_s == pytest.approx(1555, rel=0.06)
+    assert with_queries == pytest.approx(0.37, rel=0.06)
+    assert measured.computing[SLOW] == pytest.approx(0.40, rel=0.06)
+    assert preprint("-m", "sync").samples_per_s == pytest.approx(45, rel=0.01)
+
+
+def slow_link(rule: str, step_s: float, query: str = "blocking") -> Measured:
+    return policy_simulation.on_slow_link(rule, query, step_s, rounds=100)
+
+
+def test_behind_a_slow_link_the_others_train_on_during_the_upload() -> None:
+    """Three equal workers and one on 10 Mbit/s: its 0.22 s each way are time for two more steps of 0.1 s."""
+    before, after = slow_link("journal", 0.1), slow_link("upload-aware", 0.1)
+    assert [round(steps) for steps in before.steps] == [4, 4, 4, 1]
+    assert [round(steps) for steps in after.steps] == [6, 6, 6, 1]
+    assert after.rounds_per_s == pytest.approx(before.rounds_per_s)  # nobody waits for the others' longer rounds
+    assert after.computing[SLOW] == pytest.approx(before.computing[SLOW])
+    assert (before.computing[FAST], after.computing[FAST]) == pytest.approx((0.6, 0.9), abs=0.02)
+
+
+@pytest.mark.parametrize("query", ["blocking", "non-blocking"])
+def test_where_steps_are_longer_than_the_upload_both_rules_do_the_same(query: str) -> None:
+    assert slow_link("journal", 0.5, query) == slow_link("upload-aware", 0.5, query)
+
+
+def test_the_benchmark_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    policy_simulation.main(["--steps", "0.1", "--rounds", "5", "--workers", "8", "2", "--queries", "40"])
+    out = capsys.readouterr().out
+    assert re.search(r"^\| 0\.1 s, blocking \| journal \| [34]\.\d\d, 1\.00 \|", out, re.MULTILINE)
+    assert re.search(r"^\| 0\.1 s, non-blocking \| upload-aware \|", out, re.MULTILINE)
+    for policy in POLICIES:
+        assert re.search(rf"^{policy} +4 times the workers take", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["speed"], "unknown table 'speed'; choose from link, cost"),
+        (["--rounds", "1"], "give 2 or more"),
+        (["--steps", "0"], "give a number above 0"),
+        (["--workers", "0"], "give 1 or more"),
+    ],
+)
+def test_the_benchmark_refuses_what_it_cannot_do(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        policy_simulation.main(arguments)
+    assert error in capsys.readouterr().err

@@ -1,0 +1,168 @@
+"""A cluster in virtual time that computes nothing: the real ESync trainer, and what each worker did in each round."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from algorithms import TransportKind
+from config import NO_NETWORK, Config
+from trainer import timing
+from trainer.clock import VirtualClock, run_all
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.in_process import InProcessServer
+from trainer.coordinator.queries import Queries
+from trainer.esync import ESyncTrainer
+from trainer.membership import Membership
+from trainer.transport.memory import MemoryServer, MemoryTransport
+from trainer.transport.network import Link
+
+# Factor on a worker's step time, from (round, local step within the round), both from 1; infinite: it falls silent.
+Pace = Callable[[int, int], float]
+
+LONG_S = 1e5  # a job that has not ended by then never does
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker and its network; all in seconds."""
+
+    step_s: float
+    transmission_s: float = 0.0  # of a model, each way
+    round_trip_s: float = 0.0  # of a question to the state server
+    pace: Pace = lambda round_, step: 1.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one worker did in a round that all have completed; moments in virtual seconds."""
+
+    steps: int
+    computed_s: float
+    abandoned_s: float  # of a step that was given up
+    waited_s: float  # from the arrival of its own update at the server to that of the last one
+    length_s: float
+
+
+@dataclass
+class Outcome:
+    """What a cluster did: of each worker, the rounds. The state server's table is as it was at the end."""
+
+    history: list[list[Round]]
+    state_server: InProcessServer
+    began_s: float  # when worker 0 had the model for the first time
+
+
+@dataclass
+class _Noted:
+    began: float
+    computed_s: float = 0.0
+    abandoned_s: float = 0.0
+    steps: int = 0
+    arrived: float = math.nan
+    ended: float = math.nan
+
+
+class _Watched(ESyncTrainer):
+    """Keeps a record of its rounds."""
+
+    noted: list[_Noted]
+    transmission_s: float
+
+    def begin_round(self) -> None:
+        self.noted.append(_Noted(self.clock.now()))
+        super().begin_round()
+
+    def local_step(self, *batch) -> bool:
+        begin, noted = self.clock.now(), self.noted[-1]
+        is_whole = super().local_step(*batch)
+        took_s = self.clock.now() - begin
+        if is_whole:
+            noted.computed_s += took_s
+            noted.steps += 1
+        else:
+            noted.abandoned_s += took_s
+        return is_whole
+
+    def synchronize(self, wants_stop: bool) -> bool:
+        noted = self.noted[-1]
+        noted.arrived = self.clock.now() + self.transmission_s
+        stop = super().synchronize(wants_stop)
+        noted.ended = self.clock.now()
+        return stop
+
+
+def follow(
+    workers: Sequence[Worker],
+    rounds: int,
+    policy: str = "journal",
+    waits: bool = True,
+    epsilon_s: float = 0.5,
+    until: float = LONG_S,
+) -> Outcome:
+    """Does so many rounds, or as many as are possible where a worker falls silent.
+
+    Args:
+        policy: the state server's rule.
+        waits: for the answer to each question.
+        epsilon_s: of the preprint's rule.
+        until: virtual seconds.
+    """
+    clock = VirtualClock()
+    state_server = InProcessServer(clock)
+    links = [Link(latency_s=worker.transmission_s) for worker in workers]
+    server = MemoryServer(clock, TransportKind.SUM, links)
+    trainers: list[_Watched] = []
+    for rank, worker in enumerate(workers):
+        membership = Membership(rank, len(workers))
+        client = StateClient(state_server.link(worker.round_trip_s), clock, policy, epsilon_s, batch_size=1)
+        context = timing.context(
+            Config(network=NO_NETWORK, batch_size=1, max_rounds=rounds, log_form="lines"),
+            membership=lambda membership=membership: membership,
+            transport=MemoryTransport(server, rank),
+            num_servers=1,
+            state_server=client,
+            clock=clock,
+            min_step_time_s=worker.step_s,
+            pace=_pace_of(worker, trainers, rank),
+            tell_every_s=math.inf,
+        )
+        trainer = _Watched(context, 0.1, 1.0, Queries(client, clock, waits))
+        trainer.noted, trainer.transmission_s = [], worker.transmission_s
+        trainers.append(trainer)
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [Path(folder) / str(rank) for rank in range(len(workers))]
+        for each in folders:
+            each.mkdir()
+        run_all(clock, [_run(trainer, each) for trainer, each in zip(trainers, folders, strict=True)], until)
+    return Outcome(_rounds([trainer.noted for trainer in trainers]), state_server, trainers[0].noted[0].began)
+
+
+def _pace_of(worker: Worker, trainers: Sequence[_Watched], rank: int) -> Callable[[], float]:
+    def pace() -> float:
+        trainer = trainers[rank]
+        return worker.pace(trainer.rounds, trainer.steps + 1) if trainer.rounds else 1.0
+
+    return pace
+
+
+def _run(trainer: _Watched, folder: Path) -> Callable[[], object]:
+    return lambda: trainer.run(lambda: folder)
+
+
+def _rounds(noted: Sequence[Sequence[_Noted]]) -> list[list[Round]]:
+    complete = min(sum(not math.isnan(each.ended) for each in of_worker) for of_worker in noted)
+    last_arrived = [max(of_worker[number].arrived for of_worker in noted) for number in range(complete)]
+    return [
+        [
+            Round(
+                each.steps, each.computed_s, each.abandoned_s, last_arrived[number] - each.arrived,
+                each.ended - each.began,
+            )
+            for number, each in enumerate(of_worker[:complete])
+        ]
+        for of_worker in noted
+    ]  # fmt: skip
