@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from trainer.engine import mx
 
 MAX_SIZE = 1 << 18  # elements, 1 MB: large arrays travel and are added side by side
-    1 << 18
-)  # elements, 1 MB: the kvstore's threads copy large arrays side by side, where one would be one thread's
 
 
 class Buckets:
