@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from key_by_key import SIZES
 from namespace_job import ROOT, free_ports, running
 from namespaces import missing, network
 
@@ -28,9 +29,6 @@ from trainer.transport.protocol import Transport
 MBIT_S = 20
 REPEATS = 3
 SCALE = 0.1
-# Numbers in ResNet-18's larger arrays, in its order: what is left out is below 1 % of its bytes.
-SIZES = [36864] * 4 + [73728, 147456, 8192, 147456, 147456, 294912, 589824, 32768, 589824, 589824]
-SIZES += [1179648, 2359296, 131072, 2359296, 2359296, 5130]
 SETTINGS = [(kind, ratio) for kind in (TransportKind.SUM, TransportKind.SERVER) for ratio in (1, 2)]
 
 
