@@ -22,12 +22,14 @@ class Measured(NamedTuple):
 
     Attributes:
         samples_per_s: of all workers.
+        traffic: of all workers, MB/s, one way.
         computing: share of the time that each worker computed, by rank; steps that were given up do not count.
         steps: mean number of local steps in a round, by rank.
         rounds_per_s: of worker 0.
     """
 
     samples_per_s: float
+    traffic: float
     computing: Sequence[float]
     steps: Sequence[float]
     rounds_per_s: float
@@ -55,8 +57,10 @@ def measure(cluster: str, flags: Sequence[str], step_s: float | None = None) -> 
         sum(times.get(stage, 0.0) for each in rounds for times in each["time"].values() for stage in COMPUTING_STAGES)
         for rounds in runs
     ]
+    samples, pushed = (sum(each[key] for rounds in runs for each in rounds) for key in ("num_samples", "bytes_pushed"))
     return Measured(
-        sum(each["num_samples"] for rounds in runs for each in rounds) / max(ends),
+        samples / max(ends),
+        pushed / max(ends) / 1e6,
         [spent / end for spent, end in zip(computing_s, ends, strict=True)],
         [sum(each["num_samples"] for each in rounds) / job.config.batch_size / len(rounds) for rounds in runs],
         len(runs[0]) / ends[0],

@@ -1,5 +1,8 @@
 """The virtual network: who gets how much of a link that several use at once."""
 
+import math
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,3 +43,51 @@ def test_transfers_of_one_worker_go_one_after_the_other():
 
     run_all(clock, [lambda: send("short", 100), lambda: send("long", 300)])
     assert ends == {"short": pytest.approx(1.0), "long": pytest.approx(4.0)}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One worker's transfer."""
+
+    link: float  # bytes/s
+    begins_s: float
+    num_bytes: int
+
+
+def fluid_ends_s(transfers: list[Sent], server: float) -> list[float]:
+    """When each is done, in small steps from one change of the rates to the next."""
+    now, left, ends = 0.0, {i: float(each.num_bytes) for i, each in enumerate(transfers)}, [0.0] * len(transfers)
+    while left:
+        sending = [i for i in left if transfers[i].begins_s <= now]
+        rates = dict(zip(sending, fair_shares([transfers[i].link for i in sending], server), strict=True))
+        changes = [now + left[i] / rates[i] for i in sending]
+        changes += [transfers[i].begins_s for i in left if i not in rates]
+        passed, now = min(changes) - now, min(changes)
+        for i in sending:
+            left[i] -= rates[i] * passed
+            if left[i] < 1e-6:
+                del left[i]
+                ends[i] = now
+    return ends
+
+
+sent = st.builds(
+    Sent,
+    link=st.sampled_from([5.0, 10.0, 20.0, math.inf]),
+    begins_s=st.sampled_from([0.0, 1.0, 2.5]),
+    num_bytes=st.integers(1, 100),
+)
+
+
+@given(st.lists(sent, min_size=1, max_size=8), st.sampled_from([15.0, 40.0, 1e9]))
+def test_transfers_end_when_fair_shares_followed_from_change_to_change_say(transfers, server):
+    clock, ends_s = VirtualClock(), [0.0] * len(transfers)
+    direction = Direction(clock, [Link(each.link) for each in transfers], server)
+
+    def send(rank):
+        clock.sleep(transfers[rank].begins_s)
+        direction.transfer(rank, transfers[rank].num_bytes)
+        ends_s[rank] = clock.now()
+
+    run_all(clock, [lambda rank=rank: send(rank) for rank in range(len(transfers))])
+    assert ends_s == pytest.approx(fluid_ends_s(transfers, server), rel=1e-4, abs=1e-4)

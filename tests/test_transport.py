@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster_processes import ROOT, cluster
-from transport_worker import SCENARIOS, two
+from transport_worker import SCENARIOS, seen, two
 
 from algorithms import TransportKind
 from trainer.clock import VirtualClock, run_all
@@ -135,3 +135,59 @@ def test_the_time_of_a_transfer_is_told_without_the_wait_for_others() -> None:
 
     run_all(clock, [lambda: worker(0), lambda: worker(1)])
     assert took_s == [pytest.approx(2.5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("late", "starts_s", "timed", "ended_s"),
+    [
+        # The array of 12 bytes has come while the late worker pushed, that of 16 waits for its last bytes.
+        (Link(14.0), 0.0, False, 2.0 + 16 / 28),
+        (Link(14.0), 0.0, True, 2.0 + 1.0),
+        (Link(14.0, 0.5), 0.0, False, 2.5 + 0.5 + 16 / 28),  # each way has its latency
+        (Link(14.0, 0.5), 0.0, True, 2.5 + 0.5 + 1.0),
+        # The late worker's push is over before those 12 bytes are, so the others follow them.
+        (Link(280.0), 5.0, False, 5.0 + 1.0),
+        (Link(280.0, 0.5), 5.0, False, 5.5 + 0.5 + 1.0),
+    ],
+)
+def test_an_early_worker_gets_sums_while_the_last_one_still_pushes(
+    late: Link, starts_s: float, timed: bool, ended_s: float
+) -> None:
+    clock = VirtualClock()
+    early = Link(28.0, late.latency_s)  # both arrays in 1 s
+    server = MemoryServer(clock, TransportKind.SUM, [early, late])
+    ended: list[float] = [0.0, 0.0]
+
+    def worker(rank: int) -> None:
+        transport, arrays = MemoryTransport(server, rank), two(1.0, 1.0)
+        shared = transport.sums()
+        shared.broadcast(arrays)
+        transport.barrier()
+        begin = clock.now()
+        clock.sleep(starts_s * rank)
+        shared.begin_sum(arrays)
+        shared.finish_sum(arrays, timed)
+        ended[rank] = clock.now() - begin
+        assert seen(arrays) == [2.0, 2.0]
+
+    run_all(clock, [lambda: worker(0), lambda: worker(1)])
+    assert ended[0] == pytest.approx(ended_s)
+    assert ended[1] == pytest.approx(starts_s + 2 * (late.latency_s + BYTES / late.bytes_per_s))
+
+
+@pytest.mark.parametrize("kind", [TransportKind.SUM, TransportKind.SERVER])
+def test_a_workers_pull_comes_behind_its_own_push(kind: TransportKind) -> None:
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind, [Link(BYTES, 0.25)])
+    ended: list[float] = []
+
+    def worker() -> None:
+        shared, arrays = MemoryTransport(server, 0).arrays(), two(1.0, 1.0)
+        shared.define(arrays)
+        shared.push(arrays)
+        shared.pull(arrays)
+        shared.wait(arrays)
+        ended.append(clock.now())
+
+    run_all(clock, [worker])
+    assert ended == [pytest.approx(2 * 1.25)]

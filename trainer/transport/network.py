@@ -69,10 +69,15 @@ class Direction:
         self._numbers = itertools.count()
         self._since = clock.now()
 
-    def transfer(self, rank: int, num_bytes: int) -> None:
-        """Takes as long as the bytes take, beside the transfers of others."""
+    def transfer(self, rank: int, num_bytes: int, latency_is_over: bool = False) -> None:
+        """Takes as long as the bytes take, beside the transfers of others.
+
+        Args:
+            latency_is_over: the caller has taken it, or the bytes follow those of another transfer closely.
+        """
         link = self._links[rank]
-        self._clock.sleep(link.latency_s)
+        if not latency_is_over:
+            self.travel(rank)
         if not num_bytes or math.isinf(min(link.bytes_per_s, self._server)):
             return
         queue, place = self._queues[rank], self._clock.parked()
@@ -83,6 +88,10 @@ class Direction:
         queue.popleft()
         if queue:
             self._clock.unpark(queue[0])
+
+    def travel(self, rank: int) -> None:
+        """Takes the time until the first byte is there: the latency of this worker's link."""
+        self._clock.sleep(self._links[rank].latency_s)
 
     def _flow(self, link: float, num_bytes: int, place: Parked) -> None:
         self._progress()
