@@ -66,8 +66,8 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--log-base": given.log_base,
         "--data-dir": given.data_dir,
     }
-    step_size = {"--local-lr": given.local_lr} if mode == "esync" else {"--learning-rate": given.learning_rate}
-    worker = step_size | {
+    learning_rate = {"--local-lr": given.local_lr} if mode == "esync" else {"--learning-rate": given.learning_rate}
+    worker = learning_rate | {
         "--batch-size": given.batch_size,
         "--eval-duration": given.eval_duration,
         "--max-seconds": given.seconds,

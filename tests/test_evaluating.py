@@ -27,9 +27,9 @@ def test_the_fastest_of_those_that_may_evaluates(candidates, rank):
 def test_nobody_evaluates_against_his_will_nor_much_slower_than_another_could(candidates):
     rank = evaluating_rank(candidates)
     if rank is None:
-        assert {candidate.wish for candidate in candidates} == {NO}
+        assert {candidate.evaluate for candidate in candidates} == {NO}
         return
     chosen = candidates[rank]
-    assert chosen.wish != NO
-    rivals = [candidate for candidate in candidates if candidate.wish == chosen.wish or candidate.wish == YES]
+    assert chosen.evaluate != NO
+    rivals = [candidate for candidate in candidates if candidate.evaluate in (chosen.evaluate, YES)]
     assert all(chosen.step_s <= AS_FAST * rival.step_s for rival in rivals)

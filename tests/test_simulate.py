@@ -93,6 +93,19 @@ def test_times_are_those_of_the_cluster_file(place):
         assert moments[2] - moments[1] == pytest.approx(0.32 + 2 * (0.1 + 0.05), abs=0.001)
 
 
+@pytest.mark.parametrize("mode", [name for name, row in OWNERS.items() if row.is_distributed])
+def test_the_model_of_a_stub_counts_as_many_bytes_in_every_mode(place, mode):
+    limit = flags_of(mode) or ["--max-rounds", "4"]
+    run(place, "-m", mode, "--model-bytes", "1e5", *limit, network="none")
+    logged = rounds(place / "logs" / "none" / mode / "virtual" / "cpu1")
+    assert any(1e5 <= each["bytes_pushed"] < 1.1e5 for each in logged)
+
+
+def test_a_target_that_nobody_measures_is_refused(place):
+    with pytest.raises(SetupError, match="--target-accuracy needs a worker that evaluates"):
+        run(place, "-m", "sync", "--evaluate", "no", "--target-accuracy", "0.8")
+
+
 def test_an_evaluation_takes_no_virtual_time_unless_it_is_asked_for(place):
     took = []
     for seconds in ("0", "0.7"):

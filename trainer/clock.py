@@ -159,6 +159,7 @@ class _Work(Generic[Result]):
         self._is_over = False
         self._result: Any = None
         self.error: BaseException | None = None
+        self.is_told = False  # the error, to somebody who has asked
         self._waiting: list[tuple[_Work[Any], int]] = []
         self.turn = 0  # how often it was woken: an alarm that was set before is none any more
         self.is_beside = hasattr(clock, "current")  # begun by another one, which asks for its result
@@ -189,8 +190,8 @@ class _Work(Generic[Result]):
             if not self._is_over:
                 raise TimeoutError
         if self.error is not None:
-            error, self.error = self.error, None
-            raise error
+            self.is_told = True
+            raise self.error
         result: Result = self._result
         return result
 
@@ -329,7 +330,7 @@ class VirtualClock:
                 self._go_on(work)
             waiting = [work.name for work in self._work if not work.done()]
             for work in self._work:
-                if work.error is not None:  # nobody has asked for it
+                if work.error is not None and not work.is_told:
                     raise work.error
             if waiting and not self._due:
                 raise Deadlock(f"nothing is left to happen at {self._now:.6g} s, but these wait: {', '.join(waiting)}")

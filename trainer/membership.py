@@ -1,6 +1,7 @@
 """Who takes part in a round, and what is this worker's place among them: rank, number of workers, part of the data.
 
-A trainer asks for it at the start of each round and keeps nothing of it: it may be another one in the next.
+The loop asks for it at the start of each round: it may be another one in the next. Only trainers whose keys on the
+parameter server are each worker's own keep rank and number of workers from the beginning.
 """
 
 from __future__ import annotations

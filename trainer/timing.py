@@ -16,7 +16,7 @@ from trainer.data import Samples
 from trainer.engine import mx
 from trainer.stop import Limits
 
-MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote and no board
+MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector
 NUM_ARRAYS = 5  # so that each is a fifth of the model, as ResNet-18's largest array is: the last that a pull waits for
 
 

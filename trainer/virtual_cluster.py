@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from algorithms import TransportKind
 from config import NO_NETWORK, Config, check_job
 from trainer import data, timing, worker
+from trainer.buckets import Buckets
 from trainer.clock import VirtualClock
 from trainer.cluster_file import Worker
 from trainer.context import Context
@@ -27,7 +28,7 @@ from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.job import client_from_config
 from trainer.device import Evaluator
 from trainer.engine import mx
-from trainer.evaluating import Candidate, evaluating_rank
+from trainer.evaluating import Candidate, check_target, evaluating_rank
 from trainer.membership import Membership
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_folder import RunFolder
@@ -77,6 +78,7 @@ class _Run:
         if not all(row.step_time_s + row.overhead_s for row in self._rows):
             raise SetupError("a step that takes no time ends no virtual second: give every worker a step time above 0")
         self._job = job
+        check_target(config, self._evaluating_rank)
         self._stop_requested = stop_requested
         self._watcher = watcher
         self._clock = VirtualClock()
@@ -185,7 +187,10 @@ class _Run:
         if counted is None:
             return num_bytes
         model = Parameters(self._contexts[0].network).model()
-        shapes, factor = {array.shape for array in model}, counted / sum(map(num_bytes, model))
+        factor = counted / sum(map(num_bytes, model))
+        # WBSP packs them. Elsewhere an array that belongs to no model may have the shape of a packed one.
+        packed = Buckets(model).pack(model) if self._job.config.algorithm.one_server else []
+        shapes = {array.shape for array in [*model, *packed]}
         return lambda array: round(num_bytes(array) * (factor if array.shape in shapes else 1.0))
 
 

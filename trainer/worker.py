@@ -20,7 +20,7 @@ from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.engine import check_kvstore, device_context, has_kvstore
-from trainer.evaluating import Candidate, evaluating_rank
+from trainer.evaluating import Candidate, check_target, evaluating_rank
 from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
@@ -195,8 +195,7 @@ def _is_evaluator(config: Config, step_s: float, joined: roles.Joined | None) ->
             logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
         return config.evaluate == YES or (config.evaluate == AUTO and rank == 0)
     chosen = evaluating_rank([Candidate(*answer) for answer in answers])
-    if chosen is None and config.target_accuracy:
-        raise SetupError("--target-accuracy needs a worker that evaluates, and all have --evaluate no")
+    check_target(config, chosen)
     if chosen is None:
         logging.warning("no worker evaluates: all have --evaluate no")
     elif chosen == rank:
