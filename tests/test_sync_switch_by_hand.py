@@ -48,14 +48,15 @@ class Cluster:
         trace: dict[int, Slowdown] | None = None,
         rounds: int = 0,
         checkpoint: Path | None = None,
+        every: int = 1000,
         resume: bool = False,
     ) -> None:
         self.happened: list[Happened] = [[] for _ in steps_s]
         self.ended_s: list[list[float]] = [[] for _ in steps_s]
         self.pages = [Page() for _ in steps_s]
         happened, ended_s = self.happened, self.ended_s
-        every = (int(checkpoint is not None) * 1000,) * len(order)
-        settings = Settings(order, steps, every, ETA, momentum, policy)
+        ckpt_steps = (int(checkpoint is not None) * every,) * len(order)
+        settings = Settings(order, steps, ckpt_steps, ETA, momentum, policy)
 
         class Noted(SyncSwitchTrainer):
             def _happened(self, kind, text):
@@ -160,6 +161,14 @@ def test_greedy_is_under_asp_while_a_straggler_lasts_and_takes_its_steps_from_th
     assert sum(when > switched for ended_s in cluster.ended_s for when in ended_s) == 3 * 10 - 13
     for rank in range(3):
         np.testing.assert_array_equal(cluster.weights(rank), cluster.weights(0))
+
+
+def test_checkpoints_are_kept_also_while_the_worker_that_keeps_them_is_left_out(tmp_path, monkeypatch) -> None:
+    """Worker 0 is the straggler: after five rounds of all the others go on with two batches a step."""
+    kept: list[int] = []
+    monkeypatch.setattr(CheckpointFile, "save", lambda self, saved: kept.append(saved.batches))
+    Cluster("1", (8,), (4.0, 1.0, 1.1), policy="elastic", checkpoint=tmp_path / "kept.npz", every=1)
+    assert kept[:8] == [3, 6, 9, 12, 15, 17, 19, 21]
 
 
 def test_a_checkpoint_holds_all_and_a_job_that_goes_on_from_it_ends_as_if_nothing_had_happened(tmp_path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainer.clock import VirtualClock, run_all
-from trainer.coordinator.client import StateClient
+from trainer.coordinator.client import NOTICE_REST_S, StateClient
 from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.protocol import Message, Reply, Timeouts
 from trainer.progress import Progress
@@ -87,7 +87,7 @@ def test_of_what_is_told_while_a_message_is_under_way_only_the_newest_is_sent() 
             cluster.clock.sleep(0.1)
         cluster.clock.sleep(5.0)
         assert cluster.told() == [(2, None), (4, None)]
-        assert cluster.said[1][0] - cluster.said[0][0] == pytest.approx(ROUND_TRIP_S)
+        assert cluster.said[1][0] - cluster.said[0][0] == pytest.approx(ROUND_TRIP_S + NOTICE_REST_S)
 
     with_a_cluster(work)
 

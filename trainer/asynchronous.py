@@ -61,7 +61,10 @@ class AsyncTrainer(Trainer):
         if self.membership.rank == 0:
             self._transport.set_optimizer(self._optimizer)
         for model in self._models:
-            model.broadcast(self.parameters.weights)
+            if model is self._model:
+                model.broadcast(self.parameters.weights)
+            else:
+                model.define(self.parameters.weights)
         self._counters.broadcast([self._values])
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:

@@ -240,6 +240,7 @@ class SyncSwitchTrainer(Trainer):
             if not told and self._stop_request():
                 told, numbers = True, self._link.command(WANT_STOP)
             self._take(self._read(numbers))
+            self._save_if_due()  # also where this worker is left out for long
             return self._is_dealt_with(self._status)
 
         self.clock.wait_until(is_dealt_with)
@@ -267,6 +268,7 @@ class SyncSwitchTrainer(Trainer):
         self._link.pull([*model, *velocity], first=self._num_sent)
         here, moving = ([array.asnumpy() for array in part] for part in (model, velocity))
         self._checkpoint.save(Saved(here, moving, list(status.saved), status.saved_batches))
+        self.measure.enter(GLOBAL_AGGREGATE)
         self._saved_steps = sum(status.saved) // self.membership.num_workers
 
 

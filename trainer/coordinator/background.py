@@ -14,13 +14,15 @@ class Background:
     A task must not raise.
     """
 
-    def __init__(self, clock: Clock, name: str) -> None:
+    def __init__(self, clock: Clock, name: str, rest_s: float = 0.0) -> None:
         """
         Args:
             name: of the work.
+            rest_s: seconds between two tasks, in which a newer one may come.
         """
         self._clock = clock
         self._name = name
+        self._rest_s = rest_s
         self._lock = clock.lock()
         self._next: Callable[[], None] | None = None
         self._working: Task[None] | None = None
@@ -47,3 +49,4 @@ class Background:
                     self._working = None
                     return
             task()
+            self._clock.sleep(self._rest_s)

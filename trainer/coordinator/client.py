@@ -19,6 +19,7 @@ from trainer.coordinator.sending import Sender, UnknownJob
 from trainer.progress import ENDED, EVALUATING, Progress
 from utils import JobError
 
+NOTICE_REST_S = 0.1  # a page is looked at by people, and each message costs the training's process a millisecond
 PATIENCE_S = 60.0  # how long a worker waits for a server that is restarted
 
 _JOB_NUMBER_RANGE = 1 << 24  # whole numbers below this survive the kvstore's float32
@@ -84,7 +85,7 @@ class StateClient:
         self._link = link
         self._clock = clock
         self._sender = Sender(link, clock, stop_requested, self._complete)
-        self._notices = Background(clock, "notices to the state server")
+        self._notices = Background(clock, "notices to the state server", NOTICE_REST_S)
         self._job = ""
         self._num_workers = 0
         self._rank = 0
