@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from config import Config, parse
@@ -52,10 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, runs, and turns every failure into one line and an exit code."""
     setup_logging(os.environ.get("DMLC_ROLE") or "local")
     config = parse(arguments, warn=lambda text: logging.warning("warning: %s", text))
-    # After an error the process leaves from inside the handler: once the traceback is gone the kvstore is freed, and
-    # that waits for workers that wait for this one.
+    return guarded(lambda: run_role(config))
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Returns the exit code of the work; a failure of it ends the process with one line and an exit code.
+
+    The process leaves from inside the handler: once the traceback is gone the kvstore is freed, and that waits for
+    workers that wait for this one.
+    """
     try:
-        return run_role(config)
+        return work()
     except JobError as error:
         fail(str(error))
         leave(error.exit_code)

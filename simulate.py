@@ -24,14 +24,14 @@ from pathlib import Path
 import config as flags
 from algorithms import ENTRIES, OWNERS, folder_name
 from config import NETWORKS, NO_NETWORK, names_of
-from main import leave
+from main import guarded
 from scripts import launch, local_cluster
 from scripts.side_by_side import run_side_by_side
 from trainer import cluster_file
 from trainer.cluster_file import Cluster
-from trainer.flag_values import above_zero, at_least
+from trainer.flag_values import above_zero, at_least, several
 from trainer.virtual_job import HOST, VirtualJob
-from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
+from utils import EXIT_OK, SetupError, setup_logging
 
 STUB_BYTES = 44.7e6  # of the model of -n none, where nobody says: ResNet-18's
 
@@ -69,10 +69,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
         prog="simulate.py", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
-    parser.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
-    parser.add_argument(
-        "--workers", type=local_cluster.step_times, help="step times in place of --cluster, with commas"
-    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
+    which.add_argument("--workers", type=local_cluster.step_times, help="step times in place of --cluster, with commas")
     parser.add_argument("--worker", type=at_least(0), default=0, help="which row trains in mode local")
     parser.add_argument(
         "--model-bytes", type=above_zero, default=0.0, help="that the model counts in transfers (0: its own)"
@@ -80,9 +79,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     parser.add_argument(
         "--evaluation-time", type=at_least(0, float), default=0.0, help="virtual seconds of an evaluation"
     )
-    parser.add_argument(
-        "--seed", "--seeds", dest="seeds", type=_seeds, default=(0,), help="one or several, with commas"
-    )
+    parser.add_argument("--seed", "--seeds", dest="seeds", type=_seeds, default="0", help="one or several, with commas")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a set at the same time")
     parser.add_argument("--log-base", type=Path, default=Path("logs"), help="the log tree")
     parser.add_argument("--again", action="store_true", help="also what is done already")
@@ -97,8 +94,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     return own, [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    return tuple(map(at_least(0), text.split(",")))
+_seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")
 
 
 def _cluster(own: argparse.Namespace) -> tuple[Cluster, str]:
@@ -147,6 +143,9 @@ def train(run: Run) -> int:
     from trainer.stop import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")
+    devices = {(HOST, f"cpu{rank}") for rank in range(len(run.job.cluster.workers))}
+    for line in launch.stale_warnings(Path(run.job.config.log_dir).parent, devices):
+        logging.warning("%s", line)
     from trainer import virtual_cluster
     from trainer.virtual_progress import ProgressLine
 
@@ -161,26 +160,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, does what is not done yet, and turns every failure into one line and an exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     setup_logging("simulate")
-    try:
-        own, runs = parse(words)
-        to_do = [run for run in runs if own.again or not run.job.is_done()]
-        for run in runs:
-            if run not in to_do:
-                logging.info("%s is done already: %s (--again does it anew)", run.name, run.job.config.log_dir)
-        if len(runs) > 1:
-            program = [sys.executable, __file__, *words]
-            return run_side_by_side({run.name: [*program, *run.arguments] for run in to_do}, own.jobs)
-        for run in to_do:
-            setup_logging(run.name)
-            return train(run)
-        return EXIT_OK
-    except JobError as error:
-        fail(str(error))
-        leave(error.exit_code)
-    except Exception as error:
-        logging.exception("an error in the program")
-        fail(f"{type(error).__name__}: {error}")
-        leave(EXIT_BUG)
+    return guarded(lambda: _do(words))
+
+
+def _do(words: Sequence[str]) -> int:
+    own, runs = parse(words)
+    to_do = [run for run in runs if own.again or not run.job.is_done()]
+    for run in runs:
+        if run not in to_do:
+            logging.info("%s is done already: %s (--again does it anew)", run.name, run.job.config.log_dir)
+    if len(runs) > 1:
+        program = [sys.executable, __file__, *words]
+        return run_side_by_side({run.name: [*program, *run.arguments] for run in to_do}, own.jobs)
+    for run in to_do:
+        setup_logging(run.name)
+        return train(run)
+    return EXIT_OK
 
 
 if __name__ == "__main__":

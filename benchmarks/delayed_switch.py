@@ -18,7 +18,6 @@ from collections import deque
 SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 15, 23, 3
 HEADER = 10  # bytes in front of a frame that say what the cards left to each other
 LONGEST = 1 << 17
-BROADCAST = b"\xff" * 6
 
 
 def plug(name: str) -> socket.socket:

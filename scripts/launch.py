@@ -212,13 +212,17 @@ def stale_devices(log_folder: Path, devices: Collection[tuple[str, str]]) -> lis
     return sorted(path for path in there if path.is_dir() and (path.parent.name, path.name) not in devices)
 
 
-def warnings(job: Job, layout: Layout) -> list[str]:
-    """What the user should know before the job begins."""
-    ours = {(seat.site.name, seat.device) for seat in layout.seats}
+def stale_warnings(log_folder: Path, devices: Collection[tuple[str, str]]) -> list[str]:
+    """A line for each folder of `stale_devices`."""
     return [
         f"warning: {path} is of an earlier job and counts in this one's summary; to remove it: rm -r '{path}'"
-        for path in stale_devices(job.log_folder, ours)
+        for path in stale_devices(log_folder, devices)
     ]
+
+
+def warnings(job: Job, layout: Layout) -> list[str]:
+    """What the user should know before the job begins."""
+    return stale_warnings(job.log_folder, {(seat.site.name, seat.device) for seat in layout.seats})
 
 
 def last_word(job: Job, outcome: Outcome) -> list[str]:

@@ -22,6 +22,7 @@ from scripts.roles import ROOT, Options, build_roles, local_layout
 from scripts.supervisor import Outcome, Supervisor, Waits, console
 from trainer import cluster_file, straggler_trace
 from trainer.cluster_file import Cluster, Worker
+from trainer.flag_values import several
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
@@ -135,9 +136,8 @@ def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int
     return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
-def step_times(text: str) -> tuple[float, ...]:
-    """Parses the list of workers."""
-    return tuple(launch.seconds(part) for part in text.split(","))
+# Parses the list of workers.
+step_times = several(launch.seconds, "step times; give seconds with commas, such as 0.02,0.04,0.2")
 
 
 # -------------------------------------------------------------------------------------------------------- the job

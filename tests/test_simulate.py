@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -129,6 +130,9 @@ def test_mode_local_is_one_row_of_the_cluster(place):
         (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),
         (["-n", "none", "-e", "1"], "-e means nothing to simulate.py: -n none has no accuracy"),
         (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
+        (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),
+        (["--workers", "0.1,x"], "'0.1,x' is no list of step times; give seconds with commas"),
+        (["--workers", "0.1", "--cluster", "paper"], "--cluster: not allowed with argument --workers"),
         (["--misspelt", "1"], "unrecognized arguments: --misspelt 1"),
     ],
 )
@@ -176,6 +180,33 @@ def test_another_flag_makes_it_another_run(place):
         for number in ("1", "2")
     )
     assert same.job.is_done() and not other.job.is_done()
+
+
+def test_another_trace_of_the_same_name_makes_it_another_run(place):
+    (place / "two.csv").write_text("step_time_s,straggler_trace\n0.1,late.csv\n0.3,\n")
+    command = arguments(place, "-m", "sync", "--max-rounds", "1", network="none")
+    is_done = []
+    for extra in ("0.5", "0.6"):
+        (place / "late.csv").write_text(f"start_s,duration_s,extra_s\n0,1,{extra}\n")
+        is_done.append(simulate.parse(command)[1][0].job.is_done())
+        virtual_cluster.run(simulate.parse(command)[1][0].job)
+        assert simulate.parse(command)[1][0].job.is_done()
+    assert is_done == [False, False]
+
+
+def test_whoever_looks_at_a_run_is_heard_whichever_worker_ran_last(place, caplog):
+    caplog.set_level(logging.INFO)
+    seen = []
+
+    class Looks(virtual_cluster.Nobody):
+        def __call__(self, now):
+            seen.append(now)
+            logging.info("looked at %s", now)
+
+    _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2", network="none"))
+    virtual_cluster.run(one.job, watcher=Looks())
+    assert len(seen) > 4
+    assert sum(record.msg == "looked at %s" for record in caplog.records) == len(seen)
 
 
 def test_the_first_signal_ends_the_round_with_complete_logs_and_the_run_is_not_done(place):

@@ -27,6 +27,18 @@ def at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
     return number(lambda value: value >= minimum, f"{minimum} or more", kind)
 
 
+def several(parse: Callable[[str], Any], words: str) -> Callable[[str], tuple[Any, ...]]:
+    """Makes a parser for a list with commas, of what `parse` takes; `words` say what it is, and how to give one."""
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        try:
+            return tuple(map(parse, text.split(",")))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of {words}") from None
+
+    return parse_all
+
+
 above_zero = number(lambda value: value > 0, "a number above 0")
 accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
 fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")

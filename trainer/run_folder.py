@@ -37,13 +37,14 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / LOCK_FILE).open("w")
         except OSError as error:
-            what_to_do = remedy("choose another with -ld", RUN_AS_OWNER)
+            what_to_do = remedy("choose another with -ld (simulate.py: --log-base)", RUN_AS_OWNER)
             raise SetupError(f"log folder {self.path}: {error.strerror}; {what_to_do}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise SetupError(
-                f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name"
+                f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name, "
+                "each job of simulate.py its own --log-base"
             ) from None
 
     def close(self) -> None:

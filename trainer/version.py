@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -19,6 +20,7 @@ _PROGRAM = (
 _GIT_S = 5.0
 
 
+@functools.cache  # a virtual cluster has a thousand workers that would ask git, one after the other
 def commit() -> str | None:
     """The commit that is checked out, with `-dirty` where files were changed since; None where this is no checkout."""
     if not (ROOT / ".git").exists():

@@ -12,9 +12,12 @@ import hashlib
 import logging
 import math
 import random
+import resource
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
+
+from greenlet import getcurrent
 
 from algorithms import TransportKind
 from config import NO_NETWORK, Config, check_job
@@ -40,6 +43,7 @@ from utils import SetupError
 EVALUATION_BATCH = 500  # nobody waits for a batch's answer, and larger ones take less time a sample
 # So few may each keep the memory of their passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
 FEW_WORKERS = 16
+SPARE_FILES = 100  # open ones beside a lock for each worker's folder
 
 
 class Watcher(Protocol):
@@ -83,6 +87,7 @@ class _Run:
         self._watcher = watcher
         self._clock = VirtualClock()
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
+        _allow_open_files(len(self._rows) + SPARE_FILES)
         self._dataset = None if config.network == NO_NETWORK else worker.dataset_of(config)
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank)) for rank in range(len(self._rows))]
@@ -172,10 +177,8 @@ class _Run:
     def _connect(self) -> None:
         """Brings the workers to the parameter server."""
         links = [Link(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
-        kind, server_rate = (
-            self._job.config.algorithm.transport,
-            _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s),
-        )
+        kind = self._job.config.algorithm.transport
+        server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
         assert kind is not TransportKind.NONE
         server = MemoryServer(self._clock, kind, links, server_rate, self._size_of())
         for rank, context in enumerate(self._contexts):
@@ -206,11 +209,19 @@ def _pace(seed: int, rank: int, spread: float) -> Callable[[], float]:
     return lambda: draw.lognormvariate(0.0, spread)
 
 
+def _allow_open_files(wanted: int) -> None:
+    """Raises this process's own limit of open files, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
 def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:
-    """A filter for the log: lines of one worker, and warnings of all."""
+    """A filter for the log: lines of one worker, warnings of all, and whatever no worker says, such as the progress."""
 
     def passes(record: logging.LogRecord) -> bool:
-        current = getattr(clock, "current", None)
-        return record.levelno > logging.INFO or current is None or current.name == f"worker {rank}"
+        return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == f"worker {rank}"
 
     return passes

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from config import Config
+from trainer import straggler_trace
 from trainer.cluster_file import Cluster
 from utils import RUN_FILE, STOPPED, SetupError, read_json
 
@@ -36,10 +37,12 @@ class VirtualJob:
     def about(self, rank: int) -> dict[str, Any]:
         """What this worker's run.json says beside the flags; what is infinite is null there."""
         row = self.cluster.workers[rank]
+        trace = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
         return {
             "cluster": self.cluster_name,
             "num_workers": len(self.cluster.workers),
             "worker": _finite(vars(row) | {"straggler_trace": str(row.straggler_trace or "")}),
+            "trace": [vars(entry) for entry in trace],
             **_finite({"server_bandwidth_mbit_s": self.cluster.server_bandwidth_mbit_s}),
             "model_bytes": self.model_bytes,
             "evaluation_s": self.evaluation_s,
@@ -57,7 +60,7 @@ class VirtualJob:
         )
 
     def is_done(self) -> bool:
-        """Whether the logs of all workers are there, of this very job, and it was not stopped by a signal."""
+        """Whether each worker's run.json says that it has ended, of this very job, and not because a signal came."""
         return all(self._has_ended(rank) for rank in range(len(self.cluster.workers)))
 
     def _has_ended(self, rank: int) -> bool:
