@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithms import ALGORITHMS, Algorithm, entry_name, folder_name, modes_of, titles_of
+from algorithms import ALGORITHMS, ENTRIES, OWNERS, Algorithm, entry_name, folder_name, modes_of, titles_of
 from trainer.flag_values import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
 from utils import CHECKPOINT_FILE, SetupError, version_number
 
@@ -304,7 +304,7 @@ def parse(
     Args:
         warn: gets a line for each published flag that does nothing in the chosen mode.
         program: whose command line it is; main.py's by default.
-        beside: other modes that the same command line is for: their flags are no errors.
+        beside: other modes and presets that the same command line is for: their flags are no errors.
     """
     program = program or Program()
     parser = argparse.ArgumentParser(
@@ -335,8 +335,7 @@ def parse(
         for name, why in program.nowhere.items():
             if name in given:
                 raise SetupError(f"{names_of(name)[0]} means nothing to {program.name}: {why}; leave it out")
-        ours = [name for name in given if config.mode in modes_of(name) or not set(beside) & set(modes_of(name))]
-        _check_given(config, ours, warn)
+        _check_given(config, [name for name in given if not _is_for_others(name, config, beside)], warn)
         _check_together(config, num_workers=1)
     except SetupError as error:
         parser.error(str(error))
@@ -344,6 +343,16 @@ def parse(
 
 
 _ABSENT = object()
+
+
+def _is_for_others(field: str, config: Config, beside: Collection[str]) -> bool:
+    """Whether a flag does nothing here, and something in another mode or preset that the command line is for."""
+    modes, needs = modes_of(field), FIELDS[field].metadata["needs"]
+    if config.mode not in modes:
+        return any(OWNERS[entry].name in modes for entry in beside)
+    if needs is None or getattr(config, needs[0]) == needs[1]:
+        return False
+    return any(needs in ENTRIES[entry].values for entry in beside)
 
 
 def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:

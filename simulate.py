@@ -57,6 +57,7 @@ class Run:
     name: str
     job: VirtualJob
     arguments: tuple[str, ...]
+    is_of_set: bool = False  # others may run beside it
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
@@ -86,12 +87,14 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     parser.add_argument("--beside", default="", help=argparse.SUPPRESS)  # modes of the set that a run belongs to
     own, others = parser.parse_known_args(arguments)  # the others are main.py's, which refuses what it does not know
     modes = own.mode.split(",")
+    is_of_set = bool(own.beside)
     own.beside = own.beside or own.mode
     for mode in modes:
         if mode not in ENTRIES:
             parser.error(f"unknown mode {mode!r}; choose from {', '.join(ENTRIES)}")
     cluster, name = _cluster(own)
-    return own, [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
+    runs = [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
+    return own, [dataclasses.replace(run, is_of_set=is_of_set) for run in runs]
 
 
 _seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")
@@ -110,6 +113,8 @@ def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name:
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset, "--seed", str(seed), *others]
     given = _config(own, words, NOWHERE)
+    if given.entry != mode:
+        raise SetupError(f"the other flags make {given.entry} of -m {mode}: leave them out, or give -m {given.entry}")
     if given.network == NO_NETWORK:
         given = _config(own, words, NOWHERE | STUB_NOWHERE)
         if given.log_form == "auto":  # a file for each of a thousand workers' rounds is too many
@@ -131,7 +136,7 @@ def _config(own: argparse.Namespace, words: Sequence[str], nowhere: Mapping[str,
         words,
         warn=lambda text: logging.warning("warning: %s", text),
         program=flags.Program("simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), nowhere),
-        beside=[OWNERS[mode].name for mode in own.beside.split(",")],
+        beside=own.beside.split(","),
     )
 
 
@@ -149,7 +154,7 @@ def train(run: Run) -> int:
     from trainer import virtual_cluster
     from trainer.virtual_progress import ProgressLine
 
-    progress = ProgressLine(run.job.config.max_seconds, signals.be_patient)
+    progress = ProgressLine(run.job.config.max_seconds, signals.be_patient, alone=not run.is_of_set)
     digest = virtual_cluster.run(run.job, lambda: signals.requested, progress)
     progress.end()
     logging.info("the final weights of all workers have SHA-256 %s", digest)

@@ -12,7 +12,8 @@ from types import FrameType
 from utils import EXIT_OK
 
 POLL_S = 0.1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_KILLED = 128  # plus the signal's number: the exit code of a process that a signal has ended
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
 
 def run_side_by_side(commands: Mapping[str, Sequence[str]], at_once: int) -> int:
@@ -27,7 +28,7 @@ def run_side_by_side(commands: Mapping[str, Sequence[str]], at_once: int) -> int
     def stop(number: int, _: FrameType | None) -> None:
         stopped.append(number)
         for process in running.values():
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
     before = [signal.signal(each, stop) for each in _SIGNALS]
     try:
@@ -39,7 +40,7 @@ def run_side_by_side(commands: Mapping[str, Sequence[str]], at_once: int) -> int
             for name, process in list(running.items()):
                 if (code := process.poll()) is not None:
                     del running[name]
-                    codes[name] = code
+                    codes[name] = code if code >= 0 else _KILLED - code
             time.sleep(POLL_S)
     finally:
         for process in running.values():

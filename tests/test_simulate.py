@@ -19,7 +19,7 @@ import simulate
 import summary
 from algorithms import ENTRIES, OWNERS
 from scripts.side_by_side import run_side_by_side
-from trainer import virtual_cluster
+from trainer import version, virtual_cluster
 from utils import EXIT_OK, RUN_FILE, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,6 +154,21 @@ def test_flags_of_one_mode_may_be_given_for_a_set_that_has_it():
     ]
 
 
+def test_a_flag_of_a_preset_may_be_given_for_a_set_that_has_it():
+    _, runs = simulate.parse(["-m", "async,dcasgd", "--dcasgd-lambda", "0.5"])
+    assert [(run.job.config.use_dcasgd, run.job.config.dcasgd_lambda) for run in runs] == [(0, 0.5), (1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "made"), [(["-m", "dcasgd", "-dcasgd", "0"], "async"), (["-m", "async", "-dcasgd", "1"], "dcasgd")]
+)
+def test_flags_that_make_another_mode_of_the_one_that_was_named_are_refused(flags, made):
+    with pytest.raises(
+        SetupError, match=f"the other flags make {made} of -m {flags[1]}: leave them out, or give -m {made}"
+    ):
+        simulate.parse(flags)
+
+
 def test_a_step_that_takes_no_time_is_refused(place):
     (place / "two.csv").write_text("step_time_s\n0.1\n0\n")
     with pytest.raises(SetupError, match="give every worker a step time above 0"):
@@ -180,6 +195,14 @@ def test_another_flag_makes_it_another_run(place):
         for number in ("1", "2")
     )
     assert same.job.is_done() and not other.job.is_done()
+
+
+def test_what_another_version_of_the_program_has_done_is_not_done(place, monkeypatch):
+    run(place, "-m", "sync", "--max-rounds", "1", network="none")
+    command = arguments(place, "-m", "sync", "--max-rounds", "1", network="none")
+    assert simulate.parse(command)[1][0].job.is_done()
+    monkeypatch.setattr(version, "files_hash", lambda: "of another one")
+    assert not simulate.parse(command)[1][0].job.is_done()
 
 
 def test_another_trace_of_the_same_name_makes_it_another_run(place):

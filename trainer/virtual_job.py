@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from config import Config
-from trainer import straggler_trace
+from trainer import straggler_trace, version
 from trainer.cluster_file import Cluster
 from utils import RUN_FILE, STOPPED, SetupError, read_json
 
@@ -34,11 +35,16 @@ class VirtualJob:
     model_bytes: float = 0.0
     evaluation_s: float = 0.0
 
+    @functools.cached_property
+    def _program(self) -> str:
+        return version.files_hash()
+
     def about(self, rank: int) -> dict[str, Any]:
         """What this worker's run.json says beside the flags; what is infinite is null there."""
         row = self.cluster.workers[rank]
         trace = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
         return {
+            "program": self._program,
             "cluster": self.cluster_name,
             "num_workers": len(self.cluster.workers),
             "worker": _finite(vars(row) | {"straggler_trace": str(row.straggler_trace or "")}),
@@ -60,7 +66,8 @@ class VirtualJob:
         )
 
     def is_done(self) -> bool:
-        """Whether each worker's run.json says that it has ended, of this very job, and not because a signal came."""
+        """Whether each worker's run.json says that it has ended, of this very job by this very program, and not because
+        a signal came."""
         return all(self._has_ended(rank) for rank in range(len(self.cluster.workers)))
 
     def _has_ended(self, rank: int) -> bool:

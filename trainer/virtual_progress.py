@@ -17,12 +17,13 @@ class ProgressLine:
     Args:
         max_seconds: virtual ones of the run; 0: no limit.
         began: called when training begins.
+        alone: no other run writes to the same terminal.
     """
 
-    def __init__(self, max_seconds: float, began: Callable[[], None]) -> None:
+    def __init__(self, max_seconds: float, began: Callable[[], None], alone: bool = True) -> None:
         self._max_s = max_seconds
         self._begins = began
-        self._bar = sys.stderr.isatty()
+        self._bar = alone and sys.stderr.isatty()
         self._began: tuple[float, float] | None = None  # virtual and real
         self._now = 0.0
         self._told = time.monotonic()
