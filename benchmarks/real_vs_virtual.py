@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/real_vs_virtual.py --budget 3600     # on a quiet machine; again to go on
     .venv/bin/python benchmarks/real_vs_virtual.py --table           # what there is so far
 
-LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. A pair of
-runs is a line of FOLDER/pairs.jsonl; what stands there is not done again. All modes of the first cluster with the first
-seed come first, then the other clusters, then the other seeds.
+LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. A run is a
+line of FOLDER/runs.jsonl; what stands there is not done again, but a virtual one of another version of the program. All
+modes of the first cluster with the first seed come first, then the other clusters, then the other seeds.
 
 What the work of real processes costs beyond the cluster file is measured once for each mode, by a short job on the
 first cluster with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS  # noqa: E402
-from trainer import cluster_file  # noqa: E402
+from trainer import cluster_file, version  # noqa: E402
 from utils import (  # noqa: E402
     EVALUATION,
     FORWARD_BACKWARD,
@@ -82,6 +82,9 @@ class Job:
     def flags(self) -> list[str]:
         """Of main.py."""
         return [*FLAGS.get(self.mode, "").split(), "--max-seconds", f"{self.seconds:g}", "--eval-seconds", "1"]
+
+
+JOB = tuple(field.name for field in dataclasses.fields(Job))
 
 
 def jobs(clusters: Sequence[str], modes: Sequence[str], seeds: Sequence[int], seconds: float) -> Iterator[Job]:
@@ -172,24 +175,33 @@ def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- the table
 
 
-def table(pairs: Sequence[dict[str, Any]]) -> None:
-    """A line for each cluster and mode; ratios are virtual over real, the spread that of the real runs."""
+def table(rows: Sequence[dict[str, Any]]) -> None:
+    """A line for each cluster and mode of which both kinds are there; ratios are virtual over real, the spread is that
+    of the real runs. Of a run that was made several times the last counts."""
+    last = {(row["kind"], *(row[name] for name in JOB)): row for row in rows}
+    pairs = [
+        (row, last["virtual", *job])
+        for (kind, *job), row in last.items()
+        if kind == "real" and ("virtual", *job) in last
+    ]
     print("| cluster | mode | seeds | rounds | samples | s to 0.80: real | virtual | ratio | real runs' spread |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for cluster, mode in dict.fromkeys((pair["cluster"], pair["mode"]) for pair in pairs):
-        here = [pair for pair in pairs if (pair["cluster"], pair["mode"]) == (cluster, mode)]
-        cells = [f"{statistics.median(_ratios(here, key)):.3f}" for key in ("rounds_s", "samples_s")]
-        times = [[pair[kind]["to_target_s"] for pair in here] for kind in ("real", "virtual")]
-        medians = [None if None in each else statistics.median(each) for each in times]
-        cells += ["not all" if median is None else f"{median:.1f}" for median in medians]
-        real_s, virtual_s = medians
+    for cluster, mode, seconds in dict.fromkeys((here["cluster"], here["mode"], here["seconds"]) for here, _ in pairs):
+        same = [
+            pair
+            for pair in pairs
+            if (pair[0]["cluster"], pair[0]["mode"], pair[0]["seconds"]) == (cluster, mode, seconds)
+        ]
+        cells = [
+            f"{statistics.median(there[key] / here[key] for here, there in same):.3f}"
+            for key in ("rounds_s", "samples_s")
+        ]
+        times = [[row["to_target_s"] for row in kind] for kind in zip(*same, strict=True)]
+        real_s, virtual_s = (None if None in each else statistics.median(each) for each in times)
+        cells += ["not all" if median is None else f"{median:.1f}" for median in (real_s, virtual_s)]
         cells.append(f"{virtual_s / real_s:.2f}" if real_s and virtual_s else "")
         cells.append(f"{min(times[0]) / real_s:.2f} to {max(times[0]) / real_s:.2f}" if real_s else "")
-        print(f"| {cluster} | {mode} | {len(here)} | {' | '.join(cells)} |")
-
-
-def _ratios(pairs: Sequence[dict[str, Any]], key: str) -> list[float]:
-    return [pair["virtual"][key] / pair["real"][key] for pair in pairs]
+        print(f"| {cluster} | {mode} | {len(same)} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -199,33 +211,34 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
-    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other pair is begun")
+    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
+    parser.add_argument("--kinds", default="real,virtual", help="one of them alone: the machine's noise is in one only")
     parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
     parser.add_argument("--table", action="store_true", help="only print what there is")
     given = parser.parse_args()
-    folder, began = given.folder.resolve(), time.monotonic()
+    folder, began, program = given.folder.resolve(), time.monotonic(), version.files_hash()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "pairs.jsonl"
-    pairs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(pair["cluster"], pair["mode"], pair["seed"], pair["seconds"]) for pair in pairs}
+    path = folder / "runs.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    # Real runs take hours, and what they show changes little with the program; a virtual one is made anew.
+    done = {
+        tuple(row[name] for name in (*JOB, "kind"))
+        for row in rows
+        if row["kind"] == "real" or row["program"] == program
+    }
     wanted = jobs(given.clusters.split(","), given.modes.split(","), [*map(int, given.seeds.split(","))], given.seconds)
-    for job in wanted:
+    for job, kind in ((job, kind) for job in wanted for kind in given.kinds.split(",")):
         if given.table or time.monotonic() - began > given.budget:
             break
-        if dataclasses.astuple(job) in done:
+        if (*dataclasses.astuple(job), kind) in done:
             continue
         costs = calibrate(job.mode, folder)
-        pair = {
-            **dataclasses.asdict(job),
-            "costs": costs,
-            "real": sum_up(real(job, folder)),
-            "virtual": sum_up(virtual(job, folder, costs)),
-        }
-        append_line(path, json.dumps(pair))
-        pairs.append(pair)
-        print(json.dumps(pair), flush=True)
-    if pairs:
-        table(pairs)
+        runs = real(job, folder) if kind == "real" else virtual(job, folder, costs)
+        row = {"kind": kind, **dataclasses.asdict(job), **sum_up(runs), "costs": costs, "program": program}
+        append_line(path, json.dumps(row))
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    table(rows)
 
 
 if __name__ == "__main__":
