@@ -180,7 +180,7 @@ def table(rows: Sequence[dict[str, Any]]) -> None:
     of the real runs. Of a run that was made several times the last counts."""
     last = {(row["kind"], *(row[name] for name in JOB)): row for row in rows}
     pairs = [
-        (row, last["virtual", *job])
+        (row, last[("virtual", *job)])
         for (kind, *job), row in last.items()
         if kind == "real" and ("virtual", *job) in last
     ]
