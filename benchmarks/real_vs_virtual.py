@@ -53,7 +53,7 @@ ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchma
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
 # Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
 BESIDE = {"wbsp-pcc": "wbsp"}
-NOBODY_WAITS = ("async", "dcasgd", "wbsp")  # elsewhere the slowest alone does not
+NOBODY_WAITS = ("async", "dcasgd", "wbsp", "sync-switch")  # in most rounds; elsewhere the slowest alone does not
 # As in nine_ways.sh.
 FLAGS = {
     "sync": "-l 0.003",
@@ -139,7 +139,7 @@ def calibrate(mode: str, folder: Path) -> dict[str, float]:
     of_speed = sorted(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
     alone = of_speed[0] if mode in NOBODY_WAITS else of_speed[-1]
     way_s = calibrate(BESIDE[mode], folder)["way_s"] if mode in BESIDE else _median(runs[alone], EXCHANGE) / 2
-    over_s = [_median(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
+    over_s = [_mean_step(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
     paused_s = [step[EVALUATION] for rounds in runs.values() for step in _steps(rounds) if EVALUATION in step]
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
@@ -152,6 +152,12 @@ def calibrate(mode: str, folder: Path) -> dict[str, float]:
 
 def _steps(rounds: Rounds) -> Iterator[dict[str, float]]:
     return (times for each in rounds for times in each["time"].values())
+
+
+def _mean_step(rounds: Rounds, stages: Sequence[str]) -> float:
+    """Of all that is not in other stages, a local step: also what no stage counts, such as the writing of the log."""
+    others = sum(seconds for step in _steps(rounds) for stage, seconds in step.items() if stage not in stages)
+    return float((rounds[-1]["total_time"] - others) / sum(FORWARD_BACKWARD in step for step in _steps(rounds)))
 
 
 def _median(rounds: Rounds, stages: Sequence[str]) -> float:
