@@ -1,4 +1,4 @@
-"""The command line: one table of flags, which is the frozen dataclass `Config` itself.
+"""The flags: one table, which is the frozen dataclass `Config` itself (trainer/command_line.py parses them).
 
 The published flags keep their names, types, defaults and meaning; the others are this project's own. In which modes a
 flag counts is the table's in algorithms.py.
@@ -6,17 +6,15 @@ flag counts is the table's in algorithms.py.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import pkgutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithms import ALGORITHMS, ENTRIES, OWNERS, Algorithm, entry_name, folder_name, modes_of, titles_of
+from algorithms import ALGORITHMS, ENTRIES, Algorithm, entry_name, folder_name
 from trainer.flag_values import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
-from utils import CHECKPOINT_FILE, SetupError, version_number
+from utils import CHECKPOINT_FILE
 
 MODES = tuple(ALGORITHMS)
 NETWORKS = (
@@ -274,139 +272,6 @@ def names_of(field: str) -> tuple[str, ...]:
     return (*FIELDS[field].metadata["short"], "--" + field.replace("_", "-"))
 
 
-# --------------------------------------------------------------------------------------- parsing and checking
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program that takes these flags.
-
-    Attributes:
-        usage: in one line; argparse's own where it is None.
-        networks: that it can train.
-        nowhere: fields of Config that mean nothing to it, each with the reason in words.
-    """
-
-    name: str = "main.py"
-    usage: str | None = None
-    networks: Sequence[str] = NETWORKS
-    nowhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-def parse(
-    arguments: Sequence[str] | None = None,
-    warn: Callable[[str], None] = lambda text: None,
-    program: Program | None = None,
-    beside: Collection[str] = (),
-) -> Config:
-    """Parses the command line; an unknown flag or a bad value ends the process with exit code 2.
-
-    Args:
-        warn: gets a line for each published flag that does nothing in the chosen mode.
-        program: whose command line it is; main.py's by default.
-        beside: other modes and presets that the same command line is for: their flags are no errors.
-    """
-    program = program or Program()
-    parser = argparse.ArgumentParser(
-        prog=program.name,
-        usage=program.usage,
-        description="Train one model on machines of different speed. The role comes from DMLC_ROLE "
-        "(scheduler, server, worker); without it only local mode runs.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"ESync on MXNet {version_number()}")
-    for name, field in FIELDS.items():
-        arguments_of = dict(field.metadata["arguments"])
-        if name == "network":
-            arguments_of["choices"] = program.networks
-        arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
-        parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
-    # argparse leaves alone what is there already, so this tells a flag that was given from its default.
-    absent = argparse.Namespace(**dict.fromkeys(FIELDS, _ABSENT))
-    values = vars(parser.parse_args(arguments, absent))
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in values.items()
-        if value is not _ABSENT
-    }
-    config = Config(**given)
-    try:
-        for name, why in program.nowhere.items():
-            if name in given:
-                raise SetupError(f"{names_of(name)[0]} means nothing to {program.name}: {why}; leave it out")
-        _check_given(config, [name for name in given if not _is_for_others(name, config, beside)], warn)
-        _check_together(config, num_workers=1)
-    except SetupError as error:
-        parser.error(str(error))
-    return config
-
-
-_ABSENT = object()
-
-
-def _is_for_others(field: str, config: Config, beside: Collection[str]) -> bool:
-    """Whether a flag does nothing here, and something in another mode or preset that the command line is for."""
-    modes, needs = modes_of(field), FIELDS[field].metadata["needs"]
-    if config.mode not in modes:
-        return any(OWNERS[entry].name in modes for entry in beside)
-    if needs is None or getattr(config, needs[0]) == needs[1]:
-        return False
-    return any(needs in ENTRIES[entry].values for entry in beside)
-
-
-def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:
-    """Makes sure that every flag that was given does something.
-
-    Args:
-        given: fields of the flags on the command line.
-        warn: gets a line for each published one that does nothing: existing scripts have them.
-
-    Raises:
-        SetupError: one of this project's own does nothing.
-    """
-    for name in given:
-        about, modes = FIELDS[name].metadata, modes_of(name)
-        text = f"{names_of(name)[0]} {_as_typed(getattr(config, name))}"
-        if config.mode not in modes:
-            where = " or ".join(filter(None, (", ".join(modes[:-1]), modes[-1])))
-            if not about["published"]:
-                raise SetupError(
-                    f"{text} belongs to mode {where}, not to {config.mode}: leave it out, or change the mode (-m)"
-                )
-            counts = (names_of(each)[0] for each in about["instead"] if config.mode in modes_of(each))
-            rather = "".join(f"; in mode {config.mode} {flag} counts" for flag in counts)
-            warn(f"{text} does nothing in mode {config.mode}: it counts in mode {where}{rather}")
-        elif about["needs"] is not None and getattr(config, about["needs"][0]) != about["needs"][1]:
-            other, needed = about["needs"]
-            raise SetupError(f"{text} does nothing without {names_of(other)[0]} {needed}: leave it out, or give both")
-
-
-def _check_together(config: Config, num_workers: int) -> None:
-    """Makes sure that the flags fit together; raises SetupError as the algorithm's own check does."""
-    if config.algorithm.check:
-        pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
-
-
-def _as_typed(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def job_setup(config: Config) -> dict[str, str]:
-    """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
-    names = (name for name in FIELDS if config.mode in modes_of(name) and not FIELDS[name].metadata["of_host"])
-    return {names_of(name)[0]: _as_typed(getattr(config, name)) for name in names}
-
-
-def check_job(config: Config, num_servers: int, num_workers: int) -> None:
-    """Makes sure that a cluster can run what the flags ask for.
-
-    Raises:
-        SetupError: it cannot.
-    """
-    if config.algorithm.one_server and num_servers != 1:
-        raise SetupError(
-            f"mode {config.mode} keeps the model on one parameter server, here there are {num_servers}: set "
-            "DMLC_NUM_SERVER=1 in every process (local_cluster.sh: --servers 1)"
-        )
-    _check_together(config, num_workers)
+def preset_flags(entry: str) -> tuple[str, ...]:
+    """The flags that make a preset of its algorithm; none for the algorithm itself."""
+    return tuple(str(word) for field, value in ENTRIES[entry].values for word in (names_of(field)[-1], value))

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from config import Config, parse
+from config import Config
 from trainer.cluster import Cluster
+from trainer.command_line import parse
 from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
 
 

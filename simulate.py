@@ -18,16 +18,15 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import config as flags
 from algorithms import ENTRIES, OWNERS, folder_name
-from config import NETWORKS, NO_NETWORK, names_of
+from config import NETWORKS, NO_NETWORK, Config, preset_flags
 from main import guarded
 from scripts import launch, local_cluster
 from scripts.side_by_side import run_side_by_side
-from trainer import cluster_file
+from trainer import cluster_file, command_line
 from trainer.cluster_file import Cluster
 from trainer.flag_values import above_zero, at_least, several
 from trainer.virtual_job import HOST, VirtualJob
@@ -109,16 +108,13 @@ def _cluster(own: argparse.Namespace) -> tuple[Cluster, str]:
 
 def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name: str, mode: str, seed: int) -> Run:
     algorithm = OWNERS[mode]
-    preset = [str(word) for field, value in ENTRIES[mode].values for word in (names_of(field)[-1], value)]
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
-    words = ["-m", algorithm.name, *preset, "--seed", str(seed), *others]
-    given = _config(own, words, NOWHERE)
+    words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]
+    given = _config(own, words)
     if given.entry != mode:
         raise SetupError(f"the other flags make {given.entry} of -m {mode}: leave them out, or give -m {given.entry}")
-    if given.network == NO_NETWORK:
-        given = _config(own, words, NOWHERE | STUB_NOWHERE)
-        if given.log_form == "auto":  # a file for each of a thousand workers' rounds is too many
-            given = dataclasses.replace(given, log_form="lines")
+    if given.network == NO_NETWORK and given.log_form == "auto":  # a file for each of a thousand workers' rounds
+        given = dataclasses.replace(given, log_form="lines")
     folder = base / given.network / folder_name(given.entry, bool(given.split_by_class)) / HOST
     given = dataclasses.replace(given, log_dir=str(folder))
     if not algorithm.is_distributed:
@@ -131,13 +127,17 @@ def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name:
     return Run(f"{given.entry} seed {seed}", job, alone)
 
 
-def _config(own: argparse.Namespace, words: Sequence[str], nowhere: Mapping[str, str]) -> flags.Config:
-    return flags.parse(
+def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
+    return command_line.parse(
         words,
         warn=lambda text: logging.warning("warning: %s", text),
-        program=flags.Program("simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), nowhere),
+        program=command_line.Program("simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), _nowhere),
         beside=own.beside.split(","),
     )
+
+
+def _nowhere(given: Config) -> dict[str, str]:
+    return NOWHERE | STUB_NOWHERE if given.network == NO_NETWORK else NOWHERE
 
 
 def train(run: Run) -> int:

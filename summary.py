@@ -13,7 +13,7 @@ import argparse
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,11 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
             num_samples_list=[record["num_samples"] for record in rounds],
             self_iters_list=[len(record["time"]) for record in rounds],
             elapsed_time_list=[record["total_time"] for record in rounds],
-            aggregate_time_list=[_seconds(list(r["time"].values())[-1:], utils.AGGREGATION_STAGES) for r in rounds],
+            aggregate_time_list=[
+                utils.seconds_in(list(r["time"].values())[-1:], utils.AGGREGATION_STAGES) for r in rounds
+            ],
             accuracy_time_list=[record["total_time"] for record in evaluations],
-            computing_time_list=[_seconds(r["time"].values(), utils.COMPUTING_STAGES) for r in rounds],
+            computing_time_list=[utils.computing_seconds(record) for record in rounds],
             bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
             bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
             steps_list=[_entries_with(record, utils.FORWARD_BACKWARD, utils.ABANDONED) for record in rounds],
@@ -114,10 +116,6 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
     except ValueError as error:
         warn(f"{folder} left out: {error}")
         return None
-
-
-def _seconds(steps: Collection[Mapping[str, float]], stages: Collection[str]) -> float:
-    return sum((times.get(stage, 0.0) for times in steps for stage in stages), start=0.0)
 
 
 def _in_every_round(rounds: Sequence[Mapping[str, Any]], key: str, folder: Path, warn: Warn) -> list[int] | None:

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,6 +186,7 @@ AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 RUN_FILE = "run.json"
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
 CHECKPOINT_FILE = "checkpoint.npz"
+FLOAT32_COUNTS_TO = 1 << 24  # whole numbers up to this survive the kvstore, which knows float32 alone
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
 
 
@@ -343,6 +344,16 @@ def _logged_lines(path: Path) -> dict[int, LoggedRound]:
                 number = said if type(said) is int and said > 0 else number + 1
                 found[number] = logged
     return found
+
+
+def computing_seconds(record: Mapping[str, Any]) -> float:
+    """How long a round's local steps computed, by its log (read_rounds)."""
+    return seconds_in(record["time"].values(), COMPUTING_STAGES)
+
+
+def seconds_in(steps: Iterable[Mapping[str, float]], stages: Collection[str]) -> float:
+    """How long stages took in some entries of a round log's "time"."""
+    return sum((times.get(stage, 0.0) for times in steps for stage in stages), start=0.0)
 
 
 def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from key_by_key import SIZES
-from namespace_job import ROOT, free_ports, running
+from namespace_job import ROOT, parameter_server, running
 from namespaces import missing, network
 
 from algorithms import TransportKind
@@ -82,16 +82,7 @@ def real(kind: TransportKind, ratio: int) -> list[dict[str, float]]:
         servers, *hosts = stack.enter_context(network(folder / "net", 3)).hosts
         for host, mbit_s in zip(hosts, (MBIT_S, ratio * MBIT_S), strict=True):
             host.narrow(mbit_s)
-        cluster = {
-            "DMLC_PS_ROOT_URI": servers.address,
-            "DMLC_PS_ROOT_PORT": str(free_ports(1)[0]),
-            "DMLC_NUM_SERVER": "1",
-            "DMLC_NUM_WORKER": "2",
-            "DMLC_INTERFACE": servers.card,
-        }
-        for role in ("scheduler", "server"):
-            command = servers.command(sys.executable, "main.py")
-            stack.enter_context(running(command, folder / f"{role}.log", ROOT, DMLC_ROLE=role, **cluster))
+        cluster = stack.enter_context(parameter_server(servers, len(hosts), folder))
         workers, outs = [], [folder / f"{number}.json" for number in range(2)]
         for host, out in zip(hosts, outs, strict=True):
             command = host.command(sys.executable, __file__, kind.name, out)

@@ -46,6 +46,30 @@ def running(command: Sequence[str], log: Path, folder: Path, **environment: str)
         process.wait()
 
 
+@contextlib.contextmanager
+def parameter_server(
+    host: Host | Loopback, num_workers: int, folder: Path, root: Path = ROOT
+) -> Iterator[dict[str, str]]:
+    """The scheduler and one parameter server on a host; the environment that workers need beside their role.
+
+    Args:
+        folder: for the processes' output.
+        root: of the checkout that is run.
+    """
+    cluster = {
+        "DMLC_PS_ROOT_URI": host.address,
+        "DMLC_PS_ROOT_PORT": str(free_ports(1)[0]),
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": str(num_workers),
+        "DMLC_INTERFACE": host.card,
+    }
+    command = host.command(sys.executable, "main.py")
+    with contextlib.ExitStack() as stack:
+        for role in ("scheduler", "server"):
+            stack.enter_context(running(command, folder / f"{role}.log", root, DMLC_ROLE=role, **cluster))
+        yield cluster
+
+
 def run_job(
     servers: Host | Loopback,
     hosts: Sequence[Host | Loopback],
@@ -62,21 +86,12 @@ def run_job(
         flags: for each worker's main.py.
         root: of the checkout that is run.
     """
-    port, state_port = map(str, free_ports(2))
-    cluster = {
-        "DMLC_PS_ROOT_URI": servers.address,
-        "DMLC_PS_ROOT_PORT": port,
-        "DMLC_NUM_SERVER": "1",
-        "DMLC_NUM_WORKER": str(len(hosts)),
-        "DMLC_INTERFACE": servers.card,
-    }
+    state_port = str(free_ports(1)[0])
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{state_port}")
         stack.enter_context(running(serve, folder / "state.log", root / "SimpleStateServer"))
-        for role in ("scheduler", "server"):
-            command = servers.command(sys.executable, "main.py")
-            stack.enter_context(running(command, folder / f"{role}.log", root, DMLC_ROLE=role, **cluster))
+        cluster = stack.enter_context(parameter_server(servers, len(hosts), folder, root))
         workers = []
         for number, (host, of_worker) in enumerate(zip(hosts, flags, strict=True)):
             all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", name, "--device-name", f"cpu{number}"]

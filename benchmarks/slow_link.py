@@ -19,7 +19,7 @@ from pathlib import Path
 from namespace_job import Rounds, run_job, samples_per_second
 from namespaces import missing, network
 
-from utils import COMPUTING_STAGES
+from utils import computing_seconds
 
 RULES = ("journal", "upload-aware")
 TRACE = "start_s,duration_s,extra_s,kind\n0,1000000,{latency_s},network\n"
@@ -27,10 +27,7 @@ TRACE = "start_s,duration_s,extra_s,kind\n0,1000000,{latency_s},network\n"
 
 def computing_share(rounds: Rounds) -> float:
     """Seconds of batches, passes and local updates over all seconds."""
-    seconds = sum(
-        times.get(stage, 0.0) for each in rounds for times in each["time"].values() for stage in COMPUTING_STAGES
-    )
-    return seconds / rounds[-1]["total_time"]
+    return sum(map(computing_seconds, rounds)) / rounds[-1]["total_time"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 import simulate  # noqa: E402
 from trainer import virtual_cluster  # noqa: E402
-from utils import COMPUTING_STAGES, read_rounds  # noqa: E402
+from utils import computing_seconds, read_rounds  # noqa: E402
 
 
 class Measured(NamedTuple):
@@ -53,10 +53,7 @@ def measure(cluster: str, flags: Sequence[str], step_s: float | None = None) -> 
         devices = [Path(job.config.log_dir) / f"cpu{rank}" for rank in range(len(job.cluster.workers))]
         runs = [list(read_rounds(device, lambda text: None)) for device in devices]
     ends = [rounds[-1]["total_time"] for rounds in runs]
-    computing_s = [
-        sum(times.get(stage, 0.0) for each in rounds for times in each["time"].values() for stage in COMPUTING_STAGES)
-        for rounds in runs
-    ]
+    computing_s = [sum(map(computing_seconds, rounds)) for rounds in runs]
     samples, pushed = (sum(each[key] for rounds in runs for each in rounds) for key in ("num_samples", "bytes_pushed"))
     return Measured(
         samples / max(ends),

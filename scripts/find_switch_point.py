@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import config
 import summary
 from report import metrics
 from scripts import launch, local_cluster, trial_table
@@ -30,7 +29,7 @@ from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, console
 from scripts.switch_search import Goal, Plan, Trial, converged_accuracy, next_trial, phases
 from scripts.trial_table import result_lines, trial_line
-from trainer import straggler_trace
+from trainer import command_line, straggler_trace
 from trainer.cluster_file import Cluster
 from trainer.flag_values import above_zero, at_least, fraction
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
@@ -106,7 +105,7 @@ class Job:
     def first_seed(self) -> int:
         """The user's --seed, or main.py's own."""
         bsp = Plan(self.given.total_steps, seed=0)
-        return config.parse(["-m", self.given.mode, *self._phases(bsp), *self.flags]).seed
+        return command_line.parse(["-m", self.given.mode, *self._phases(bsp), *self.flags]).seed
 
     def options(self, plan: Plan) -> Options:
         """The trial as a local cluster. Its seed comes last, because the user's is only the first of several.

@@ -199,13 +199,7 @@ def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device:
         flags = tuple(shlex.split(cells["flags"]))
     except ValueError as error:
         raise SetupError(f"{where}: flags {cells['flags']!r}: {error}") from None
-    trace = None
-    if cells["straggler_trace"]:
-        trace = (path.parent / cells["straggler_trace"]).resolve()
-        try:
-            straggler_trace.read(trace)
-        except SetupError as error:
-            raise SetupError(f"{where}: {error}") from None
+    trace = (cells["straggler_trace"] and straggler_trace.beside(path, cells["straggler_trace"], where)) or None
     return Worker(host, device, folder, flags, _parsed(where, cells, "step_time_s", _seconds, "0"), trace)
 
 

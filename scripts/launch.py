@@ -15,10 +15,11 @@ from pathlib import Path
 
 import config
 from algorithms import ENTRIES, OWNERS
-from config import names_of
+from config import preset_flags
 from scripts.ports import port_or_zero
 from scripts.roles import ROOT, Job, Layout, main_flags
 from scripts.supervisor import Outcome
+from trainer import command_line
 from trainer.flag_values import at_least
 from trainer.setups import Card, differences
 from utils import EXIT_OK, SetupError
@@ -46,7 +47,7 @@ LOCK_FILE = ".lock"
 def add_mode(parser: argparse.ArgumentParser) -> None:
     """Adds the flag of the mode."""
     presets = (
-        f"{name} is {OWNERS[name].name} {' '.join(f'{names_of(field)[-1]} {value}' for field, value in entry.values)}"
+        f"{name} is {OWNERS[name].name} {' '.join(preset_flags(name))}"
         for name, entry in ENTRIES.items()
         if entry.values
     )
@@ -143,7 +144,7 @@ def check_flags(
     # A trace for all may come behind `--`, but not beside those of single workers: which of the two would be meant?
     traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()
     for parsed, own in pairs:
-        config.check_job(parsed, job.num_servers, len(layout.seats))
+        command_line.check_job(parsed, job.num_servers, len(layout.seats))
         for name in (*CLUSTERS_OWN, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
             if value != expected:
@@ -161,7 +162,7 @@ def check_flags(
 
 def _check_equal(layout: Layout, told: Sequence[config.Config]) -> None:
     cards = [
-        Card("worker", seat.site.name, seat.device, seat.site.address, seat.port, setup=config.job_setup(parsed))
+        Card("worker", seat.site.name, seat.device, seat.site.address, seat.port, setup=command_line.job_setup(parsed))
         for seat, parsed in zip(layout.seats, told, strict=True)
     ]
     if found := differences(cards):
@@ -175,7 +176,7 @@ def worker_configs(
     plain = dataclasses.replace(job, worker_arguments=ours)
     for seat in layout.seats:
         own = main_flags(plain, layout, dataclasses.replace(seat, more_flags=()))
-        yield config.parse(main_flags(job, layout, seat)), config.parse(own)
+        yield command_line.parse(main_flags(job, layout, seat)), command_line.parse(own)
 
 
 # -------------------------------------------------------------------------------------------------- the log folder

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorithms import ENTRIES, OWNERS, Algorithm, folder_name
-from config import names_of
+from algorithms import OWNERS, Algorithm, folder_name
+from config import preset_flags
 from scripts.process import Kind, Role
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -246,13 +246,12 @@ def main_flags(job: Job, layout: Layout, seat: Seat) -> list[str]:
         "--device-name": seat.device,
     }
     # The rest only where it counts: main.py says so of every flag that does nothing.
-    flags |= {names_of(field)[-1]: value for field, value in ENTRIES[job.mode].values}
     if job.split_by_class:
         flags["-s"] = 1
     if job.algorithm.has_state_server:
         flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
     words = [str(word) for pair in flags.items() for word in pair]
-    return [*words, *seat.flags, *job.worker_arguments, *seat.more_flags]
+    return [*words, *preset_flags(job.mode), *seat.flags, *job.worker_arguments, *seat.more_flags]
 
 
 def base_environment(environment: Mapping[str, str], threads: int | None = 1) -> dict[str, str]:

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import config
+from trainer import command_line
 
 
 def main_flags(arguments: Sequence[str], host: str) -> list[str]:
     """The flags for main.py; wrong ones end the process, as there."""
-    return ["-ld", str(Path("logs") / config.parse(arguments).mode_folder / host), *arguments]
+    return ["-ld", str(Path("logs") / command_line.parse(arguments).mode_folder / host), *arguments]
 
 
 if __name__ == "__main__":

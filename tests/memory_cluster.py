@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from one_worker import Batches
 
 from algorithms import TransportKind
 from trainer.clock import Clock, VirtualClock, run_all
@@ -134,7 +135,7 @@ def train(
             context = Context(
                 network=network(),
                 feed=DeviceFeed(mx.cpu(), 0),
-                batches=_PutBack(worker.batches),  # type: ignore[arg-type]
+                batches=Batches(*worker.batches),
                 warm_up_batch=worker.batches[0],
                 limits=Limits(rounds),
                 membership=membership(rank) if membership else lambda always=always: always,  # type: ignore[misc]
@@ -147,19 +148,3 @@ def train(
             trainers.append(build(context))
         run_all(clock, [work(rank) for rank in range(len(workers))])
     return Trained(clock, trainers, ended_s)
-
-
-class _PutBack(Iterator[Samples]):
-    """Batches that go round; one may be put back."""
-
-    def __init__(self, batches: Sequence[Samples]) -> None:
-        self._batches = batches
-        self._next = 0
-
-    def __next__(self) -> Samples:
-        taken = self._batches[self._next % len(self._batches)]
-        self._next += 1
-        return taken
-
-    def put_back(self, batch: Samples) -> None:
-        self._next -= 1

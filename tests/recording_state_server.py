@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
-from cluster_processes import wait_for
+from cluster_processes import free_ports, wait_for
 from state_server_process import http_client
 
 from trainer.coordinator.client import StateClient
@@ -60,6 +60,14 @@ class Recorder:
         """All messages, once there are so many."""
         wait_for(lambda: len(self.heard) >= count, f"message {count}", LONG_S)
         return list(self.heard)
+
+    def vanish(self, client: StateClient, is_there: bool) -> None:
+        """Nobody answers this client any more: the server is there and frozen, or there is none."""
+        if is_there:
+            self.is_awake.clear()
+        else:
+            (port,) = free_ports(1)
+            client._link.address = f"http://127.0.0.1:{port}"
 
     def client(self, rank: int = 0, **options: Any) -> StateClient:
         """A worker's client in a job with two workers; options as `http_client` takes them."""

@@ -29,8 +29,9 @@ from algorithms import (
     folder_name,
     modes_of,
 )
-from config import FIELDS, MODES, Config, names_of, parse
+from config import FIELDS, MODES, Config, preset_flags
 from scripts import local_cluster
+from trainer.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
@@ -41,7 +42,10 @@ TIMEOUT_S = 180.0
 
 
 def test_the_table_and_the_flags_need_the_standard_library_alone():
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import config; config.parse(['-m', 'sync-switch'])"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from trainer import command_line; command_line.parse(['-m', 'sync-switch'])"
+    )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, ROOT], check=False, capture_output=True, text=True)
     assert done.stderr == ""
 
@@ -88,9 +92,8 @@ def rules(row: Algorithm) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_job_is_filed_under_the_name_that_it_was_started_by(name):
-    mode, values = OWNERS[name].name, dict(ENTRIES[name].values)
-    flags = [word for field, value in values.items() for word in (names_of(field)[-1], str(value))]
-    config = parse(["-m", mode, *flags], pytest.fail)
+    mode = OWNERS[name].name
+    config = parse(["-m", mode, *preset_flags(name)], pytest.fail)
     assert entry_name(mode, vars(config)) == name
     assert config.mode_folder == Path(config.network) / name
 
@@ -200,7 +203,7 @@ def test_an_eleventh_algorithm_trains_and_is_summed_up_and_drawn(project_with_el
 
 
 def test_an_eleventh_algorithm_takes_no_flag_of_another(project_with_eleven):
-    code = "import config; config.parse(['-m', 'sign-sgd', '--staleness', '5'])"
+    code = "from trainer import command_line; command_line.parse(['-m', 'sign-sgd', '--staleness', '5'])"
     with pytest.raises(AssertionError, match="--staleness 5 belongs to mode ssp, not to sign-sgd: leave it out"):
         run(project_with_eleven, "-c", code)
 

@@ -12,7 +12,7 @@ import config
 from scripts import local_cluster
 from scripts.process import Kind
 from scripts.roles import build_roles
-from trainer import cluster_file, straggler_trace
+from trainer import cluster_file, command_line, straggler_trace
 from trainer.cluster_file import READY_MADE, Cluster, Worker
 from utils import EXIT_SETUP, SetupError
 
@@ -30,7 +30,7 @@ def cluster(folder: Path, rows: str, header: str = HEADER) -> Path:
 def worker_configs(*arguments: str) -> list[config.Config]:
     """What the workers' main.py is told in a job of mode sync with these options."""
     roles = build_roles(local_cluster.parse(["-m", "sync", *arguments]))
-    return [config.parse(role.command[2:]) for role in roles if role.kind is Kind.WORKER]
+    return [command_line.parse(role.command[2:]) for role in roles if role.kind is Kind.WORKER]
 
 
 def test_a_row_is_a_worker_and_its_trace_lies_beside_the_file(tmp_path):

@@ -3,8 +3,9 @@
 import pytest
 
 from algorithms import modes_of
-from config import FIELDS, MODES, names_of, parse
+from config import FIELDS, MODES, names_of
 from trainer.cluster import Cluster
+from trainer.command_line import parse
 from utils import EXIT_SETUP, SetupError
 
 PUBLISHED = [

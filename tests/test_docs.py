@@ -10,10 +10,9 @@ from textwrap import dedent
 
 import pytest
 
-import config
 import simulate
 from scripts import cluster, demo, find_switch_point, flags, local_cluster
-from trainer import cluster_file
+from trainer import cluster_file, command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -94,7 +93,7 @@ def test_a_command_for_a_cluster_is_one(command):
 
 @pytest.mark.parametrize("command", [*known(".venv/bin/python main.py"), *known("scripts/worker.sh")])
 def test_a_command_for_main_is_one(command):
-    config.parse(words(command), pytest.fail)
+    command_line.parse(words(command), pytest.fail)
 
 
 @pytest.mark.parametrize("command", known("scripts/cluster.sh"))

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_tree import sync_round
 
-import config
 from scripts import find_switch_point, launch, trial_table
 from scripts.process import Kind, Role
 from scripts.roles import Options, build_roles
 from scripts.switch_search import Goal, Mean, Plan, Trial, converged_accuracy, next_trial, phases, smallest_within
+from trainer import command_line
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # ------------------------------------------------------------------------------------------------ the search itself
@@ -243,7 +243,7 @@ class Cluster:
         self.last_change = 0.0  # of the accuracy
 
     def __call__(self, options: Options) -> list[Role]:
-        main = config.parse(build_roles(options)[-1].command[2:])
+        main = command_line.parse(build_roles(options)[-1].command[2:])
         bsp_steps = main.train_steps[0] if main.switch_order[0] == "1" else 0
         self.trials.append((bsp_steps, main.seed))
         accuracy = 0.9 if bsp_steps >= self.threshold else 0.8

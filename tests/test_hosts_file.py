@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import config
 from scripts import cluster, hosts_file
 from scripts.cluster import Facts
 from scripts.process import Kind, Role
 from scripts.roles import ROOT, build
+from trainer import command_line
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 HEADER = "address,workers,devices,flags\n"
@@ -104,7 +104,7 @@ def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path
     worker = spread["h1 cpu"]
     assert worker.environment["DMLC_PS_ROOT_URI"] == "10.0.0.3"
     assert worker.environment["DMLC_INTERFACE"] == "eth1"
-    assert config.parse(worker.command[2:]).state_server_ip == "10.0.0.4"
+    assert command_line.parse(worker.command[2:]).state_server_ip == "10.0.0.4"
     assert spread["h4 state server"].command[-1].startswith("10.0.0.4:")
 
 
@@ -112,7 +112,7 @@ def test_processes_run_in_their_hosts_folder_on_ports_of_their_own(tmp_path):
     path = hosts(tmp_path, "h1,2,cpu,--min-step-time 0.1\nh2,1,gpu1,\n")
     given = roles(plan(path, "-m", "dcasgd", "--", "--min-step-time", "0.2", "-e", "7"))
     workers = {name: role for name, role in given.items() if role.kind is Kind.WORKER}
-    told = {name: config.parse(role.command[2:]) for name, role in workers.items()}
+    told = {name: command_line.parse(role.command[2:]) for name, role in workers.items()}
     assert [(flags.min_step_time, flags.eval_duration, flags.use_dcasgd) for flags in told.values()] == [
         (0.1, 7, 1), (0.1, 7, 1), (0.2, 7, 1),
     ]  # fmt: skip
@@ -203,14 +203,14 @@ def test_flags_that_all_workers_must_share_are_compared_before_anything_is_start
 
 def test_standalone_workers_may_differ_in_every_flag(tmp_path):
     given = roles(plan(hosts(tmp_path, "h1,1,cpu,-b 16\nh2,1,cpu,-b 32\n"), "-m", "local"))
-    assert [config.parse(role.command[2:]).batch_size for role in given.values()] == [16, 32]
+    assert [command_line.parse(role.command[2:]).batch_size for role in given.values()] == [16, 32]
 
 
 def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):
     (tmp_path / "late.csv").write_text(TRACE)
     path = hosts(tmp_path, "h1,0.5,late.csv\nh2,,\n", "address,step_time_s,straggler_trace\n")
     given = roles(plan(path, "-m", "sync"))
-    slow, fast = (config.parse(given[name].command[2:]) for name in ("h1 cpu", "h2 cpu"))
+    slow, fast = (command_line.parse(given[name].command[2:]) for name in ("h1 cpu", "h2 cpu"))
     assert (slow.min_step_time, fast.min_step_time, fast.straggler_trace) == (0.5, 0.0, "")
     assert slow.straggler_trace == "/h1/esync/logs/lenet/sync/h1/.straggler-trace-cpu.csv"
 

@@ -17,8 +17,7 @@ import time
 import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
-import config
-from trainer import addresses, meeting_host, splice, version
+from trainer import addresses, command_line, meeting_host, splice, version
 from trainer.cluster import Cluster
 from trainer.meeting import HELLO, Arrival, Lines
 from trainer.meeting_host import Host
@@ -172,10 +171,10 @@ ODD_FLAGS = [
 
 @pytest.mark.parametrize(("odd", "flags", "others"), ODD_FLAGS)
 def test_a_flag_that_differs_is_named_with_both_values_on_every_process(odd, flags, others):
-    usual = config.job_setup(config.parse([]))
+    usual = command_line.job_setup(command_line.parse([]))
     meeting = Meeting(num_workers=3)
     members = meeting.start("cpu0", "cpu1", setup=usual)
-    members.append(Member(meeting, "worker", "cpu2", config.job_setup(config.parse(flags))))
+    members.append(Member(meeting, "worker", "cpu2", command_line.job_setup(command_line.parse(flags))))
     for member in members:
         error = member.failure()
         assert isinstance(error, SetupError)
@@ -263,7 +262,7 @@ def test_of_many_that_differ_some_are_named():
 
 
 def test_a_step_size_that_does_not_count_in_the_mode_may_differ():
-    setups = [config.job_setup(config.parse(["-m", "sync", "-ll", rate])) for rate in ("0.1", "0.2")]
+    setups = [command_line.job_setup(command_line.parse(["-m", "sync", "-ll", rate])) for rate in ("0.1", "0.2")]
     assert setups[0] == setups[1]
     assert setups[0]["-l"] == "0.001"
 
@@ -271,7 +270,7 @@ def test_a_step_size_that_does_not_count_in_the_mode_may_differ():
 def test_what_is_a_matter_of_the_host_may_differ():
     flags = ["-c", "1", "-dd", "d", "-ld", "x", "-ip", "10.0.0.1", "-port", "1", "--device-name", "y", "-g", "3"]
     flags += ["--min-step-time", "1", "--straggler-trace", "t", "--query-delay", "1", "--start-timeout", "9"]
-    assert config.job_setup(config.parse(flags)) == config.job_setup(config.parse([]))
+    assert command_line.job_setup(command_line.parse(flags)) == command_line.job_setup(command_line.parse([]))
 
 
 # -------------------------------------------------------------------------------------------------- closed ports

@@ -13,7 +13,7 @@ from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.local import LocalTrainer
 from trainer.local_sgd import LocalSGDTrainer
-from trainer.membership import Membership
+from trainer.membership import Membership, of_parts
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 
@@ -27,10 +27,11 @@ def changes(*rounds: Membership):
 
 
 def test_shares_and_weight_are_of_the_samples_that_workers_hold() -> None:
-    membership = Membership.of_parts(1, [np.arange(3), np.arange(3, 4)])
+    other, membership = of_parts([np.arange(3), np.arange(3, 4)])
     assert (membership.sample_share, membership.weight) == (0.25, 0.5)
     assert Membership(1, 4).sample_share == 0.25 and Membership(1, 4).weight == 1.0
-    assert Membership.of_parts(0, [np.arange(3), np.arange(3, 4)]).partition_sha256 != membership.partition_sha256
+    assert other.partition_sha256["all by rank"] == membership.partition_sha256["all by rank"]
+    assert other.partition_sha256["this worker"] != membership.partition_sha256["this worker"]
 
 
 def test_averaging_weighs_each_round_by_the_shares_of_that_round() -> None:
@@ -85,7 +86,7 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
         feed=DeviceFeed(mx.cpu(), 0),
         batches=Noted(samples, first, 1, 0),
         warm_up_batch=batch(0),
-        membership=changes(*(Membership.of_parts(0, [part]) for part in parts)),
+        membership=changes(*(of_parts([part])[0] for part in parts)),
         limits=Limits(3),
     )
     LocalTrainer(context, ETA).run(lambda: tmp_path)

@@ -68,11 +68,7 @@ def test_a_server_that_comes_late_is_told_all():
 @pytest.mark.parametrize("is_there", [True, False], ids=["frozen", "absent"])
 def test_training_does_not_notice_a_server_that_is_away(recorder, is_there):
     client = joined(recorder)
-    if is_there:
-        recorder.is_awake.clear()
-    else:
-        (port,) = free_ports(1)
-        client._link.address = f"http://127.0.0.1:{port}"
+    recorder.vanish(client, is_there)
     began = time.monotonic()
     for round_ in range(1, 200):
         client.tell(round_, 1, 0.001, 0.0)

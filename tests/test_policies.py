@@ -13,6 +13,7 @@ from server.state import SILENCE_S, Row, Table
 from server.tournament import Tournament
 
 import config
+from trainer import command_line
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 FAST, SLOW = 0, 1
@@ -162,8 +163,8 @@ def test_upload_aware_says_what_it_compares() -> None:
 def test_the_rules_that_a_worker_may_ask_for_are_there() -> None:
     assert config.POLICIES == ("journal", "upload-aware", "preprint")
     assert set(config.POLICIES) <= set(POLICIES)
-    assert config.parse(["-m", "esync", "--policy", "upload-aware"]).rule == "upload-aware"
-    assert config.parse(["-m", "esync"]).rule == "journal"
+    assert command_line.parse(["-m", "esync", "--policy", "upload-aware"]).rule == "upload-aware"
+    assert command_line.parse(["-m", "esync"]).rule == "journal"
 
 
 # ----------------------------------------------------------------------------------------- the preprint's rule

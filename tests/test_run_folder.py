@@ -2,7 +2,7 @@
 
 import pytest
 
-from config import parse
+from trainer.command_line import parse
 from trainer.run_folder import RunFolder
 from utils import RUN_FILE, SetupError
 

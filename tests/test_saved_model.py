@@ -12,9 +12,9 @@ import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT
 
 import models
-from config import parse
 from scripts import saved_model as program
 from trainer import data, version
+from trainer.command_line import parse
 from trainer.context import Context
 from trainer.device import DeviceFeed
 from trainer.engine import mx

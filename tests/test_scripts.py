@@ -17,11 +17,11 @@ import pytest
 from cluster_processes import ROOT
 from stand_ins import role as stand_in
 
-import config
 from algorithms import ENTRIES
 from scripts import demo, get_data, launch, local_cluster
 from scripts.process import Kind
 from scripts.roles import Options, build_roles
+from trainer import command_line
 from utils import EXIT_SETUP, SetupError
 
 SCRIPTS = ROOT / "scripts"
@@ -79,7 +79,7 @@ def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
     given = options("-m", mode, *split)
     for role in build_roles(given, {}):
         if role.kind is Kind.WORKER:
-            parsed = config.parse(role.command[2:], pytest.fail)
+            parsed = command_line.parse(role.command[2:], pytest.fail)
             assert (parsed.mode, parsed.split_by_class) == (given.algorithm.name, len(split))
             assert (parsed.use_dcasgd, parsed.wbsp_overlap) == (mode == "dcasgd", mode == "wbsp-pcc")
 
@@ -152,7 +152,7 @@ def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
 def test_the_demo_asks_for_the_job_that_its_options_say(mode):
     given, for_main = demo.parse(["--seconds", "9", "-e", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
     job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
-    worker = config.parse(build_roles(job)[-1].command[2:], pytest.fail)
+    worker = command_line.parse(build_roles(job)[-1].command[2:], pytest.fail)
     assert (worker.mode, worker.max_seconds, worker.eval_duration, worker.seed) == (mode, 9, 3, 7)
     assert (worker.min_step_time, worker.device) == (0.2, "cpu1")
 
@@ -270,7 +270,7 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
 
     expected = ["worker", "-ld", f"logs/{folder}/{socket.gethostname()}", *flags]
     assert told() == expected
-    assert config.parse(told("-ld", "mine")[1:]).log_dir == "mine"
+    assert command_line.parse(told("-ld", "mine")[1:]).log_dir == "mine"
     assert told("--nonsense") == []
 
 

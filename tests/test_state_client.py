@@ -13,7 +13,7 @@ from cluster_processes import free_ports
 from recording_state_server import recording, refusal, response, rounds_that_skip
 from state_server_process import clients, http_client, running_state_server
 
-import config
+from trainer import command_line
 from trainer.clock import RealClock
 from trainer.coordinator.job import limits
 from trainer.coordinator.queries import Queries
@@ -91,7 +91,7 @@ def test_a_reset_says_what_the_page_calls_the_algorithm_and_when_the_job_will_en
     ],
 )
 def test_the_limits_of_a_job_are_those_that_its_rounds_and_its_clock_can_reach(flags, expected):
-    assert limits(config.parse(flags.split())) == expected
+    assert limits(command_line.parse(flags.split())) == expected
 
 
 def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_in_it(recorder):
@@ -142,11 +142,7 @@ def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(reco
     made = progress()
     client = joined(recorder, made)
     client.report(1, 0.5, 0.0, None)
-    if is_there:
-        recorder.is_awake.clear()
-    else:
-        (port,) = free_ports(1)
-        client._link.address = f"http://127.0.0.1:{port}"
+    recorder.vanish(client, is_there)
     began = time.monotonic()
     for _ in range(3):
         client.tell_doing()
@@ -200,11 +196,8 @@ def test_a_state_server_that_is_away_does_not_hold_up_the_end(recorder, is_there
     client = joined(recorder, progress())
     client.report(1, 0.5, 0.0, None)
     asks = non_blocking(client)
-    if is_there:
-        recorder.is_awake.clear()
-    else:
-        (port,) = free_ports(1)
-        client._link.address = f"http://127.0.0.1:{port}"
+    recorder.vanish(client, is_there)
+    if not is_there:
         asks.ask(1, 1, 0.5, 0.0)
     began = time.monotonic()
     asks.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from config import parse
+from trainer.command_line import parse
 from trainer.run_folder import RunFolder
 from utils import EXIT_OK, read_json, version_number
 

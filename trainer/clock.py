@@ -215,8 +215,9 @@ class _VirtualEvent:
     def set(self) -> None:
         """As Event says."""
         self._has_happened = True
-        while self._waiting:
-            self._clock.wake(*self._waiting.pop(0))
+        waiting, self._waiting = self._waiting, []
+        for place in waiting:
+            self._clock.wake(*place)
 
     def is_set(self) -> bool:
         """As Event says."""

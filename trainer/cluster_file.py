@@ -139,11 +139,7 @@ def _worker(path: Path, number: int, header: Sequence[str], row: Sequence[str]) 
         except (ValueError, argparse.ArgumentTypeError):
             raise SetupError(f"{where}: {','.join(row)!r}; give for {name} {about['words']}") from None
     if trace := values.get("straggler_trace"):
-        values["straggler_trace"] = (path.parent / trace).resolve()
-        try:
-            straggler_trace.read(values["straggler_trace"])
-        except SetupError as error:
-            raise SetupError(f"{where}: {error}") from None
+        values["straggler_trace"] = straggler_trace.beside(path, trace, where)
     return Worker(**values)
 
 

@@ -66,15 +66,17 @@ class ESyncTrainer(ModelAveragingTrainer):
         self._queries.close()
         self._state.leave(self.take_accuracy())
 
-    def take_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = True) -> float | None:
-        """Also times how long one model takes over the network, in every round where that costs next to nothing."""
-        cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
-        took_s = super().take_sum(
-            arrays, timed=cheap or self.rounds <= TIMED_ROUNDS_AT_START or not self.rounds % TIMED_EVERY
-        )
+    def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
+        """Also notes how long one model takes over the network."""
+        took_s = super().take_sum(arrays)
         if took_s is not None:
             self._transmission.add(took_s)
         return took_s
+
+    def is_timed(self) -> bool:
+        """In every round where that costs next to nothing."""
+        is_cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
+        return is_cheap or self.rounds <= TIMED_ROUNDS_AT_START or not self.rounds % TIMED_EVERY
 
 
 def build(context: Context) -> ESyncTrainer:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from trainer.data import sha256
+from config import Config
+from trainer.data import partition, sha256
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,25 +34,19 @@ class Membership:
     partition_sha256: Mapping[str, str] = field(default_factory=dict)
     places: tuple[str, ...] = ()
 
-    @classmethod
-    def of_parts(cls, rank: int, parts: Sequence[np.ndarray], places: tuple[str, ...] = ()) -> Membership:
-        """Of a job whose data is cut into these parts, indices (n_k,) by rank."""
-        hashes = {"this worker": sha256([parts[rank]]), "all by rank": sha256(parts)}
-        return cls(rank, len(parts), tuple(map(len, parts)), parts[rank], hashes, places)
-
     @property
     def num_samples(self) -> int:
         """n_k: of this worker; 0 where nobody has counted them."""
         return self.sample_counts[self.rank] if self.sample_counts else 0
 
-    @property
+    @cached_property
     def sample_share(self) -> float:
         """n_k / n: this worker's part of all training samples."""
         if not self.sample_counts:
             return 1 / self.num_workers
         return self.num_samples / sum(self.sample_counts)
 
-    @property
+    @cached_property
     def weight(self) -> float:
         """N * n_k / n: what this worker counts in a mean over the workers, so that every sample counts alike."""
         return self.num_workers * self.sample_share if self.sample_counts else 1.0
@@ -58,3 +54,17 @@ class Membership:
     def name_of(self, rank: int) -> str:
         """What a person calls a worker, such as "2 (gpu0 on host b)"."""
         return f"{rank} ({self.places[rank]})" if self.places else str(rank)
+
+
+def of_all(labels: np.ndarray, num_workers: int, config: Config, places: tuple[str, ...] = ()) -> list[Membership]:
+    """Each worker's, by rank, in a job that cuts its training samples, of classes (N,), as the flags say."""
+    return of_parts(partition(labels, num_workers, bool(config.split_by_class), config.seed), places)
+
+
+def of_parts(parts: Sequence[np.ndarray], places: tuple[str, ...] = ()) -> list[Membership]:
+    """Each worker's, by rank, in a job whose samples are cut into these parts, indices (n_k,)."""
+    counts, all_of_them = tuple(map(len, parts)), sha256(parts)
+    return [
+        Membership(rank, len(parts), counts, part, {"this worker": sha256([part]), "all by rank": all_of_them}, places)
+        for rank, part in enumerate(parts)
+    ]

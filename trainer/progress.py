@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from utils import COMPUTING_STAGES
+from utils import computing_seconds
 
 # What a worker says that it does.
 TRAINING, EVALUATING, ENDED = "training", "evaluating", "ended"
@@ -38,8 +38,7 @@ class Total:
         """What round logs of one step each say (utils.read_rounds)."""
         total = cls()
         for record in rounds:
-            seconds = (step.get(stage, 0.0) for step in record["time"].values() for stage in COMPUTING_STAGES)
-            total = total.plus(record["num_samples"], sum(seconds))
+            total = total.plus(record["num_samples"], computing_seconds(record))
         return total
 
     def to_wire(self) -> dict[str, Any]:

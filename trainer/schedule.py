@@ -24,12 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from utils import SetupError
+from utils import FLOAT32_COUNTS_TO, SetupError
 
 if TYPE_CHECKING:
     from config import Config
-
-MAX_BATCHES = 1 << 24  # whole numbers up to this survive the kvstore's float32
 
 
 class Way(enum.Enum):
@@ -236,5 +234,5 @@ def check_flags(config: Config, num_workers: int) -> None:
     if config.straggler_policy == "elastic" and "1" not in order:
         raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
     batches = sum(config.train_steps) * num_workers
-    if batches > MAX_BATCHES:
-        raise SetupError(f"--train-steps makes {batches} batches of all workers; {MAX_BATCHES} can be counted")
+    if batches > FLOAT32_COUNTS_TO:
+        raise SetupError(f"--train-steps makes {batches} batches of all workers; {FLOAT32_COUNTS_TO} can be counted")

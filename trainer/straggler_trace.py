@@ -55,6 +55,23 @@ def read(path: Path) -> tuple[Slowdown, ...]:
     return tuple(_slowdown(path, number, header, row) for number, row in enumerate(rows[1:], start=2) if row)
 
 
+def beside(file: Path, name: str, where: str) -> Path:
+    """The trace that a line of another file names, relative to that file's folder; it can be read.
+
+    Args:
+        where: file and line, for the message.
+
+    Raises:
+        SetupError: as `read`.
+    """
+    path = (file.parent / name).resolve()
+    try:
+        read(path)
+    except SetupError as error:
+        raise SetupError(f"{where}: {error}") from None
+    return path
+
+
 def _slowdown(path: Path, number: int, header: tuple[str, ...], row: list[str]) -> Slowdown:
     try:
         values = [float(cell) for cell in row[: len(COLUMNS)]]

@@ -41,12 +41,16 @@ class SynchronousTrainer(Trainer):
         self.take_sum(everything)
         return bool(vote.asscalar())
 
-    def take_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
+    def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
         delay_s = self.link_delay()
         self.clock.sleep(delay_s)
-        took_s = self._shared.finish_sum(arrays, timed)
+        took_s = self._shared.finish_sum(arrays, self.is_timed())
         return None if took_s is None else took_s + delay_s
+
+    def is_timed(self) -> bool:
+        """Whether the transfer of this round is timed."""
+        return False
 
 
 class SyncTrainer(SynchronousTrainer):

@@ -131,8 +131,8 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             self._at_once[rank] = rank in free
             for other in free:
                 self._freed[other] += 1
-            keeps = {0} if self._settings.saves else set()  # rank 0 keeps checkpoints, also while it waits
-            return {rank, *free, *(self._schedule.left_out - left_out), *keeps & self._status_vectors.keys()}
+            keeps = [0] if self._settings.saves else []  # rank 0 keeps checkpoints, also while it waits
+            return {rank, *free, *(self._schedule.left_out - left_out), *keeps}
         return (rank,)
 
     def _take(self, rank: int, upload: Upload) -> Step:

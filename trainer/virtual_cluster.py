@@ -20,11 +20,12 @@ from typing import Any, Protocol
 from greenlet import getcurrent
 
 from algorithms import TransportKind
-from config import NO_NETWORK, Config, check_job
-from trainer import data, timing, worker
+from config import NO_NETWORK, Config
+from trainer import timing, worker
 from trainer.buckets import Buckets
 from trainer.clock import VirtualClock
 from trainer.cluster_file import Worker
+from trainer.command_line import check_job
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.in_process import InProcessServer
@@ -32,7 +33,7 @@ from trainer.coordinator.job import client_from_config
 from trainer.device import Evaluator
 from trainer.engine import mx
 from trainer.evaluating import Candidate, check_target, evaluating_rank
-from trainer.membership import Membership
+from trainer.membership import Membership, of_all
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_folder import RunFolder
 from trainer.transport.memory import MemoryServer, MemoryTransport
@@ -133,8 +134,7 @@ class _Run:
         places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks)
         if self._dataset is None:
             return [Membership(rank, len(ranks), places=places) for rank in ranks]
-        parts = data.partition(self._dataset.train.labels, len(ranks), bool(config.split_by_class), config.seed)
-        return [Membership.of_parts(rank, parts, places) for rank in ranks]
+        return of_all(self._dataset.train.labels, len(ranks), config, places)
 
     def _context(self, rank: int) -> Context:
         row, membership = self._rows[rank], self._memberships[rank]

@@ -95,6 +95,8 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         """Does what a worker's command says; returns the ranks of all workers whose status has changed.
 
+        Who has not come yet gets its status with its own first command.
+
         Args:
             code: UPLOAD, or one of the subclass's own.
             values: what the command says beside it.
@@ -145,7 +147,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if not self._has_begun:
             self._has_begun = True
             self.begin()
-        for changed in self.act(rank, int(code), values):
+        for changed in {*self.act(rank, int(code), values)} & self._status_vectors.keys():
             vector = self._status_vectors[changed]
             vector[:] = np.array(self.status(changed), dtype=np.float32)
             vector.wait_to_read()

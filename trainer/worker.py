@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from config import AUTO, YES, Config, check_job, job_setup
+from config import AUTO, YES, Config
 from trainer import data, roles, straggler_trace
 from trainer.checkpoint import CheckpointFile
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster
+from trainer.command_line import check_job, job_setup
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
@@ -22,7 +23,7 @@ from trainer.coordinator.job import client_from_config
 from trainer.engine import check_kvstore, device_context, has_kvstore
 from trainer.evaluating import Candidate, check_target, evaluating_rank
 from trainer.loop import Trainer
-from trainer.membership import Membership
+from trainer.membership import Membership, of_all
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
@@ -176,9 +177,8 @@ def _membership(config: Config, dataset: data.Dataset, joined: roles.Joined | No
     """The workers that have joined, from the first round to the last."""
     rank, num_workers = (joined.transport.rank, joined.transport.num_workers) if joined else (0, 1)
     members = (joined.members if joined else None) or []
-    parts = data.partition(dataset.train.labels, num_workers, bool(config.split_by_class), config.seed)
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)
-    membership = Membership.of_parts(rank, parts, places)
+    membership = of_all(dataset.train.labels, num_workers, config, places)[rank]
     return lambda: membership
 
 

@@ -17,17 +17,15 @@ from trainer.coordinator.background import Background
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer
 from trainer.coordinator.sending import Sender, UnknownJob
 from trainer.progress import ENDED, EVALUATING, Progress
-from utils import JobError
+from utils import FLOAT32_COUNTS_TO, JobError
 
 NOTICE_REST_S = 0.1  # a page is looked at by people, and each message costs the training's process a millisecond
 PATIENCE_S = 60.0  # how long a worker waits for a server that is restarted
 
-_JOB_NUMBER_RANGE = 1 << 24  # whole numbers below this survive the kvstore's float32
-
 
 def draw_job_number() -> list[int]:
     """A random number for a new job, in parts that the kvstore can carry."""
-    return [random.SystemRandom().randrange(_JOB_NUMBER_RANGE) for _ in range(2)]
+    return [random.SystemRandom().randrange(FLOAT32_COUNTS_TO) for _ in range(2)]
 
 
 def job_id(number: Sequence[float]) -> str:
