@@ -259,7 +259,7 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     for folder_of_files in ("scripts", "trainer"):
         (tmp_path / folder_of_files).mkdir()
     files = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py")]
-    files += [f"trainer/{name}.py" for name in ("__init__", "flag_values", "schedule")]
+    files += [f"trainer/{name}.py" for name in ("__init__", "command_line", "flag_values", "schedule")]
     for name in (*files, "algorithms.py", "config.py", "utils.py", "VERSION"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
