@@ -1,4 +1,5 @@
-"""A worker that trains lenet on fixed batches with one of the real trainers and saves the final weights.
+"""A worker that trains lenet on fixed batches with one of the real trainers, in a cluster of processes, which saves the
+final weights, or in memory.
 
     python tests/equivalence_worker.py ALGORITHM OUTPUT.npz
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from algorithms import TransportKind
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
 from trainer.checkpoint import CheckpointFile
+from trainer.clock import Clock, RealClock, VirtualClock, run_all
 from trainer.cluster import Cluster
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
@@ -37,6 +39,9 @@ from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
 from trainer.sync_switch_optimizer import Settings
+from trainer.transport.memory import MemoryServer, MemoryTransport
+from trainer.transport.network import Link
+from trainer.transport.protocol import Transport
 from trainer.watch import prepare_environment
 from utils import Measure
 
@@ -89,8 +94,43 @@ def a_context(rank: int, num_workers: int, **others: Any) -> Context:
     )
 
 
-def save(trainer: Trainer, path: str) -> None:
-    np.savez(path, *(weight.asnumpy() for weight in trainer.parameters.weights))
+def kind_of(algorithm: str) -> TransportKind:
+    return TransportKind.SUM if algorithm in ("sync", "esync") else TransportKind.SERVER
+
+
+def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: Any) -> Trainer:
+    """One of the algorithms: sync, esync, async, dcasgd-LAMBDA; bsp and asp are Sync-Switch's phases."""
+    state: Any = Page() if algorithm in ("bsp", "asp") else OneStepARound()
+    mine = a_context(
+        shared.rank, shared.num_workers, transport=shared, num_servers=num_servers, state_server=state, **others
+    )
+    if algorithm == "sync":
+        return SyncTrainer(mine, LEARNING_RATE)
+    if algorithm == "esync":
+        return ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.clock, waits=True))
+    if algorithm in ("bsp", "asp"):
+        # ASP divides the learning rate by the number of workers.
+        bsp = algorithm == "bsp"
+        settings = Settings(
+            order="1" if bsp else "0",
+            steps=(ROUNDS if bsp else 1000,),
+            ckpt_steps=(0,),
+            learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
+            momentum=0.0,
+            policy="none",
+        )
+        return SyncSwitchTrainer(mine, settings, CheckpointFile(Path("none.npz"), {}), resume=False)
+    return AsyncTrainer(mine, LEARNING_RATE, float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None)
+
+
+def train(algorithm: str, trainer: Trainer, shared: Transport, clock: Clock) -> list[np.ndarray]:
+    """Returns the final weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        if algorithm.startswith(("async", "dcasgd", "asp")):
+            take_turns(trainer, shared, Path(folder), clock)
+        else:
+            trainer.run(lambda: Path(folder))
+    return [weight.asnumpy() for weight in trainer.parameters.weights]
 
 
 def train_alone(path: str) -> None:
@@ -98,54 +138,36 @@ def train_alone(path: str) -> None:
     trainer = LocalTrainer(a_context(0, 1), LEARNING_RATE / 2)
     with tempfile.TemporaryDirectory() as folder:
         trainer.run(lambda: Path(folder))
-    save(trainer, path)
+    np.savez(path, *(weight.asnumpy() for weight in trainer.parameters.weights))
 
 
 def train_in_cluster(algorithm: str, path: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
-    asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
-    transport = TransportKind.SERVER if asynchronous or algorithm == "bsp" else TransportKind.SUM
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        roles.joined(cluster, transport, 60) as (shared, *_),
-    ):
-        state: Any = Page() if algorithm in ("bsp", "asp") else OneStepARound()
-        mine = a_context(
-            shared.rank, shared.num_workers, transport=shared, num_servers=cluster.num_servers, state_server=state
-        )
-        trainer: Trainer
-        if algorithm == "sync":
-            trainer = SyncTrainer(mine, LEARNING_RATE)
-        elif algorithm == "esync":
-            trainer = ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.clock, waits=True))
-        elif algorithm in ("bsp", "asp"):
-            # ASP divides the learning rate by the number of workers.
-            bsp = algorithm == "bsp"
-            settings = Settings(
-                order="1" if bsp else "0",
-                steps=(ROUNDS if bsp else 1000,),
-                ckpt_steps=(0,),
-                learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
-                momentum=0.0,
-                policy="none",
-            )
-            checkpoint = CheckpointFile(Path(folder) / "none.npz", {})
-            trainer = SyncSwitchTrainer(mine, settings, checkpoint, resume=False)
-        else:
-            compensation = float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None
-            trainer = AsyncTrainer(mine, LEARNING_RATE, compensation)
-        if asynchronous:
-            take_turns(trainer, shared, Path(folder))
-        else:
-            trainer.run(lambda: Path(folder))
-        save(trainer, path)
+    with roles.joined(cluster, kind_of(algorithm), 60) as (shared, *_):
+        trainer = trainer_of(algorithm, shared, cluster.num_servers)
+        np.savez(path, *train(algorithm, trainer, shared, RealClock()))
         del trainer
 
 
-def take_turns(trainer: Trainer, shared, folder: Path) -> None:
+def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarray]]:
+    """The final weights by rank of workers in one process, whose steps take the same time."""
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind_of(algorithm), [Link()] * num_workers)
+    shared = [MemoryTransport(server, rank) for rank in range(num_workers)]
+    trainers = [trainer_of(algorithm, each, 1, clock=clock, min_step_time_s=1.0) for each in shared]
+    done: dict[int, list[np.ndarray]] = {}
+
+    def work(rank: int) -> Callable[[], None]:
+        return lambda: done.update({rank: train(algorithm, trainers[rank], shared[rank], clock)})
+
+    run_all(clock, [work(rank) for rank in range(num_workers)])
+    return [done[rank] for rank in range(num_workers)]
+
+
+def take_turns(trainer: Trainer, shared: Transport, folder: Path, clock: Clock) -> None:
     trainer.broadcast()
-    trainer.measure = Measure(folder)
+    trainer.measure = Measure(folder, clock.now)
     for turn in [0, 1, 1, 0, 1, 0]:
         if turn == shared.rank:
             trainer.rounds += 1

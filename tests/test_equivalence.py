@@ -1,4 +1,4 @@
-"""What the algorithms must have in common, on real clusters with the real trainers; and DC-ASGD worked by hand."""
+"""What the algorithms must have in common, with the real trainers, in processes and in memory; DC-ASGD by hand."""
 
 import pickle
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from cluster_processes import ROOT, cluster
+from equivalence_worker import train_in_memory
 
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
@@ -41,7 +42,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ssgd(folder):
-    return trained(folder / "sync", "sync")
+    return trained(folder / "sync", "sync", num_servers=2)
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +59,14 @@ def test_ssgd_on_two_half_batches_equals_one_big_batch(folder, ssgd):
     assert max(np.abs(weight).max() for weight in alone) > 0.1  # and these are not zeros
 
 
-def test_model_averaging_after_one_local_step_equals_ssgd(folder, ssgd):
-    averaged = trained(folder / "esync", "esync", num_servers=2)
+@pytest.mark.parametrize("algorithm", ["sync", "async"])
+def test_processes_and_memory_give_the_same_weights(ssgd, asgd, algorithm):
+    for here, there in zip(train_in_memory(algorithm), {"sync": ssgd, "async": asgd}[algorithm], strict=True):
+        assert largest_difference(here, there) < 1e-6
+
+
+def test_model_averaging_after_one_local_step_equals_ssgd(ssgd):
+    averaged = train_in_memory("esync")
     assert largest_difference(averaged[0], averaged[1]) == 0
     assert largest_difference(averaged[0], ssgd[0]) < 1e-6
 
@@ -70,14 +77,14 @@ def test_dcasgd_with_lambda_zero_is_asgd(folder, asgd):
         assert largest_difference(dcasgd[rank], asgd[rank]) < 1e-6
 
 
-def test_the_bsp_phase_of_sync_switch_is_ssgd(folder, ssgd):
-    bsp = trained(folder / "bsp", "bsp")
+def test_the_bsp_phase_of_sync_switch_is_ssgd(ssgd):
+    bsp = train_in_memory("bsp")
     assert largest_difference(bsp[0], bsp[1]) == 0
     assert largest_difference(bsp[0], ssgd[0]) < 1e-6
 
 
-def test_the_asp_phase_of_sync_switch_is_asgd_with_the_step_size_over_n(folder, asgd):
-    asp = trained(folder / "asp", "asp")
+def test_the_asp_phase_of_sync_switch_is_asgd_with_the_step_size_over_n(asgd):
+    asp = train_in_memory("asp")
     for rank in range(2):
         assert largest_difference(asp[rank], asgd[rank]) < 1e-6
 

@@ -115,6 +115,27 @@ def test_an_evaluation_takes_no_virtual_time_unless_it_is_asked_for(place):
     assert took == [[0.0] * 3, pytest.approx([0.7] * 3)]
 
 
+def test_local_sgd_logs_each_local_step_and_the_aggregation(place):
+    run(place, "-m", "local-sgd", "--max-rounds", "2")
+    logged = rounds(place / "logs/lenet/local-sgd/virtual/cpu1")
+    assert [(each["num_samples"], len(each["time"])) for each in logged] == [(8 * 8, 8 + 1)] * 2
+
+
+def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_is_complete(place):
+    run(place, "-m", "esync", "--max-rounds", "6", "--query", "non-blocking")
+    abandoned = 0
+    for device in ("cpu0", "cpu1"):
+        logged = rounds(place / "logs/lenet/esync/virtual" / device)
+        assert len(logged) == 6
+        for record in logged:
+            *steps, last = record["time"].values()
+            assert record["num_samples"] == 8 * len(steps)  # what is complete is aggregated, the rest is not counted
+            assert all("local update" in step for step in steps)
+            assert "global update" in last
+            abandoned += "abandoned" in last
+    assert abandoned > 0
+
+
 def test_mode_local_is_one_row_of_the_cluster(place):
     run(place, "-m", "local", "--worker", "1", "--max-rounds", "2")
     assert [each["total_time"] for each in rounds(place / "logs/lenet/local/virtual/cpu0")] == pytest.approx([0.3, 0.6])

@@ -13,15 +13,15 @@ PROGRAM = str(ROOT / "tests" / "wbsp_worker.py")
 STEP_TIMES = ("0.01", "0.06")
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["without overlap", "with overlap"])
-def records(request, tmp_path_factory):
-    """By rank, all that a worker uploaded and pulled."""
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """By rank, all that a worker uploaded and pulled, with overlap: two threads of each worker."""
     folder = tmp_path_factory.mktemp("wbsp")
     job = cluster(folder, num_workers=len(STEP_TIMES))
     with running_state_server() as server, passing_on(server.port) as recorder, job as processes:
         for rank, step_time in enumerate(STEP_TIMES):
             output = str(folder / f"{rank}.npz")
-            processes.start_worker(rank, PROGRAM, str(recorder.port), request.param, step_time, output)
+            processes.start_worker(rank, PROGRAM, str(recorder.port), "1", step_time, output)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
     told = [recorder.of(rank) for rank in range(len(STEP_TIMES))]
     return [dict(np.load(folder / f"{rank}.npz")) | {"told": told[rank]} for rank in range(len(STEP_TIMES))]
@@ -83,16 +83,10 @@ def test_the_page_hears_who_releases_and_why(records):
     assert sum(decision["action"] == "TRAIN" for decision in fast) > len(fast) / 2
 
 
-FLAGS = {
-    "wbsp": ["-ll", "0.003"],
-    "sync-switch": ["-l", "0.003", "--switch-order", "1", "--train-steps", "999"],
-}
-
-
-def start_workers(processes, folder, mode, port, rounds):
+def start_workers(processes, folder, port, rounds):
     for rank in range(2):
         flags = ["-c", "1", "-n", "lenet", "-e", "1000", "--max-rounds", str(rounds), "--min-step-time", "0.02"]
-        flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port), "-m", mode, *FLAGS[mode]]
+        flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port), "-m", "wbsp", "-ll", "0.003"]
         processes.start_worker(rank, "main.py", *flags)
 
 
@@ -100,11 +94,10 @@ def lines_about_the_state_server(processes, rank):
     return [line for line in processes.log(f"worker{rank}").splitlines() if "state server" in line]
 
 
-@pytest.mark.parametrize("mode", ["wbsp", "sync-switch"])
-def test_without_a_state_server_a_line_of_each_worker_says_so_and_the_job_is_done(tmp_path, mode):
+def test_without_a_state_server_a_line_of_each_worker_says_so_and_the_job_is_done(tmp_path):
     (port,) = free_ports(1)
     with cluster(tmp_path, num_workers=2) as processes:
-        start_workers(processes, tmp_path, mode, port, 20)
+        start_workers(processes, tmp_path, port, 20)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
         said = [lines_about_the_state_server(processes, rank) for rank in range(2)]
     [[first], [other]] = sorted(said, key=lambda lines: "no status page" not in lines[0])
@@ -114,7 +107,7 @@ def test_without_a_state_server_a_line_of_each_worker_says_so_and_the_job_is_don
 
 def test_a_state_server_that_goes_away_is_not_missed(tmp_path):
     with running_state_server() as server, cluster(tmp_path, num_workers=2) as processes:
-        start_workers(processes, tmp_path, "wbsp", server.port, 100)
+        start_workers(processes, tmp_path, server.port, 100)
         wait_for((tmp_path / "cpu0" / "iter-5.txt").exists, "round 5")
         server.process.kill()
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
