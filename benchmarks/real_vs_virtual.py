@@ -53,7 +53,8 @@ ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchma
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
 # Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
 BESIDE = {"wbsp-pcc": "wbsp"}
-NOBODY_WAITS = ("async", "dcasgd", "wbsp", "sync-switch")  # in most rounds; elsewhere the slowest alone does not
+NEVER_WAITS = ("async", "dcasgd", "wbsp")
+NOBODY_WAITS = (*NEVER_WAITS, "sync-switch")  # in most rounds; elsewhere the slowest alone does not
 # As in nine_ways.sh.
 FLAGS = {
     "sync": "-l 0.003",
@@ -138,13 +139,15 @@ def calibrate(mode: str, folder: Path) -> dict[str, float]:
     # The exchange of a worker that waits for nobody is its own push and pull.
     of_speed = sorted(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
     alone = of_speed[0] if mode in NOBODY_WAITS else of_speed[-1]
-    way_s = calibrate(BESIDE[mode], folder)["way_s"] if mode in BESIDE else _median(runs[alone], EXCHANGE) / 2
+    # Where some rounds wait for others or for an evaluation, a mean is no exchange's own.
+    middle = statistics.fmean if mode in NEVER_WAITS else statistics.median
+    way_s = calibrate(BESIDE[mode], folder)["way_s"] if mode in BESIDE else middle(_exchanges(runs[alone])) / 2
     over_s = [_mean_step(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
     paused_s = [step[EVALUATION] for rounds in runs.values() for step in _steps(rounds) if EVALUATION in step]
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
         "way_s": way_s,
-        "evaluation_s": statistics.median(paused_s),
+        "evaluation_s": statistics.fmean(paused_s),
     }
     write_json(path, found)
     return found
@@ -160,10 +163,9 @@ def _mean_step(rounds: Rounds, stages: Sequence[str]) -> float:
     return float((rounds[-1]["total_time"] - others) / sum(FORWARD_BACKWARD in step for step in _steps(rounds)))
 
 
-def _median(rounds: Rounds, stages: Sequence[str]) -> float:
-    """Of the time that a local step, or what is behind it, spends in these stages together."""
-    totals = [sum(step.get(stage, 0.0) for stage in stages) for step in _steps(rounds)]
-    return statistics.median(filter(None, totals))
+def _exchanges(rounds: Rounds) -> list[float]:
+    """Seconds of each push and pull."""
+    return [*filter(None, (sum(step.get(stage, 0.0) for stage in EXCHANGE) for step in _steps(rounds)))]
 
 
 def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
