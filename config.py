@@ -19,10 +19,10 @@ from utils import CHECKPOINT_FILE
 MODES = tuple(ALGORITHMS)
 NETWORKS = (
     *("alexnet", "resnet18-v1", "resnet50-v1", "resnet50-v2", "mobilenet-v1", "mobilenet-v2", "inception-v3"),
-    "lenet",
+    *("lenet", "resnet20", "resnet32", "cnn", "mlp"),
 )
 NO_NETWORK = "none"  # of simulate.py alone: takes times and sends bytes, and computes nothing
-DATASETS = ("fashion-mnist", "mnist", "cifar10")
+DATASETS = ("fashion-mnist", "mnist", "cifar10", "cifar100")
 POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
@@ -113,7 +113,18 @@ class Config:
     )
 
     # This project's own.
-    dataset: str = _flag("fashion-mnist", "the data to train on (cifar10: binary or python batches)", choices=DATASETS)
+    dataset: str = _flag(
+        "fashion-mnist",
+        "the data to train on (cifar10 and cifar100: from the binary or the python archive; of cifar100 the fine "
+        "labels)",
+        choices=DATASETS,
+    )
+    augment: int = _flag(
+        0,
+        "1 changes training images at random, as is usual for CIFAR: each is a crop of itself with 4 black pixels more "
+        "at each edge, and half of them are mirrored left to right; test images stay as they are",
+        type=zero_or_one,
+    )
     device_name: str = _flag(
         "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=device_name, of_host=True
     )
@@ -144,7 +155,7 @@ class Config:
     )
     max_seconds: float = _flag(0.0, "stop after so many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
-    seed: int = _flag(0, "seed of initial weights, partitions, shuffling and dropout", type=at_least(0))
+    seed: int = _flag(0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=at_least(0))
     min_step_time: float = _flag(
         0.0, "pad every local step to so many seconds: emulates a slower device", type=at_least(0, float), of_host=True
     )

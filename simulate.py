@@ -43,7 +43,7 @@ NOWHERE = {
     **dict.fromkeys(("resume", "checkpoint"), "it does not go on from checkpoints"),
 }
 STUB_NOWHERE = {
-    **dict.fromkeys(("dataset", "data_dir", "split_by_class"), f"-n {NO_NETWORK} looks at no data"),
+    **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
     **dict.fromkeys(("eval_duration", "eval_seconds", "evaluate"), f"-n {NO_NETWORK} has no accuracy"),
     "target_accuracy": f"-n {NO_NETWORK} has no accuracy",
 }

@@ -1,15 +1,18 @@
-"""The networks by name: gluon's model zoo, and LeNet-5 for machines with nothing but a CPU."""
+"""The networks by name: gluon's model zoo, and those that are written here, for small images and slow machines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+from models.cnn import TwoConvolutions
 from models.lenet import LeNet5
+from models.mlp import Perceptron
+from models.resnet_cifar import CifarResNet
 from trainer.engine import mx
 
 zoo = mx.gluon.model_zoo.vision
-NUM_CLASSES = 10
 
 
 class Network(NamedTuple):
@@ -28,10 +31,14 @@ REGISTRY = {
     "mobilenet-v2": Network(zoo.mobilenet_v2_1_0),
     "inception-v3": Network(zoo.inception_v3, 299),
     "lenet": Network(LeNet5),
+    "resnet20": Network(partial(CifarResNet, 3)),
+    "resnet32": Network(partial(CifarResNet, 5)),
+    "cnn": Network(TwoConvolutions),
+    "mlp": Network(Perceptron),
 }
 
 
-def build(name: str, image_shape: tuple[int, int, int], context: mx.Context, seed: int) -> Any:
+def build(name: str, image_shape: tuple[int, int, int], classes: int, context: mx.Context, seed: int) -> Any:
     """Builds a network with initial weights on `context`, hybridized.
 
     The shapes are inferred without running it: a forward pass would leave convolution weights in oneDNN's own
@@ -40,11 +47,12 @@ def build(name: str, image_shape: tuple[int, int, int], context: mx.Context, see
     Args:
         name: a key of REGISTRY.
         image_shape: (C, H, W) of the images that it will be given.
+        classes: how many the dataset has.
         context: device.
         seed: of the initial weights; the same seed gives the same weights in every process.
     """
     # Without a prefix of their own, parameters would be named after how many networks this process has built.
-    network = REGISTRY[name].factory(classes=NUM_CLASSES, prefix=f"{name.replace('-', '_')}_")
+    network = REGISTRY[name].factory(classes=classes, prefix=f"{name.replace('-', '_')}_")
     # Shapes do not depend on the batch size, but BatchNorm's inference of them wants more than one sample.
     network.infer_shape(mx.nd.zeros((2, *image_shape), ctx=context))
     mx.random.seed(seed)

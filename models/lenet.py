@@ -13,7 +13,7 @@ nn = mx.gluon.nn
 class LeNet5(nn.HybridSequential):  # type: ignore[name-defined,misc]
     """Two convolutions and three dense layers: (N, C, H, W) images to (N, classes) scores."""
 
-    def __init__(self, classes: int = 10, **kwargs: Any) -> None:
+    def __init__(self, classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         with self.name_scope():
             self.add(

@@ -30,6 +30,10 @@ MODEL_BYTES = {
     "mobilenet-v2": 9_085_440,
     "inception-v3": 87_359_656,
     "lenet": 246_824,
+    "resnet20": 1_083_240,
+    "resnet32": 1_864_552,
+    "cnn": 6_653_480,
+    "mlp": 101_800,
 }
 
 

@@ -36,10 +36,12 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
 
     model = SavedModel.find(path)
     name = dataset or str(model.about["dataset"])
-    test = data.load(name, str(data_dir)).test
+    _, test, classes = data.load(name, str(data_dir))
     channels, height, _ = model.input_shape
     if test.images.shape[1] != channels:
         raise SetupError(f"{name} has images of {test.images.shape[1]} channel(s), {path} is a model for {channels}")
+    if classes != model.about.get("classes", classes):
+        raise SetupError(f"{name} has {classes} classes, {path} is a model for {model.about['classes']}")
     evaluator = Evaluator(model.load(mx.cpu()), test, DeviceFeed(mx.cpu(), height), BATCH_SIZE)
     before = model.about.get("accuracy")
     saved = "not known" if before is None else f"{before:.4f}"

@@ -84,7 +84,7 @@ def a_context(rank: int, num_workers: int, **others: Any) -> Context:
     batches = list(parts(rank, num_workers))
     return Context(
         # Only rank 0's weights may count: every rank begins with others.
-        network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
+        network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
         feed=DeviceFeed(mx.cpu(), 0),
         batches=iter(batches),
         warm_up_batch=batches[0],

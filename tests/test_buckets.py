@@ -40,7 +40,7 @@ def test_neighbours_share_a_bucket_while_there_is_room(monkeypatch, sizes, numbe
 
 
 def test_lenet_is_one_bucket_also_with_weights_in_the_layout_that_an_inference_pass_leaves():
-    network = models.build("lenet", (1, 28, 28), mx.cpu(), 0)
+    network = models.build("lenet", (1, 28, 28), 10, mx.cpu(), 0)
     model = Parameters(network).model()
     before = [array.asnumpy() for array in model]
     network(mx.nd.zeros((2, 1, 28, 28))).wait_to_read()

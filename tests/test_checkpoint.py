@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
+from trainer.command_line import parse
 from utils import SetupError
 
 JOB = {"network": "lenet", "switch_order": "10", "train_steps": [2, 3], "num_workers": 2, "momentum": 0.9}
@@ -184,6 +185,13 @@ def test_arrays_without_a_description_are_no_checkpoint(tmp_path):
 def test_a_checkpoint_of_another_job_is_refused_with_both_values(tmp_path, flag, here):
     file_of(tmp_path).save(HALF_DONE)
     refused(file_of(tmp_path, **{flag: here}), f"is of a job with {flag} {JOB[flag]}, here it is {here}: give the same")
+
+
+def test_a_job_with_other_images_is_another_one(tmp_path):
+    flags = ["-m", "sync-switch", "-ld", str(tmp_path)]
+    before = CheckpointFile.of_job(parse(flags), 2)
+    before.save(HALF_DONE)
+    refused(CheckpointFile.of_job(parse([*flags, "--augment", "1"]), 2), "with augment 0, here it is 1: give the same")
 
 
 def test_a_checkpoint_from_before_a_flag_existed_is_refused(tmp_path):

@@ -2,11 +2,11 @@
 
 import gzip
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cifar_files import CIFAR10, CIFAR100, arrays, write_binary, write_python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,8 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def test_fashion_mnist_is_the_published_one():
-    train, test = load("fashion-mnist", str(DATA))
+    train, test, classes = load("fashion-mnist", str(DATA))
+    assert classes == 10
     assert train.images.shape == (60000, 1, 28, 28)
     assert test.images.shape == (10000, 1, 28, 28)
     assert train.images.dtype == np.uint8
@@ -99,7 +100,7 @@ def test_mnist_is_read_from_the_same_format(tmp_path):
     for part in ("train", "t10k"):
         write_idx(folder / f"{part}-images-idx3-ubyte.gz", images)
         write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.array([7, 9], dtype=np.uint8))
-    train, test = load("mnist", str(tmp_path))
+    train, test, _ = load("mnist", str(tmp_path))
     assert train.images[:, 0].tolist() == images.tolist()
     assert test.labels.tolist() == [7, 9]
 
@@ -118,58 +119,74 @@ def test_labels_that_do_not_fit_the_images_are_an_error(tmp_path, labels, troubl
         load("mnist", str(tmp_path))
 
 
-CIFAR_FILES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
-
-
-def cifar_arrays(seed):
-    random = np.random.default_rng(seed)
-    return random.integers(0, 256, (4, 3072), dtype=np.uint8), random.integers(0, 10, 4, dtype=np.uint8)
-
-
-def write_cifar_binary(folder):
-    folder.mkdir()
-    for seed, name in enumerate(CIFAR_FILES):
-        images, labels = cifar_arrays(seed)
-        (folder / f"{name}.bin").write_bytes(np.column_stack([labels, images]).tobytes())
-
-
-def write_cifar_python(folder):
-    folder.mkdir()
-    for seed, name in enumerate(CIFAR_FILES):
-        images, labels = cifar_arrays(seed)
-        content = pickle.dumps({b"data": images, b"labels": labels.tolist()}, protocol=2)
-        # The published files were written with numpy 1; numpy 2 names its core otherwise.
-        (folder / name).write_bytes(content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+cifars = pytest.mark.parametrize(("name", "form"), [("cifar10", CIFAR10), ("cifar100", CIFAR100)])
 
 
 @pytest.mark.parametrize(
-    ("name", "write"), [("cifar-10-batches-bin", write_cifar_binary), ("cifar10", write_cifar_python)]
+    ("name", "form", "folder", "write"),
+    [
+        ("cifar10", CIFAR10, "cifar-10-batches-bin", write_binary),
+        ("cifar10", CIFAR10, "cifar-10-batches-py", write_python),
+        ("cifar10", CIFAR10, "cifar10", write_python),
+        ("cifar100", CIFAR100, "cifar-100-binary", write_binary),
+        ("cifar100", CIFAR100, "cifar-100-python", write_python),
+        ("cifar100", CIFAR100, "cifar100", write_binary),
+    ],
 )
-def test_cifar10_is_read_from_both_published_forms(tmp_path, name, write):
-    write(tmp_path / name)
-    train, test = load("cifar10", str(tmp_path))
-    assert train.images.shape == (20, 3, 32, 32)
-    images, labels = cifar_arrays(5)
-    assert test.images.reshape(4, -1).tolist() == images.tolist()
-    assert test.labels.tolist() == labels.tolist()
+def test_cifar_is_read_from_both_published_forms(tmp_path, name, form, folder, write):
+    write(form, tmp_path / folder)
+    dataset = load(name, str(tmp_path))
+    assert dataset.classes == form.classes
+    *train, test = (arrays(form, file) for file in form.files)
+    for part, files in ((dataset.train, train), (dataset.test, [test])):
+        assert part.images.shape == (4 * len(files), 3, 32, 32)
+        assert part.images.reshape(-1, 3072).tolist() == [image for images, _ in files for image in images.tolist()]
+        assert part.labels.tolist() == [label for _, labels in files for label in labels[:, -1].tolist()]
 
 
-def test_a_pickle_that_would_run_code_is_refused(tmp_path):
-    write_cifar_python(tmp_path / "cifar10")
-    (tmp_path / "cifar10" / "test_batch").write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
-    with pytest.raises(SetupError, match=r"test_batch.*system"):
-        load("cifar10", str(tmp_path))
+@cifars
+def test_cifar_that_is_nowhere_is_named_with_what_to_do(tmp_path, name, form):
+    number = form.classes
+    archives = f"cifar-{number}-binary.tar.gz or cifar-{number}-python.tar.gz"
+    with pytest.raises(SetupError, match=f"no CIFAR-{number} batches in .*/{name}, .*: unpack {archives} there"):
+        load(name, str(tmp_path))
 
 
-def test_a_missing_or_truncated_cifar10_batch_is_named(tmp_path):
-    write_cifar_binary(tmp_path / "cifar10")
-    with (tmp_path / "cifar10" / "data_batch_3.bin").open("ab") as file:
+@cifars
+def test_a_pickle_that_would_run_code_is_refused(tmp_path, name, form):
+    write_python(form, tmp_path / name)
+    (tmp_path / name / form.files[-1]).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
+    with pytest.raises(SetupError, match=rf"{form.files[-1]} is not a CIFAR-{form.classes} .*system"):
+        load(name, str(tmp_path))
+
+
+@cifars
+def test_a_missing_or_truncated_cifar_file_is_named(tmp_path, name, form):
+    write_binary(form, tmp_path / name)
+    path = tmp_path / name / f"{form.files[-1]}.bin"
+    with path.open("ab") as file:
         file.write(b"x")
-    with pytest.raises(SetupError, match="data_batch_3"):
-        load("cifar10", str(tmp_path))
-    (tmp_path / "cifar10" / "data_batch_3.bin").unlink()
-    with pytest.raises(SetupError, match="data_batch_3"):
-        load("cifar10", str(tmp_path))
+    with pytest.raises(SetupError, match=f"{path} has {path.stat().st_size} bytes, no multiple of 307"):
+        load(name, str(tmp_path))
+    path.unlink()
+    with pytest.raises(SetupError, match=f"{path} is not there: unpack the CIFAR-{form.classes} archive again"):
+        load(name, str(tmp_path))
+
+
+@cifars
+@pytest.mark.parametrize("write", [write_binary, write_python])
+def test_a_class_that_cifar_does_not_have_is_named(tmp_path, name, form, write):
+    write(form._replace(classes=200), tmp_path / name)
+    there = f"there are {form.classes} classes, from 0 to {form.classes - 1}"
+    with pytest.raises(SetupError, match=rf"{name}/{form.files[0]}.*: a label is \d+; {there}"):
+        load(name, str(tmp_path))
+
+
+@cifars
+def test_the_python_file_of_another_dataset_is_named(tmp_path, name, form):
+    write_python(form._replace(labels=("coarse_labels",)), tmp_path / name)
+    with pytest.raises(SetupError, match=f"{form.files[0]} is not a CIFAR-{form.classes} python batch .*labels"):
+        load(name, str(tmp_path))
 
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(lambda values: np.array(values, np.uint8))

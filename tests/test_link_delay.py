@@ -45,7 +45,7 @@ def a_context(state, trace=TRACE):
         generator.integers(0, 255, (64, 1, 28, 28), dtype=np.uint8), generator.integers(0, 10, 64).astype(np.int32)
     )
     return Context(
-        network=models.build("lenet", (1, 28, 28), mx.cpu(), 0),
+        network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), 0),
         feed=DeviceFeed(mx.cpu(), 0),
         batches=EndlessBatches(samples, np.arange(64), 8, seed=(0, 0)),
         warm_up_batch=Samples(*(part[:8] for part in samples)),

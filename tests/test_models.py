@@ -1,18 +1,17 @@
-"""Every network trains a step on the CPU at its own input size."""
+"""Every network trains a step on the CPU at its own input size; those that are written here have the papers' sizes."""
 
 import math
 
+import numpy as np
 import pytest
 
 import models
 from config import NETWORKS
+from models.resnet_cifar import ResidualBlock
 from report.definitions import MODEL_BYTES
 from trainer.engine import device_context, mx
 from trainer.parameters import Parameters
 from utils import SetupError
-
-# As published, for one grey channel and ten classes (counted once from the definitions of the papers' layers).
-LENET_WEIGHTS = 6 * 25 + 6 + 16 * 6 * 25 + 16 + 400 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10
 
 
 def test_the_registry_holds_the_networks_of_the_command_line():
@@ -22,7 +21,7 @@ def test_the_registry_holds_the_networks_of_the_command_line():
 def test_the_sizes_for_the_published_traffic_are_those_of_the_networks():
     def size(name):
         side = models.REGISTRY[name].input_size or 28
-        return Parameters(models.build(name, (1, side, side), mx.cpu(), seed=0)).num_bytes()
+        return Parameters(models.build(name, (1, side, side), 10, mx.cpu(), seed=0)).num_bytes()
 
     assert {name: size(name) for name in NETWORKS} == MODEL_BYTES
 
@@ -30,7 +29,7 @@ def test_the_sizes_for_the_published_traffic_are_those_of_the_networks():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_trains_a_step_at_its_own_input_size(name):
     size = models.REGISTRY[name].input_size or 28
-    network = models.build(name, (1, size, size), mx.cpu(), seed=3)
+    network = models.build(name, (1, size, size), 10, mx.cpu(), seed=3)
     mx.random.seed(0)
     images, labels = mx.nd.random.uniform(shape=(2, 1, size, size)), mx.nd.array([1, 8])
     loss_function = mx.gluon.loss.SoftmaxCrossEntropyLoss()
@@ -41,26 +40,83 @@ def test_a_network_trains_a_step_at_its_own_input_size(name):
     parameters = Parameters(network)
     before = [weight.copy() for weight in parameters.weights]
     parameters.sgd_step(0.01)
-    assert scores.shape == (2, models.NUM_CLASSES)
+    assert scores.shape == (2, 10)
     assert math.isfinite(loss.mean().asscalar())
     moved = [(new - old).abs().max().asscalar() for new, old in zip(parameters.weights, before, strict=True)]
     assert all(map(math.isfinite, moved))
     assert max(moved) > 0
 
 
-def test_colour_images_of_cifar10_fit_too():
-    network = models.build("resnet18-v1", (3, 32, 32), mx.cpu(), seed=0)
-    assert network(mx.nd.zeros((2, 3, 32, 32))).shape == (2, 10)
+@pytest.mark.parametrize("name", [name for name in NETWORKS if not models.REGISTRY[name].input_size])
+def test_colour_images_of_cifar100_and_its_classes_fit_too(name):
+    network = models.build(name, (3, 32, 32), 100, mx.cpu(), seed=0)
+    assert network(mx.nd.zeros((2, 3, 32, 32))).shape == (2, 100)
 
 
-def test_lenet_has_the_size_of_lenet5():
-    network = models.build("lenet", (1, 28, 28), mx.cpu(), seed=0)
-    assert Parameters(network).num_bytes() == 4 * LENET_WEIGHTS
+# Of the published layers, by hand: a k x k convolution has k * k * inputs * outputs weights, and as many biases as
+# outputs where no BatchNorm follows; a dense layer inputs * outputs + outputs. BatchNorm learns a scale and a shift for
+# each filter; its running mean and variance, as many, are no weights.
+#   ResNet-20 has 7, 6 and 6 convolutions of 16, 32 and 64 filters, the first of which sees the image's channels:
+#       9 * 16 * C + 6 * 9 * 16 * 16 + 9 * 16 * 32 + 5 * 9 * 32 * 32 + 9 * 32 * 64 + 5 * 9 * 64 * 64 = 144 C + 267,264
+#       BatchNorm: 2 * (7 * 16 + 6 * 32 + 6 * 64) = 1,376;  dense: 65 K.   For C = 3, K = 10: 269,722 (paper: 0.27 M)
+#   ResNet-32 has 11, 10 and 10:
+#       144 C + 10 * 2,304 + 4,608 + 9 * 9,216 + 18,432 + 9 * 36,864 = 144 C + 460,800
+#       BatchNorm: 2 * (11 * 16 + 10 * 32 + 10 * 64) = 2,272;  dense: 65 K.          464,154 (paper: 0.46 M)
+#   The CNN halves images of S x S pixels twice:
+#       25 * 32 * C + 32 + 25 * 32 * 64 + 64 + 64 * (S / 4)^2 * 512 + 512 + 513 K.   C = 1, S = 28, K = 10: 1,663,370
+#       (published by McMahan et al.)
+#   The perceptron: 32 * C * S * S + 32 + 33 K.   784 * 32 + 32 + 32 * 10 + 10 = 25,450
+#   LeNet-5: 150 C + 6 + 16 * 151 + 16 * ((S / 2 - 4) / 2)^2 * 120 + 120 + 121 * 84 + 85 K = 61,706 of C = 1, S = 28
+IMAGES = ((1, 28, 10), (3, 32, 10), (3, 32, 100), (1, 28, 100))  # C, S, K
+WRITTEN_HERE = {  # weights for each of IMAGES, and BatchNorm's statistics
+    "lenet": ((61_706, 83_126, 90_776, 69_356), 0),
+    "resnet20": ((269_434, 269_722, 275_572, 275_284), 1_376),
+    "resnet32": ((463_866, 464_154, 470_004, 469_716), 2_272),
+    "cnn": ((1_663_370, 2_156_490, 2_202_660, 1_709_540), 0),
+    "mlp": ((25_450, 98_666, 101_636, 28_420), 0),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_HERE)
+def test_a_network_has_exactly_the_published_number_of_parameters(name):
+    weights, statistics = WRITTEN_HERE[name]
+    for expected, (channels, side, classes) in zip(weights, IMAGES, strict=True):
+        parameters = Parameters(models.build(name, (channels, side, side), classes, mx.cpu(), seed=0))
+        assert sum(weight.size for weight in parameters.weights) == expected
+        assert sum(flat.size for flat in parameters.statistics()) == statistics
+
+
+def test_a_shortcut_takes_every_second_pixel_and_has_zeros_for_the_new_filters():
+    block = ResidualBlock(4, halves=True)
+    block.initialize(mx.init.Zero())  # what is added to the shortcut is zero then
+    images = np.random.default_rng(0).normal(size=(2, 2, 5, 6)).astype(np.float32)
+    out = block(mx.nd.array(images)).asnumpy()
+    assert out.shape == (2, 4, 3, 3)
+    np.testing.assert_array_equal(out[:, :2], np.maximum(images[:, :, ::2, ::2], 0))
+    np.testing.assert_array_equal(out[:, 2:], 0)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "resnet32", "cnn", "mlp"])
+def test_a_few_steps_make_the_loss_fall(name):
+    """On 16 images of 4 classes, with the sum of their losses, as the trainers take it."""
+    network = models.build(name, (3, 32, 32), 10, mx.cpu(), seed=0)
+    parameters, loss_function = Parameters(network), mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    labels = np.arange(16) % 4
+    random = np.random.default_rng(0)
+    images = mx.nd.array(random.uniform(0, 0.2, (16, 3, 32, 32)) + labels[:, None, None, None] / 5)
+    losses = []
+    for _ in range(8):
+        with mx.autograd.record():
+            loss = loss_function(network(images), mx.nd.array(labels))
+        loss.backward()
+        parameters.sgd_step(0.001)
+        losses.append(loss.mean().asscalar())
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_the_seed_decides_the_initial_weights():
     def first_weights(seed):
-        return Parameters(models.build("lenet", (1, 28, 28), mx.cpu(), seed)).weights[0].asnumpy().tolist()
+        return Parameters(models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed)).weights[0].asnumpy().tolist()
 
     assert first_weights(1) == first_weights(1)
     assert first_weights(1) != first_weights(2)

@@ -34,7 +34,7 @@ def images(number=64):
 
 
 def network_of(name="lenet"):
-    return models.build(name, (1, 28, 28), mx.cpu(), seed=0)
+    return models.build(name, (1, 28, 28), 10, mx.cpu(), seed=0)
 
 
 def train(folder, accuracies, *, saves=True, step_size=0.01):
@@ -161,7 +161,7 @@ def test_what_a_save_that_broke_off_left_is_removed_by_the_next(tmp_path):
 # -------------------------------------------------------------------------------------------- the form of the files
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet18-v1"])
+@pytest.mark.parametrize("name", ["lenet", "resnet18-v1", "resnet20"])
 def test_the_files_hold_what_mxnets_own_export_writes(tmp_path, name):
     network = network_of(name)
     expected = network(images(8)).asnumpy()  # an inference pass: weights are in oneDNN's layout now
@@ -243,7 +243,7 @@ def test_the_script_says_what_it_cannot_do(trained, tmp_path, capsys):
     assert "get_data.sh" in errors
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet18-v1"])
+@pytest.mark.parametrize("name", ["lenet", "resnet18-v1", "resnet20"])
 def test_onnxruntime_computes_what_mxnet_does(tmp_path, name):
     pytest.importorskip("onnx", reason="requirements-onnx.txt is not installed")
     onnxruntime = pytest.importorskip("onnxruntime", reason="requirements-onnx.txt is not installed")

@@ -149,6 +149,7 @@ def test_mode_local_is_one_row_of_the_cluster(place):
         (["--min-step-time", "1"], "--min-step-time means nothing to simulate.py: the cluster file"),
         (["--staleness", "3"], "--staleness 3 belongs to mode ssp, not to esync"),
         (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),
+        (["-n", "none", "--augment", "1"], "--augment means nothing to simulate.py: -n none looks at no data"),
         (["-n", "none", "-e", "1"], "-e means nothing to simulate.py: -n none has no accuracy"),
         (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
         (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),

@@ -62,7 +62,7 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
         rank = shared.rank
         clock = RealClock()
         context = Context(
-            network=models.build("lenet", (1, 28, 28), mx.cpu(), seed=rank),
+            network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
             feed=DeviceFeed(mx.cpu(), 0),
             batches=data.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
             warm_up_batch=data.Samples(*(part[:BATCH] for part in train)),

@@ -49,7 +49,7 @@ class CheckpointFile:
     @classmethod
     def of_job(cls, config: Config, num_workers: int) -> CheckpointFile:
         """That of a job with these flags; with other values of some of them it would be another job."""
-        same = ("network", "dataset", "split_by_class", "batch_size", "seed", "switch_order", "momentum")
+        same = ("network", "dataset", "split_by_class", "batch_size", "seed", "switch_order", "momentum", "augment")
         job = {name: getattr(config, name) for name in same}
         return cls(config.checkpoint_path, job | {"train_steps": list(config.train_steps), "num_workers": num_workers})
 

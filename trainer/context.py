@@ -10,6 +10,7 @@ import numpy as np
 
 import models
 from config import Config
+from trainer.augment import CropAndFlip
 from trainer.clock import Clock, RealClock
 from trainer.coordinator.client import StateClient
 from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
@@ -87,15 +88,18 @@ class Context:
         channels, height, width = dataset.train.images.shape[1:]
         input_size = models.REGISTRY[config.network].input_size
         image_shape = (channels, input_size or height, input_size or width)
-        network = models.build(config.network, image_shape, device, config.seed)
+        network = models.build(config.network, image_shape, dataset.classes, device, config.seed)
         # Same initial weights everywhere, but every rank its own dropout masks and its own order of samples.
         mx.random.seed(config.seed + 1 + mine.rank)
         feed = DeviceFeed(device, input_size)
+        seed = (config.seed, mine.rank)
         indices = np.arange(len(dataset.train.labels)) if mine.partition is None else mine.partition
         return cls(
             network=network,
             feed=feed,
-            batches=EndlessBatches(dataset.train, indices, config.batch_size, seed=(config.seed, mine.rank)),
+            batches=EndlessBatches(
+                dataset.train, indices, config.batch_size, seed, CropAndFlip(seed) if config.augment else None
+            ),
             warm_up_batch=Samples(*(part[: config.batch_size] for part in dataset.train)),
             config=config,
             membership=membership,
@@ -103,7 +107,7 @@ class Context:
             evaluate=Evaluator(network, dataset.test, feed, config.batch_size),
             eval_every=config.eval_duration,
             eval_every_s=config.eval_seconds,
-            saver=ModelSaver(folder.path, network, _about(config, image_shape, folder.commit)),
+            saver=ModelSaver(folder.path, network, _about(config, image_shape, dataset.classes, folder.commit)),
             min_step_time_s=config.min_step_time,
             logs_lines=config.logs_lines,
             tell_every_s=0.0 if config.algorithm.is_distributed else TELL_EVERY_S,
@@ -111,13 +115,13 @@ class Context:
         )
 
 
-def _about(config: Config, image_shape: tuple[int, ...], commit: str | None) -> dict[str, Any]:
+def _about(config: Config, image_shape: tuple[int, ...], classes: int, commit: str | None) -> dict[str, Any]:
     """What a user of the saved network must know; what DeviceFeed does to an image is not in the network."""
     return {
         "network": config.network,
         "dataset": config.dataset,
         "mode": config.mode,
         "input": {"name": INPUT_NAME, "shape": image_shape, "divide_by": WHITE, "resize": "bilinear"},
-        "classes": models.NUM_CLASSES,
+        "classes": classes,
         "commit": commit,
     }

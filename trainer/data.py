@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import pickle
 import stat
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,9 +25,8 @@ FASHION_MNIST_SHA256 = {
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 MNIST_FILES = dict.fromkeys(FASHION_MNIST_SHA256, "")
+MNIST_CLASSES = 10  # and Fashion-MNIST's
 WHITE = 255  # of a pixel; networks see it as 1
-CIFAR10_RECORD = 1 + 3 * 32 * 32  # bytes of a label and an image
-CIFAR10_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
 class Samples(NamedTuple):
@@ -36,10 +37,11 @@ class Samples(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """The two parts of a dataset."""
+    """The two parts of a dataset, and how many classes it has."""
 
     train: Samples
     test: Samples
+    classes: int
 
 
 def load(name: str, data_dir: str) -> Dataset:
@@ -83,18 +85,19 @@ def _idx_dataset(folder: Path, checksums: dict[str, str], source: str) -> Datase
     train_images, train_labels, test_images, test_labels = (
         _idx_array(folder, file, checksum, source) for file, checksum in checksums.items()
     )
-    return Dataset(_samples(train_images, train_labels, folder), _samples(test_images, test_labels, folder))
+    train, test = _samples(train_images, train_labels, folder), _samples(test_images, test_labels, folder)
+    return Dataset(train, test, MNIST_CLASSES)
 
 
 def _samples(images: np.ndarray, labels: np.ndarray, folder: Path) -> Samples:
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
         raise SetupError(f"{folder}: images {images.shape} and labels {labels.shape} do not belong together")
-    return Samples(images[:, np.newaxis], _checked_labels(labels, folder))
+    return Samples(images[:, np.newaxis], _checked_labels(labels, MNIST_CLASSES, folder))
 
 
-def _checked_labels(labels: np.ndarray, path: Path) -> np.ndarray:
-    if labels.max(initial=0) > 9:
-        raise SetupError(f"{path}: a label is {labels.max()}; there are 10 classes, from 0 to 9")
+def _checked_labels(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
+    if labels.max(initial=0) >= classes:
+        raise SetupError(f"{path}: a label is {labels.max()}; there are {classes} classes, from 0 to {classes - 1}")
     return labels
 
 
@@ -117,39 +120,73 @@ def _idx_array(folder: Path, file: str, checksum: str, source: str) -> np.ndarra
     return values.reshape(shape)
 
 
-# ------------------------------------------------------------------------------------------------ CIFAR-10
+# -------------------------------------------------------------------------------------- CIFAR-10 and CIFAR-100
 
 
-def _cifar10(data_dir: Path) -> Dataset:
-    candidates = [data_dir / name for name in ("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py")]
-    for folder in candidates:
-        if _is_file(folder / "data_batch_1.bin"):
-            return _cifar10_dataset(folder, ".bin", _cifar10_binary)
-        if _is_file(folder / "data_batch_1"):
-            return _cifar10_dataset(folder, "", _cifar10_python)
-    raise SetupError(
-        f"no CIFAR-10 batches in {', '.join(map(str, candidates))}: unpack cifar-10-binary.tar.gz or "
-        "cifar-10-python.tar.gz there"
-    )
+class _Cifar(NamedTuple):
+    """One of the two datasets, as its archives have it. Their python files have the names of the binary ones, without
+    ".bin"."""
 
+    title: str
+    folders: tuple[str, ...]  # below the data folder, where it is looked for
+    train: tuple[str, ...]  # files
+    test: str
+    classes: int
+    label_bytes: int  # in front of each image of a binary file; the last of them is the class
+    labels_key: bytes  # of a python file
 
-def _cifar10_dataset(folder: Path, suffix: str, read: Callable[[Path], Samples]) -> Dataset:
-    parts = []
-    for name in (*CIFAR10_TRAIN, "test_batch"):
+    def file(self, folder: Path, name: str, suffix: str) -> Path:
+        """The path of a file that must be there.
+
+        Raises:
+            SetupError: it is not.
+        """
         path = folder / f"{name}{suffix}"
         if not _is_file(path):
-            raise SetupError(f"{path} is not there: unpack the CIFAR-10 archive again")
-        parts.append(read(path))
-    *train, test = parts
-    return Dataset(Samples(*(np.concatenate(arrays) for arrays in zip(*train, strict=True))), test)
+            raise SetupError(f"{path} is not there: unpack the {self.title} archive again")
+        return path
 
 
-def _cifar10_binary(path: Path) -> Samples:
+CIFAR_IMAGE = (3, 32, 32)
+_CIFAR10 = _Cifar(
+    "CIFAR-10",
+    ("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"),
+    tuple(f"data_batch_{number}" for number in range(1, 6)),
+    "test_batch",
+    classes=10,
+    label_bytes=1,
+    labels_key=b"labels",
+)
+_CIFAR100 = _Cifar(
+    "CIFAR-100",
+    ("cifar100", "cifar-100-binary", "cifar-100-python"),
+    ("train",),
+    "test",
+    classes=100,
+    label_bytes=2,  # coarse, fine
+    labels_key=b"fine_labels",
+)
+
+
+def _cifar_dataset(cifar: _Cifar, data_dir: Path) -> Dataset:
+    candidates = [data_dir / name for name in cifar.folders]
+    for folder in candidates:
+        for suffix, read in ((".bin", _cifar_binary), ("", _cifar_python)):
+            if _is_file(folder / f"{cifar.train[0]}{suffix}"):
+                *train, test = (read(cifar, cifar.file(folder, name, suffix)) for name in (*cifar.train, cifar.test))
+                joined = Samples(*(np.concatenate(arrays) for arrays in zip(*train, strict=True)))
+                return Dataset(joined, test, cifar.classes)
+    archives = " or ".join(f"{cifar.title.lower()}-{form}.tar.gz" for form in ("binary", "python"))
+    raise SetupError(f"no {cifar.title} batches in {', '.join(map(str, candidates))}: unpack {archives} there")
+
+
+def _cifar_binary(cifar: _Cifar, path: Path) -> Samples:
     content = np.fromfile(path, dtype=np.uint8)
-    if not content.size or content.size % CIFAR10_RECORD:
-        raise SetupError(f"{path} has {content.size} bytes, no multiple of {CIFAR10_RECORD}: unpack it again")
-    records = content.reshape(-1, CIFAR10_RECORD)
-    return Samples(records[:, 1:].reshape(-1, 3, 32, 32).copy(), _checked_labels(records[:, 0].copy(), path))
+    record = cifar.label_bytes + math.prod(CIFAR_IMAGE)
+    if not content.size or content.size % record:
+        raise SetupError(f"{path} has {content.size} bytes, no multiple of {record}: unpack it again")
+    labels, images = np.split(content.reshape(-1, record), [cifar.label_bytes], axis=1)
+    return Samples(images.reshape(-1, *CIFAR_IMAGE), _checked_labels(labels[:, -1].copy(), cifar.classes, path))
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -162,21 +199,21 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR-10 batch")
+            raise pickle.UnpicklingError(f"{module}.{name} has no place there")
         return super().find_class(module, name)
 
 
-def _cifar10_python(path: Path) -> Samples:
+def _cifar_python(cifar: _Cifar, path: Path) -> Samples:
     try:
         with path.open("rb") as file:
             batch = _ArrayUnpickler(file, encoding="bytes").load()
-        images = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
-        labels = np.asarray(batch[b"labels"], dtype=np.uint8)
+        images = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, *CIFAR_IMAGE)
+        labels = np.asarray(batch[cifar.labels_key], dtype=np.uint8)
         if labels.shape != images.shape[:1]:
             raise ValueError(f"{len(images)} images, {len(labels)} labels")
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
-        raise SetupError(f"{path} is not a CIFAR-10 python batch ({error}): unpack it again") from None
-    return Samples(images, _checked_labels(labels, path))
+        raise SetupError(f"{path} is not a {cifar.title} python batch ({error}): unpack it again") from None
+    return Samples(images, _checked_labels(labels, cifar.classes, path))
 
 
 _LOADERS: dict[str, Callable[[Path], Dataset]] = {
@@ -191,7 +228,8 @@ _LOADERS: dict[str, Callable[[Path], Dataset]] = {
     "mnist": lambda data_dir: _idx_dataset(
         data_dir / "mnist", MNIST_FILES, "put MNIST's four *-ubyte.gz files there, or name its parent with -dd"
     ),
-    "cifar10": _cifar10,
+    "cifar10": partial(_cifar_dataset, _CIFAR10),
+    "cifar100": partial(_cifar_dataset, _CIFAR100),
 }
 
 
@@ -230,10 +268,23 @@ class EndlessBatches:
     A batch may span two epochs, so every sample is used once an epoch and none is dropped.
     """
 
-    def __init__(self, samples: Samples, indices: np.ndarray, batch_size: int, seed: int | tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        indices: np.ndarray,
+        batch_size: int,
+        seed: int | tuple[int, ...],
+        augment: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> None:
+        """
+        Args:
+            indices: of the samples (n_k,) that are drawn from.
+            augment: what is made of the images of each new batch.
+        """
         self._samples = samples
         self._batch_size = batch_size
         self._random = np.random.default_rng(seed)
+        self._augment = augment
         self.draw_from(indices)
 
     def draw_from(self, indices: np.ndarray) -> None:
@@ -261,4 +312,5 @@ class EndlessBatches:
         while len(self._order) < self._batch_size:
             self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
         chosen, self._order = np.split(self._order, [self._batch_size])
-        return Samples(self._samples.images[chosen], self._samples.labels[chosen])
+        images = self._samples.images[chosen]
+        return Samples(self._augment(images) if self._augment else images, self._samples.labels[chosen])

@@ -1,0 +1,113 @@
+"""Random crops and mirrored images: by hand, the same for the same seed, and of training images alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainer.augment import PADDING, CropAndFlip, crop_and_flip
+from trainer.command_line import parse
+from trainer.context import Context
+from trainer.data import Dataset, EndlessBatches, Samples
+from trainer.engine import mx
+from trainer.membership import Membership
+from trainer.run_folder import RunFolder
+
+IMAGES = np.arange(1, 1 + 6 * 2 * 3 * 4, dtype=np.uint8).reshape(6, 2, 3, 4)  # no pixel is black
+SAMPLES = Samples(np.random.default_rng(0).integers(1, 256, (40, 3, 8, 8), np.uint8), np.arange(40, dtype=np.uint8) % 7)
+
+
+def batches(augment=None, seed=(0, 0)):
+    return EndlessBatches(SAMPLES, np.arange(40), 16, seed, augment)
+
+
+def one(down, right, flip):
+    """What becomes of the first channel of the first image."""
+    return crop_and_flip(IMAGES[:1], np.array([down]), np.array([right]), np.array([flip]))[0, 0].tolist()
+
+
+def test_crops_by_hand():
+    assert IMAGES[0, 0].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    assert one(PADDING, PADDING, False) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]  # from the middle
+    assert one(PADDING, PADDING, True) == [[4, 3, 2, 1], [8, 7, 6, 5], [12, 11, 10, 9]]
+    assert one(PADDING - 1, PADDING + 2, False) == [[0, 0, 0, 0], [3, 4, 0, 0], [7, 8, 0, 0]]  # up and to the right
+    assert one(PADDING - 1, PADDING + 2, True) == [[0, 0, 0, 0], [0, 0, 4, 3], [0, 0, 8, 7]]
+    assert one(0, 0, False) == [[0] * 4] * 3  # a margin is wider than these images
+    assert one(2 * PADDING, PADDING, False) == [[0] * 4] * 3
+
+
+def test_each_image_of_a_batch_has_its_own_crop_and_all_its_channels_the_same():
+    down, right, flips = np.array([4, 3, 5, 4, 4, 6]), np.array([4, 4, 4, 5, 2, 6]), np.array([0, 0, 1, 0, 1, 1], bool)
+    together = crop_and_flip(IMAGES, down, right, flips)
+    padded = np.pad(IMAGES, ((0, 0), (0, 0), (4, 4), (4, 4)))
+    for image, y, x, flip, made in zip(padded, down, right, flips, together, strict=True):
+        crop = image[:, y : y + 3, x : x + 4]
+        assert made.tolist() == (crop[:, :, ::-1] if flip else crop).tolist()
+
+
+def test_the_images_of_the_dataset_stay_as_they_are():
+    before = SAMPLES.images.copy()
+    CropAndFlip((0, 0))(SAMPLES.images)
+    np.testing.assert_array_equal(SAMPLES.images, before)
+
+
+def test_all_places_and_both_ways_are_drawn():
+    """Of one image whose crops all differ, among 4,000 crops each of the 2 x 81 is there, about as often."""
+    image = np.random.default_rng(1).integers(1, 256, (1, 1, 16, 16), np.uint8)
+    made = CropAndFlip((0, 0))(np.repeat(image, 4000, axis=0))
+    _, counts = np.unique(made.reshape(4000, -1), axis=0, return_counts=True)
+    assert len(counts) == 2 * 81
+    assert counts.min() > 4 and counts.max() < 60  # 25 are expected
+
+
+def test_the_same_seed_gives_the_same_batches_and_each_worker_has_its_own():
+    def first(seed):
+        return next(batches(CropAndFlip(seed), seed)).images.tolist()
+
+    assert first((1, 0)) == first((1, 0))
+    assert first((1, 0)) != first((1, 1))
+
+
+def test_the_order_of_the_samples_is_that_without_augmentation():
+    plain, augmented = batches(), batches(CropAndFlip((0, 0)))
+    for _ in range(6):
+        ours, theirs = next(plain), next(augmented)
+        assert ours.labels.tolist() == theirs.labels.tolist()
+        assert ours.images.tolist() != theirs.images.tolist()
+
+
+def test_a_batch_that_was_put_back_comes_again_unchanged_and_the_next_ones_too():
+    undisturbed, put_back = batches(CropAndFlip((0, 0))), batches(CropAndFlip((0, 0)))
+    first, second = next(undisturbed), next(undisturbed)
+    given_up = next(put_back)
+    put_back.put_back(given_up)
+    again, after = next(put_back), next(put_back)
+    assert again is given_up
+    assert again.images.tolist() == first.images.tolist()
+    assert after.images.tolist() == second.images.tolist()
+
+
+@pytest.fixture
+def contexts(tmp_path):
+    """A worker's, without augmentation and with it; the network is the same."""
+    made = []
+    for augment in "01":
+        logs = tmp_path / augment
+        config = parse(["-m", "local", "-c", "1", "-n", "mlp", "-b", "16", "--augment", augment, "-ld", str(logs)])
+        dataset = Dataset(SAMPLES, SAMPLES, 7)
+        made.append(Context.from_config(config, dataset, mx.cpu(), Membership, RunFolder(config)))
+    return made
+
+
+def test_the_flag_changes_training_images_and_no_test_images(contexts):
+    plain, augmented = contexts
+    assert next(plain.batches).images.tolist() == next(batches()).images.tolist()
+    assert next(augmented.batches).images.tolist() == next(batches(CropAndFlip((0, 0)))).images.tolist()
+    seen = []
+    for context in contexts:
+        outputs = []
+        context.network.register_forward_hook(lambda _, images, out, outputs=outputs: outputs.append(out.asnumpy()))
+        assert 0 <= context.evaluate() <= 1
+        seen.append(np.concatenate(outputs))
+    np.testing.assert_array_equal(*seen)
+    assert seen[0].shape == (40, 7)

@@ -1,0 +1,47 @@
+"""Training images changed at random, whole batches at a time. Needs numpy only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+PADDING = 4  # pixels at each edge
+_STREAM = 1  # behind the seed of a worker's batches: whose order is the same with augmentation and without
+
+
+class CropAndFlip:
+    """He et al. for CIFAR (CVPR 2016, section 4.2): "4 pixels are padded on each side, and a 32x32 crop is randomly
+    sampled from the padded image or its horizontal flip". What is padded is black; other sizes of images keep theirs
+    too."""
+
+    def __init__(self, seed: tuple[int, ...]) -> None:
+        """
+        Args:
+            seed: of this worker's batches.
+        """
+        self._random = np.random.default_rng((*seed, _STREAM))
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """Returns new images (N, C, H, W) for those of a batch; the same seed gives the same, batch after batch."""
+        down, right = self._random.integers(2 * PADDING + 1, size=(2, len(images)))
+        is_flipped = self._random.integers(2, size=len(images), dtype=bool)
+        return crop_and_flip(images, down, right, is_flipped)
+
+
+def crop_and_flip(images: np.ndarray, down: np.ndarray, right: np.ndarray, is_flipped: np.ndarray) -> np.ndarray:
+    """Cuts each image out of its padded self, and mirrors some of them left to right.
+
+    Args:
+        images: (N, C, H, W).
+        down: rows (N,) of the padded image above each crop, from 0 to 2 * PADDING.
+        right: columns (N,) left of it.
+        is_flipped: (N,) as bool.
+    """
+    number, channels, height, width = images.shape
+    # In half of the time of np.pad.
+    padded = np.zeros((number, channels, height + 2 * PADDING, width + 2 * PADDING), images.dtype)
+    padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = images
+    # A view (N, 2 * PADDING + 1, 2 * PADDING + 1, C, H, W) of all crops: only those that are chosen are copied.
+    crops = np.lib.stride_tricks.sliding_window_view(padded, (1, channels, height, width))[:, 0, :, :, 0]
+    chosen = crops[np.arange(number), down, right]
+    chosen[is_flipped] = chosen[is_flipped, :, :, ::-1]
+    return chosen
