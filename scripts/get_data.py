@@ -1,7 +1,8 @@
 """Gets Fashion-MNIST: from Debian's copy on this machine, else from Debian's package, else from the dataset's own site.
 
 Standard library only and no root, so that it runs before anything was installed. Each file is checked against the
-SHA-256 of its content before it takes its place; what is there already and right is kept.
+SHA-256 of its content before it takes its place; what is there already and right is kept. MNIST, CIFAR-10 and CIFAR-100
+are put into the data folder by hand (docs/install.md says where).
 """
 
 from __future__ import annotations
