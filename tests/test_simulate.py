@@ -46,13 +46,13 @@ def place(tmp_path):
     return tmp_path
 
 
-def arguments(place: Path, *more: str, network: str = "lenet") -> list[str]:
+def arguments(place: Path, *more: str, network: str = "mlp") -> list[str]:
     data = ["-dd", str(place / "data"), "--dataset", "mnist"] if network != "none" else []
     known = ["--cluster", str(place / "two.csv"), "-n", network, "-b", "8", "--log-base", str(place / "logs")]
     return [*known, *data, *more]
 
 
-def run(place: Path, *more: str, network: str = "lenet") -> str:
+def run(place: Path, *more: str, network: str = "mlp") -> str:
     """One run in this process; returns the hash of the weights."""
     _, (one,) = simulate.parse(arguments(place, *more, network=network))
     return virtual_cluster.run(one.job)
@@ -73,7 +73,7 @@ def flags_of(mode: str) -> list[str]:
 @pytest.mark.parametrize("mode", ENTRIES)
 def test_every_mode_trains_and_the_same_seed_gives_the_same_weights(place, mode):
     first = run(place, "-m", mode, "--max-seconds", "2", *flags_of(mode))
-    folder = place / "logs" / "lenet" / mode / "virtual" / "cpu0"
+    folder = place / "logs" / "mlp" / mode / "virtual" / "cpu0"
     logged = rounds(folder)
     assert run(place, "-m", mode, "--max-seconds", "2", *flags_of(mode)) == first
     assert rounds(folder) == logged
@@ -111,13 +111,13 @@ def test_an_evaluation_takes_no_virtual_time_unless_it_is_asked_for(place):
     took = []
     for seconds in ("0", "0.7"):
         run(place, "-m", "sync", "--max-rounds", "3", "--evaluation-time", seconds)
-        took.append([each["time"]["0"]["evaluation"] for each in rounds(place / "logs/lenet/sync/virtual/cpu0")])
+        took.append([each["time"]["0"]["evaluation"] for each in rounds(place / "logs/mlp/sync/virtual/cpu0")])
     assert took == [[0.0] * 3, pytest.approx([0.7] * 3)]
 
 
 def test_local_sgd_logs_each_local_step_and_the_aggregation(place):
     run(place, "-m", "local-sgd", "--max-rounds", "2")
-    logged = rounds(place / "logs/lenet/local-sgd/virtual/cpu1")
+    logged = rounds(place / "logs/mlp/local-sgd/virtual/cpu1")
     assert [(each["num_samples"], len(each["time"])) for each in logged] == [(8 * 8, 8 + 1)] * 2
 
 
@@ -125,7 +125,7 @@ def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_
     run(place, "-m", "esync", "--max-rounds", "6", "--query", "non-blocking")
     abandoned = 0
     for device in ("cpu0", "cpu1"):
-        logged = rounds(place / "logs/lenet/esync/virtual" / device)
+        logged = rounds(place / "logs/mlp/esync/virtual" / device)
         assert len(logged) == 6
         for record in logged:
             *steps, last = record["time"].values()
@@ -138,7 +138,7 @@ def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_
 
 def test_mode_local_is_one_row_of_the_cluster(place):
     run(place, "-m", "local", "--worker", "1", "--max-rounds", "2")
-    assert [each["total_time"] for each in rounds(place / "logs/lenet/local/virtual/cpu0")] == pytest.approx([0.3, 0.6])
+    assert [each["total_time"] for each in rounds(place / "logs/mlp/local/virtual/cpu0")] == pytest.approx([0.3, 0.6])
 
 
 @pytest.mark.parametrize(
@@ -287,6 +287,6 @@ def test_a_command_that_fails_keeps_no_other_from_running(tmp_path):
 def test_its_logs_are_those_that_summary_reads(place, monkeypatch, capsys):
     run(place, "-m", "esync", "--max-seconds", "3")
     run(place, "-m", "wbsp", "--max-seconds", "3")
-    assert summary.main(["-b", str(place / "logs"), "-n", "lenet"]) == 0
-    told = json.loads((place / "logs/lenet/esync/ESync.json").read_text())
+    assert summary.main(["-b", str(place / "logs"), "-n", "mlp"]) == 0
+    told = json.loads((place / "logs/mlp/esync/ESync.json").read_text())
     assert "virtual" in json.dumps(told)
