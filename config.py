@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import ALGORITHMS, ENTRIES, Algorithm, entry_name, folder_name
-from trainer.flag_values import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
+from trainer.flag_values import (
+    above_zero,
+    at_least,
+    below_one,
+    device_name,
+    fraction,
+    port,
+    rate_schedule,
+    switch_order,
+    zero_or_one,
+)
 from utils import CHECKPOINT_FILE
 
 MODES = tuple(ALGORITHMS)
@@ -28,6 +38,7 @@ QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
+OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
 LEARNING_RATES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
 
 # --------------------------------------------------------------------------------------------------- the flags
@@ -145,6 +156,27 @@ class Config:
     max_seconds: float = _flag(0.0, "stop after so many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
     seed: int = _flag(0, "seed of initial weights, partitions, shuffling and dropout", type=at_least(0))
+    momentum: float = _flag(
+        0.0,
+        "momentum mu of SGD, wherever a step is taken: v <- mu * v + gradient, w <- w - learning rate * v",
+        type=below_one,
+        needs=("optimizer", SGD),
+    )
+    weight_decay: float = _flag(
+        0.0,
+        "lambda: adds lambda * w to the gradient of the MEAN loss (so batch size * lambda * w to that of the summed "
+        "one), for the weights of convolutions and dense layers",
+        type=at_least(0, float),
+    )
+    optimizer: str = _flag(
+        SGD, "what takes the steps that workers take themselves: SGD, or MXNet's RMSProp or Adam", choices=OPTIMIZERS
+    )
+    lr_schedule: str = _flag(
+        "constant",
+        "factor on the learning rate by the samples that all workers have trained on: constant, or, joined by +, "
+        "warmup:10000 (from 0), step:300000,450000x0.1 (a tenth behind each), cosine:600000 (to 0; x0.01: to 0.01)",
+        type=rate_schedule,
+    )
     min_step_time: float = _flag(
         0.0, "pad every local step to so many seconds: emulates a slower device", type=at_least(0, float), of_host=True
     )
@@ -192,7 +224,6 @@ class Config:
         nargs="+",
         metavar="STEPS",
     )
-    momentum: float = _flag(0.0, "momentum of the server's SGD, below 1", type=fraction)
     straggler_policy: str = _flag(
         "none",
         "what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts (greedy), or leave it "

@@ -9,6 +9,7 @@ from config import NETWORKS
 from report.definitions import MODEL_BYTES
 from trainer.engine import device_context, mx
 from trainer.parameters import Parameters
+from trainer.steps import PLAIN, Stepper
 from utils import SetupError
 
 # As published, for one grey channel and ten classes (counted once from the definitions of the papers' layers).
@@ -40,7 +41,7 @@ def test_a_network_trains_a_step_at_its_own_input_size(name):
     loss.backward()
     parameters = Parameters(network)
     before = [weight.copy() for weight in parameters.weights]
-    parameters.sgd_step(0.01)
+    Stepper(PLAIN).step(parameters.weights, parameters.gradients, 0.01)
     assert scores.shape == (2, models.NUM_CLASSES)
     assert math.isfinite(loss.mean().asscalar())
     moved = [(new - old).abs().max().asscalar() for new, old in zip(parameters.weights, before, strict=True)]

@@ -224,8 +224,6 @@ def check_flags(config: Config, num_workers: int) -> None:
     if not any(config.ckpt_frequency) and (config.resume or config.checkpoint):
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
-    if config.momentum == 1:
-        raise SetupError("--momentum 1 never forgets: give a number from 0 to below 1")
     if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
         raise SetupError(
             "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP phase "

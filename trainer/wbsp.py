@@ -88,7 +88,7 @@ class WBSPTrainer(Trainer):
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on this worker's own weights."""
         self._samples_to_hand_over += labels.size
-        return self.whole_sgd_step(images, labels, self._learning_rate)
+        return self.whole_step(images, labels, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Takes what an upload brought, and begins the next; with overlap it waits for neither."""
