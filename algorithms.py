@@ -198,6 +198,7 @@ TABLE = (
         transport=TransportKind.SERVER,
         flags=(
             *("learning_rate", *STEP_FLAGS, "switch_order", "train_steps", "straggler_policy"),
+            *("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"),
             *("ckpt_frequency", "checkpoint", "resume"),
         ),
         rule="sync-switch-{straggler_policy}",

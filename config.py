@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from algorithms import ALGORITHMS, ENTRIES, Algorithm, entry_name, folder_name
 from trainer.flag_values import (
@@ -19,6 +19,7 @@ from trainer.flag_values import (
     below_one,
     device_name,
     fraction,
+    phase_momentum,
     port,
     rate_schedule,
     switch_order,
@@ -39,7 +40,10 @@ LOG_FORMS = ("auto", "files", "lines")
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
+SAME = "same"  # of a phase's momentum: as the flag for all says
 LEARNING_RATES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
+
+T = TypeVar("T")
 
 # --------------------------------------------------------------------------------------------------- the flags
 
@@ -224,6 +228,36 @@ class Config:
         nargs="+",
         metavar="STEPS",
     )
+    phase_lr: tuple[float, ...] = _flag(
+        (0.0,),
+        "learning rate of an update in each phase: of the mean of all workers' gradients under BSP, of each gradient "
+        "under ASP; one number, or one for each phase (0: as -l says)",
+        type=at_least(0, float),
+        nargs="+",
+        metavar="RATE",
+    )
+    phase_lr_schedule: tuple[str, ...] = _flag(
+        ("constant",),
+        "as --lr-schedule, by the samples of the phase alone; one, or one for each phase",
+        type=rate_schedule,
+        nargs="+",
+        metavar="SCHEDULE",
+    )
+    phase_momentum: tuple[str, ...] = _flag(
+        (SAME,),
+        "momentum in each phase: a number, 0..0.9:50000 for one that grows over so many samples of the phase, or same "
+        "(as --momentum says); one, or one for each phase",
+        type=phase_momentum,
+        nargs="+",
+        metavar="MOMENTUM",
+    )
+    phase_batch_size: tuple[int, ...] = _flag(
+        (0,),
+        "samples per step on each device in each phase; one number, or one for each phase (0: as -b says)",
+        type=at_least(0),
+        nargs="+",
+        metavar="SAMPLES",
+    )
     straggler_policy: str = _flag(
         "none",
         "what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts (greedy), or leave it "
@@ -291,8 +325,11 @@ class Config:
     @property
     def ckpt_steps(self) -> tuple[int, ...]:
         """Steps between two checkpoints, one number for each phase."""
-        same = self.ckpt_frequency * len(self.switch_order)
-        return same if len(self.ckpt_frequency) == 1 else self.ckpt_frequency
+        return self.of_phases(self.ckpt_frequency)
+
+    def of_phases(self, given: tuple[T, ...]) -> tuple[T, ...]:
+        """What a flag with one number, or one for each phase, says of each phase."""
+        return given * len(self.switch_order) if len(given) == 1 else given
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

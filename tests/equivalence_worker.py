@@ -33,6 +33,8 @@ from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
 from trainer.loop import Trainer
 from trainer.membership import Membership
+from trainer.rates import parse_schedule
+from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
@@ -43,6 +45,8 @@ from utils import Measure
 ROUNDS = 3
 BIG_BATCH = 32
 LEARNING_RATE = 0.002
+WITH_ALL = "-with-all"  # behind an algorithm's name: with momentum, weight decay and a schedule
+RULE = Rule(momentum=0.5, weight_decay=0.01, batch_size=BIG_BATCH // 2, schedule=parse_schedule("warmup:64"))
 
 
 class OneStepARound:
@@ -104,6 +108,8 @@ def train_alone(path: str) -> None:
 def train_in_cluster(algorithm: str, path: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
+    rule = RULE if algorithm.endswith(WITH_ALL) else PLAIN
+    algorithm = algorithm.removesuffix(WITH_ALL)
     asynchronous = algorithm.startswith(("async", "dcasgd", "asp"))
     transport = TransportKind.SERVER if asynchronous or algorithm == "bsp" else TransportKind.SUM
     with (
@@ -112,7 +118,12 @@ def train_in_cluster(algorithm: str, path: str) -> None:
     ):
         state: Any = Page() if algorithm in ("bsp", "asp") else OneStepARound()
         mine = a_context(
-            shared.rank, shared.num_workers, transport=shared, num_servers=cluster.num_servers, state_server=state
+            shared.rank,
+            shared.num_workers,
+            transport=shared,
+            num_servers=cluster.num_servers,
+            state_server=state,
+            rule=rule,
         )
         trainer: Trainer
         if algorithm == "sync":
@@ -127,8 +138,10 @@ def train_in_cluster(algorithm: str, path: str) -> None:
                 steps=(ROUNDS if bsp else 1000,),
                 ckpt_steps=(0,),
                 learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
-                momentum=0.0,
+                momentum=rule.momentum,
                 policy="none",
+                weight_decay=rule.weight_decay,
+                schedule=rule.schedule,
             )
             checkpoint = CheckpointFile(Path(folder) / "none.npz", {})
             trainer = SyncSwitchTrainer(mine, settings, checkpoint, resume=False)

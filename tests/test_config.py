@@ -118,6 +118,12 @@ def test_the_phases_of_sync_switch_are_read():
     [
         (["--train-steps", "5"], "--switch-order 10 has 2 phase(s), --train-steps 1 number(s)"),
         (["--ckpt-frequency", "1", "2", "3"], "--switch-order 10 has 2 phase(s), --ckpt-frequency 3 number(s)"),
+        (["--phase-lr", "1", "2", "3"], "--switch-order 10 has 2 phase(s), --phase-lr 3 number(s)"),
+        (["--phase-batch-size", "1", "2", "3"], "has 2 phase(s), --phase-batch-size 3 number(s)"),
+        (["--phase-momentum", "0.9", "1"], "'1' is no momentum; give a number from 0 to below 1"),
+        (["--phase-lr-schedule", "slow"], "'slow' is no schedule of step sizes"),
+        (["-l", "0.1", "--phase-lr", "0.1", "0.2"], "-l 0.1 does nothing where --phase-lr says it for every phase"),
+        (["--momentum", "0.9", "--phase-momentum", "0"], "--momentum 0.9 does nothing where --phase-momentum says it"),
         (["--train-steps", "5", "0"], "0 is out of range"),
         (["--switch-order", "12"], "'12' is no order of phases"),
         (["--switch-order", ""], "'' is no order of phases"),

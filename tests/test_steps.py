@@ -68,6 +68,14 @@ def test_ssgd_with_momentum_and_weight_decay_is_that_of_the_mean_loss_with_b_tim
     np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
 
 
+def test_the_velocity_does_not_depend_on_how_many_batches_a_step_sums() -> None:
+    """A mean gradient of 3 each time, of two batches and then of half a batch more."""
+    stepper, weight = Stepper(Rule(momentum=MU)), mx.nd.array([[1.0]])
+    for num_batches in (2, 2.5):
+        stepper.step([weight], [mx.nd.array([[3.0 * num_batches]])], 0.1, num_batches)
+    assert weight.asscalar() == pytest.approx(1 - 0.1 * 3 - 0.1 * (MU * 3 + 3))
+
+
 def test_each_worker_keeps_the_velocity_of_its_local_steps_when_the_models_are_averaged() -> None:
     trained = run(TransportKind.SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=2), 2, WITH_ALL)
     everywhere, velocities = ZERO, [ZERO, ZERO]

@@ -72,6 +72,7 @@ def _checked_by(parse: Callable[[str], Any]) -> Callable[[str], str]:
 
 
 rate_schedule = _checked_by(rates.parse_schedule)
+momentum_ramp = _checked_by(rates.parse_ramp)
 switch_order = text_like("[01]+", "is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
 device_name = text_like("([A-Za-z0-9][A-Za-z0-9._-]*)?", "cannot name a folder; use letters, digits, '.', '_' and '-'")
 
@@ -86,3 +87,8 @@ def port(text: str) -> str:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
     return text
+
+
+def phase_momentum(text: str) -> str:
+    """Parses a momentum, which stays a text, or "same"."""
+    return text if text == "same" else momentum_ramp(text)

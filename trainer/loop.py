@@ -217,7 +217,7 @@ class Trainer:
             self.clock.sleep(delay_s)
             begin(arrays)
 
-    def take_step(self, learning_rate: float, num_batches: int = 1) -> None:
+    def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
         """Begins a step of the weights along their gradients, as the flags say (steps.py).
 
         Args:

@@ -6,18 +6,18 @@ mean. Weight decay lambda has its usual meaning, of the gradient of the MEAN los
 is B * lambda * w. As MXNet's own scripts have it, it acts on the weights of convolutions and dense layers, not on
 biases nor on BatchNorm's gamma and beta. BatchNorm's statistics take no steps at all.
 
-SGD, with g the sum of n batches' gradients (n is 1 but for SSGD) and momentum mu:
-    v <- mu * v + g + n * B * lambda * w;  w <- w - eta / n * v
+SGD, with g the sum of n batches' gradients (n is 1 but where the workers' are summed) and momentum mu:
+    v <- mu * v + g / n + B * lambda * w;  w <- w - eta * v
 The velocity v holds gradients, not steps: a step size that changes acts on all of it at once (Goyal et al. 2017,
-arXiv:1706.02677, section 3, call that momentum correction).
+arXiv:1706.02677, section 3, call that momentum correction). MXNet's own SGD has it the other way round.
 
-RMSProp and Adam are MXNet's (mx.optimizer, with its defaults), of g + n * B * lambda * w. They divide by the size of
-the gradient itself, so eta is not divided by n.
+RMSProp and Adam are MXNet's (mx.optimizer, with its defaults), of g + n * B * lambda * w: they divide by the size of
+the gradient itself, so nothing is left of the n.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,37 +97,42 @@ class Stepper:
         weights: Sequence[mx.nd.NDArray],
         gradients: Sequence[mx.nd.NDArray],
         learning_rate: float,
-        num_batches: int = 1,
+        num_batches: float = 1,
     ) -> None:
         """A step of all weights.
 
         Args:
             learning_rate: eta, of the gradient of one batch.
-            num_batches: n, whose gradients were summed.
+            num_batches: n, whose gradients were summed; a part of a batch is one too.
         """
         for position, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
             self.step_one(position, weight, gradient, learning_rate, num_batches)
 
     def step_one(
-        self, position: int, weight: mx.nd.NDArray, gradient: mx.nd.NDArray, learning_rate: float, num_batches: int = 1
+        self,
+        position: int,
+        weight: mx.nd.NDArray,
+        gradient: mx.nd.NDArray,
+        learning_rate: float,
+        num_batches: float = 1,
     ) -> None:
         """A step of the weight at this position of the list; otherwise as `step`."""
-        rule = self._rule
+        rule, optimizer = self._rule, self._optimizer
         decay = decay_of(weight, rule.weight_decay, num_batches * rule.batch_size)
-        if self._optimizer is None:
-            velocity = self._velocity(position, weight)
-            sgd_step(weight, gradient, learning_rate / num_batches, decay, velocity, rule.momentum)
-            return
-        if position not in self._states:
-            self._states[position] = self._optimizer.create_state(position, weight)
-        self._optimizer.lr, self._optimizer.wd = learning_rate, decay
-        self._optimizer.update(position, weight, gradient, self._states[position])
+        if optimizer is not None:
+            state = self._state(position, lambda: optimizer.create_state(position, weight))
+            optimizer.lr, optimizer.wd = learning_rate, decay
+            optimizer.update(position, weight, gradient, state)
+        elif rule.momentum:
+            velocity = self._state(position, lambda: mx.nd.zeros(weight.shape, ctx=weight.context))
+            mean = gradient / num_batches if num_batches != 1 else gradient
+            sgd_step(weight, mean, learning_rate, decay / num_batches, velocity, rule.momentum)
+        else:
+            sgd_step(weight, gradient, learning_rate / num_batches, decay)
 
-    def _velocity(self, position: int, weight: mx.nd.NDArray) -> mx.nd.NDArray | None:
-        if not self._rule.momentum:
-            return None
+    def _state(self, position: int, new: Callable[[], Any]) -> Any:
         if position not in self._states:
-            self._states[position] = mx.nd.zeros(weight.shape, ctx=weight.context)
+            self._states[position] = new()
         return self._states[position]
 
 
