@@ -93,6 +93,8 @@ class Algorithm(Entry):
 
 
 DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout")
+STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take steps as trainer/steps.py says
+OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
 # --------------------------------------------------------------------------------------------------- the table
@@ -110,7 +112,7 @@ TABLE = (
         paper="Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043",
         trainer="trainer.esync:build",
         transport=TransportKind.SUM,
-        flags=("local_lr", "global_lr", "policy", "epsilon", "query"),
+        flags=("local_lr", "global_lr", *OWN_STEP_FLAGS, "policy", "epsilon", "query"),
         rule="{policy}",
         stem="ESync",
         look=Look("#0072B2", "-", "o", ""),
@@ -121,7 +123,7 @@ TABLE = (
         paper="Chen et al., 2016, arXiv:1604.00981",
         trainer="trainer.sync:build",
         transport=TransportKind.SUM,
-        flags=("learning_rate",),
+        flags=("learning_rate", *OWN_STEP_FLAGS),
         stem="Sync",
         look=Look("#D55E00", "--", "s", "//"),
     ),
@@ -131,7 +133,7 @@ TABLE = (
         paper="Dean et al., NIPS 2012",
         trainer="trainer.asynchronous:build",
         transport=TransportKind.SERVER,
-        flags=("learning_rate", "use_dcasgd", "dcasgd_lambda"),
+        flags=("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda"),
         stem="Async",
         look=Look("#009E73", "-.", "^", ".."),
         presets=(
@@ -151,7 +153,7 @@ TABLE = (
         paper="Ho et al., NIPS 2013",
         trainer="trainer.ssp:build",
         transport=TransportKind.SERVER,
-        flags=("learning_rate", "staleness"),
+        flags=("learning_rate", *STEP_FLAGS, "staleness"),
         stem="SSP",
         look=Look("#E69F00", (0, (6, 2)), "v", "\\\\"),
     ),
@@ -161,7 +163,7 @@ TABLE = (
         paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
         trainer="trainer.local_sgd:build",
         transport=TransportKind.SUM,
-        flags=("local_lr", "global_lr", "sync_every"),
+        flags=("local_lr", "global_lr", *OWN_STEP_FLAGS, "sync_every"),
         stem="LocalSGD",
         look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
     ),
@@ -171,7 +173,7 @@ TABLE = (
         paper="Yang et al., Parallel Computing 121, 2024, 103092",
         trainer="trainer.wbsp:build",
         transport=TransportKind.SERVER,
-        flags=("local_lr", "wbsp_overlap"),
+        flags=("local_lr", *OWN_STEP_FLAGS, "wbsp_overlap"),
         rule="wbsp",
         page_only=True,
         one_server=True,
@@ -195,7 +197,8 @@ TABLE = (
         trainer="trainer.sync_switch:build",
         transport=TransportKind.SERVER,
         flags=(
-            *("learning_rate", "switch_order", "train_steps", "momentum", "straggler_policy"),
+            *("learning_rate", *STEP_FLAGS, "switch_order", "train_steps", "straggler_policy"),
+            *("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"),
             *("ckpt_frequency", "checkpoint", "resume"),
         ),
         rule="sync-switch-{straggler_policy}",
@@ -211,7 +214,7 @@ TABLE = (
         title="Standalone",
         trainer="trainer.local:build",
         transport=TransportKind.NONE,
-        flags=("learning_rate",),
+        flags=("learning_rate", *OWN_STEP_FLAGS),
         stem="Local",
         look=Look("#000000", ":", "", ""),
     ),

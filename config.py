@@ -10,10 +10,21 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from algorithms import ALGORITHMS, ENTRIES, Algorithm, entry_name, folder_name
-from trainer.flag_values import above_zero, at_least, device_name, fraction, port, switch_order, zero_or_one
+from trainer.flag_values import (
+    above_zero,
+    at_least,
+    below_one,
+    device_name,
+    fraction,
+    phase_momentum,
+    port,
+    rate_schedule,
+    switch_order,
+    zero_or_one,
+)
 from utils import CHECKPOINT_FILE
 
 MODES = tuple(ALGORITHMS)
@@ -28,7 +39,11 @@ QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
+OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
+SAME = "same"  # of a phase's momentum: as the flag for all says
 LEARNING_RATES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
+
+T = TypeVar("T")
 
 # --------------------------------------------------------------------------------------------------- the flags
 
@@ -156,6 +171,27 @@ class Config:
     max_seconds: float = _flag(0.0, "stop after so many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
     seed: int = _flag(0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=at_least(0))
+    momentum: float = _flag(
+        0.0,
+        "momentum mu of SGD, wherever a step is taken: v <- mu * v + gradient, w <- w - learning rate * v",
+        type=below_one,
+        needs=("optimizer", SGD),
+    )
+    weight_decay: float = _flag(
+        0.0,
+        "lambda: adds lambda * w to the gradient of the MEAN loss (so batch size * lambda * w to that of the summed "
+        "one), for the weights of convolutions and dense layers",
+        type=at_least(0, float),
+    )
+    optimizer: str = _flag(
+        SGD, "what takes the steps that workers take themselves: SGD, or MXNet's RMSProp or Adam", choices=OPTIMIZERS
+    )
+    lr_schedule: str = _flag(
+        "constant",
+        "factor on the learning rate by the samples that all workers have trained on: constant, or, joined by +, "
+        "warmup:10000 (from 0), step:300000,450000x0.1 (a tenth behind each), cosine:600000 (to 0; x0.01: to 0.01)",
+        type=rate_schedule,
+    )
     min_step_time: float = _flag(
         0.0, "pad every local step to so many seconds: emulates a slower device", type=at_least(0, float), of_host=True
     )
@@ -203,7 +239,36 @@ class Config:
         nargs="+",
         metavar="STEPS",
     )
-    momentum: float = _flag(0.0, "momentum of the server's SGD, below 1", type=fraction)
+    phase_lr: tuple[float, ...] = _flag(
+        (0.0,),
+        "learning rate of an update in each phase: of the mean of all workers' gradients under BSP, of each gradient "
+        "under ASP; one number, or one for each phase (0: as -l says)",
+        type=at_least(0, float),
+        nargs="+",
+        metavar="RATE",
+    )
+    phase_lr_schedule: tuple[str, ...] = _flag(
+        ("constant",),
+        "as --lr-schedule, by the samples of the phase alone; one, or one for each phase",
+        type=rate_schedule,
+        nargs="+",
+        metavar="SCHEDULE",
+    )
+    phase_momentum: tuple[str, ...] = _flag(
+        (SAME,),
+        "momentum in each phase: a number, 0..0.9:50000 for one that grows over so many samples of the phase, or same "
+        "(as --momentum says); one, or one for each phase",
+        type=phase_momentum,
+        nargs="+",
+        metavar="MOMENTUM",
+    )
+    phase_batch_size: tuple[int, ...] = _flag(
+        (0,),
+        "samples per step on each device in each phase; one number, or one for each phase (0: as -b says)",
+        type=at_least(0),
+        nargs="+",
+        metavar="SAMPLES",
+    )
     straggler_policy: str = _flag(
         "none",
         "what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts (greedy), or leave it "
@@ -271,8 +336,11 @@ class Config:
     @property
     def ckpt_steps(self) -> tuple[int, ...]:
         """Steps between two checkpoints, one number for each phase."""
-        same = self.ckpt_frequency * len(self.switch_order)
-        return same if len(self.ckpt_frequency) == 1 else self.ckpt_frequency
+        return self.of_phases(self.ckpt_frequency)
+
+    def of_phases(self, given: tuple[T, ...]) -> tuple[T, ...]:
+        """What a flag with one number, or one for each phase, says of each phase."""
+        return given * len(self.switch_order) if len(given) == 1 else given
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

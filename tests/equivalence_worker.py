@@ -35,6 +35,8 @@ from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
 from trainer.loop import Trainer
 from trainer.membership import Membership
+from trainer.rates import parse_schedule
+from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.sync import SyncTrainer
 from trainer.sync_switch import SyncSwitchTrainer
@@ -48,6 +50,8 @@ from utils import Measure
 ROUNDS = 3
 BIG_BATCH = 32
 LEARNING_RATE = 0.002
+WITH_ALL = "-with-all"  # behind an algorithm's name: with momentum, weight decay and a schedule
+RULE = Rule(momentum=0.5, weight_decay=0.01, batch_size=BIG_BATCH // 2, schedule=parse_schedule("warmup:64"))
 
 
 class OneStepARound:
@@ -99,11 +103,12 @@ def kind_of(algorithm: str) -> TransportKind:
 
 
 def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: Any) -> Trainer:
-    """One of the algorithms: sync, esync, async, dcasgd-LAMBDA; bsp and asp are Sync-Switch's phases."""
+    """An algorithm: sync, esync, async, dcasgd-LAMBDA, or bsp or asp (phases of Sync-Switch), or one WITH_ALL."""
+    rule = RULE if algorithm.endswith(WITH_ALL) else PLAIN
+    algorithm = algorithm.removesuffix(WITH_ALL)
     state: Any = Page() if algorithm in ("bsp", "asp") else OneStepARound()
-    mine = a_context(
-        shared.rank, shared.num_workers, transport=shared, num_servers=num_servers, state_server=state, **others
-    )
+    about: dict[str, Any] = {"transport": shared, "num_servers": num_servers, "state_server": state, "rule": rule}
+    mine = a_context(shared.rank, shared.num_workers, **about, **others)
     if algorithm == "sync":
         return SyncTrainer(mine, LEARNING_RATE)
     if algorithm == "esync":
@@ -116,8 +121,10 @@ def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: An
             steps=(ROUNDS if bsp else 1000,),
             ckpt_steps=(0,),
             learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
-            momentum=0.0,
+            momentum=rule.momentum,
             policy="none",
+            weight_decay=rule.weight_decay,
+            schedule=rule.schedule,
         )
         return SyncSwitchTrainer(mine, settings, CheckpointFile(Path("none.npz"), {}), resume=False)
     return AsyncTrainer(mine, LEARNING_RATE, float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None)

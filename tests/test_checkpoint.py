@@ -13,7 +13,7 @@ from trainer.command_line import parse
 from utils import SetupError
 
 JOB = {"network": "lenet", "switch_order": "10", "train_steps": [2, 3], "num_workers": 2, "momentum": 0.9}
-HALF_DONE = Saved([np.float32([[1, 2], [3, 4]]), np.float32([5])], [np.float32([[6, 7], [8, 9]])], [4, 1], 5)
+HALF_DONE = Saved([np.float32([[1, 2], [3, 4]]), np.float32([5])], [np.float32([[6, 7], [8, 9]])], [4, 1], 5, [40, 5])
 
 
 def file_of(folder, **other):
@@ -21,7 +21,7 @@ def file_of(folder, **other):
 
 
 def assert_equal(one, other):
-    assert (one.done, one.batches) == (other.done, other.batches)
+    assert (one.done, one.batches, one.samples) == (other.done, other.batches, other.samples)
     for ours, theirs in ((one.model, other.model), (one.velocity, other.velocity)):
         assert [array.dtype for array in ours] == [array.dtype for array in theirs]
         assert len(ours) == len(theirs)
@@ -199,6 +199,23 @@ def test_a_checkpoint_from_before_a_flag_existed_is_refused(tmp_path):
     refused(file_of(tmp_path, dataset="mnist"), "is of a job with dataset None, here it is mnist")
 
 
+def test_a_checkpoint_from_before_hyper_parameters_by_phase_is_of_a_job_without_them(tmp_path):
+    file_of(tmp_path).save(HALF_DONE)
+    plain = {"weight_decay": 0.0, "phase_momentum": ["same"], "phase_batch_size": [0]}
+    assert_equal(file_of(tmp_path, **plain).load(), HALF_DONE)
+    refused(file_of(tmp_path, **plain | {"weight_decay": 0.1}), "is of a job with weight_decay 0.0, here it is 0.1")
+
+
+def test_a_job_may_go_on_with_another_step_size_and_with_no_other_momentum_in_a_later_phase(tmp_path):
+    def file(*flags):
+        flags = ["-m", "sync-switch", "--ckpt-frequency", "5", "--checkpoint", str(tmp_path / "c.npz"), *flags]
+        return CheckpointFile.of_job(parse(flags), num_workers=2)
+
+    file("--phase-lr", "0.1", "0.01", "--phase-momentum", "0.9", "0").save(HALF_DONE)
+    assert file("--phase-lr", "0.1", "0.02", "--phase-momentum", "0.9", "0").load().done == HALF_DONE.done
+    refused(file("--phase-momentum", "0.9", "0.1"), "phase_momentum ['0.9', '0'], here it is ['0.9', '0.1']")
+
+
 @pytest.mark.parametrize(
     "done",
     [[4, 6], [5, 6]],  # the last BSP round may go beyond, where greedy has cut one short
@@ -254,4 +271,5 @@ def logged(*batches, **resumed):
     ],
 )
 def test_a_resumption_keeps_the_steps_up_to_the_checkpoint_and_counts_what_it_loses(rounds, resumed_after, kept, lost):
-    assert kept_and_lost(rounds, resumed_after) == (kept, lost)
+    records, number = kept_and_lost(rounds, resumed_after)
+    assert (len(records), number) == (kept, lost)

@@ -230,6 +230,19 @@ def test_every_epoch_uses_every_sample_once_whatever_the_batch_size(num_samples,
         assert sorted(epoch.tolist()) == list(range(num_samples))
 
 
+def test_samples_come_in_the_same_order_whatever_the_sizes_of_the_batches():
+    samples = Samples(np.arange(7, dtype=np.uint8), np.arange(7, dtype=np.uint8))
+    streams = []
+    for sizes in ((4, 4, 4, 4, 4), (2, 5, 1, 9, 3)):
+        batches, drawn = EndlessBatches(samples, np.arange(7), 4, 0), []
+        for size in sizes:
+            batches.resize(size)
+            drawn.append(next(batches).labels)
+        assert [len(part) for part in drawn] == list(sizes)
+        streams.append(np.concatenate(drawn).tolist())
+    assert streams[0] == streams[1]
+
+
 def test_a_batch_that_was_put_back_is_the_next_one_again():
     samples = Samples(np.arange(10, dtype=np.uint8), np.arange(10, dtype=np.uint8))
     batches = EndlessBatches(samples, np.arange(10), 5, 0)

@@ -89,6 +89,15 @@ def test_the_asp_phase_of_sync_switch_is_asgd_with_the_step_size_over_n(asgd):
         assert largest_difference(asp[rank], asgd[rank]) < 1e-6
 
 
+def test_momentum_decay_and_schedule_on_a_real_server_under_asgd_are_those_of_the_asp_phase_in_memory(folder, asgd):
+    """Each has an optimizer of its own on the server; they agree on one velocity, and on the samples of all workers."""
+    ours = trained(folder / "async-with-all", "async-with-all")
+    theirs = train_in_memory("asp-with-all")
+    for rank in range(2):
+        assert largest_difference(ours[rank], theirs[rank]) < 1e-6
+    assert largest_difference(ours[0], asgd[0]) > 1e-3
+
+
 def by_hand(pushes, rate, strength, num_workers, weight=1.0):
     """The paper's algorithm 2 with one weight: gradient = the worker's own backup (loss w*w/2)."""
     backups = [weight] * num_workers
@@ -104,7 +113,7 @@ def by_hand(pushes, rate, strength, num_workers, weight=1.0):
 @pytest.mark.parametrize("pushes", [[0, 0, 0, 1, 0, 1, 1], [0, 1, 2, 2, 1, 0, 0]])
 def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
     keys_per_worker, num_workers = 4, 3
-    optimizer = PerWorkerDCASGD(0.03, 0.5, keys_per_worker, num_workers * keys_per_worker)
+    optimizer = PerWorkerDCASGD(0.03, 0.5, keys_per_worker, num_workers * keys_per_worker, [True] * keys_per_worker)
     optimizer = pickle.loads(pickle.dumps(optimizer, 0))  # as it travels to the server
     stored = {worker: mx.nd.array([1.0]) for worker in range(num_workers)}
     seen = []
@@ -118,7 +127,7 @@ def test_dcasgd_keeps_one_backup_for_each_worker(pushes):
 def test_the_first_updates_of_dcasgd_are_those_of_a_calculation_on_paper():
     # eta 0.1, lambda 2, both backups 1, gradients 1:
     # worker 0: w = 1 - 0.1 * (1 + 0) = 0.9;  worker 1: w = 0.9 - 0.1 * (1 + 2 * 1 * (0.9 - 1)) = 0.82
-    optimizer = PerWorkerDCASGD(0.1, 2.0, keys_per_worker=1, first_shared_key=2)
+    optimizer = PerWorkerDCASGD(0.1, 2.0, keys_per_worker=1, first_counter=2, decays=[True])
     first, second = mx.nd.array([1.0]), mx.nd.array([1.0])
     optimizer.update(0, first, mx.nd.array([1.0]), None)
     optimizer.update(1, second, mx.nd.array([1.0]), None)

@@ -11,6 +11,7 @@ from models.resnet_cifar import ResidualBlock
 from report.definitions import MODEL_BYTES
 from trainer.engine import device_context, mx
 from trainer.parameters import Parameters
+from trainer.steps import PLAIN, Stepper, which_decay
 from utils import SetupError
 
 
@@ -39,7 +40,7 @@ def test_a_network_trains_a_step_at_its_own_input_size(name):
     loss.backward()
     parameters = Parameters(network)
     before = [weight.copy() for weight in parameters.weights]
-    parameters.sgd_step(0.01)
+    Stepper(PLAIN, which_decay(parameters.weights)).step(parameters.weights, parameters.gradients, 0.01)
     assert scores.shape == (2, 10)
     assert math.isfinite(loss.mean().asscalar())
     moved = [(new - old).abs().max().asscalar() for new, old in zip(parameters.weights, before, strict=True)]
@@ -104,12 +105,12 @@ def test_a_few_steps_make_the_loss_fall(name):
     labels = np.arange(16) % 4
     random = np.random.default_rng(0)
     images = mx.nd.array(random.uniform(0, 0.2, (16, 3, 32, 32)) + labels[:, None, None, None] / 5)
-    losses = []
+    losses, stepper = [], Stepper(PLAIN, which_decay(parameters.weights))
     for _ in range(8):
         with mx.autograd.record():
             loss = loss_function(network(images), mx.nd.array(labels))
         loss.backward()
-        parameters.sgd_step(0.001)
+        stepper.step(parameters.weights, parameters.gradients, 0.001)
         losses.append(loss.mean().asscalar())
     assert losses[-1] < 0.8 * losses[0]
 

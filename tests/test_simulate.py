@@ -83,6 +83,32 @@ def test_every_mode_trains_and_the_same_seed_gives_the_same_weights(place, mode)
     assert logged[-1]["total_time"] >= 1.5 and logged[-1]["num_samples"] >= 8
 
 
+STEPS = ["--momentum", "0.9", "--weight-decay", "0.001", "--lr-schedule", "warmup:100+cosine:5000"]
+PHASES = ["--phase-lr", "0.002", "0.0005", "--phase-momentum", "0.9", "0..0.5:50", "--phase-batch-size", "8", "4"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags"),
+    [
+        ("esync", STEPS),
+        ("sync", STEPS),
+        ("wbsp-pcc", STEPS),
+        ("dcasgd", STEPS),
+        ("esync", ["--optimizer", "adam", *STEPS[2:]]),
+        ("sync-switch", [*PHASES, *STEPS[2:], "--phase-lr-schedule", "constant", "step:20x0.1"]),
+    ],
+    ids=["esync", "sync", "wbsp-pcc", "dcasgd", "esync with adam", "sync-switch"],
+)
+def test_how_steps_are_taken_makes_other_weights_and_the_same_ones_again(place, mode, flags):
+    limits = ["-m", mode, "--max-seconds", "2", *flags_of(mode)]
+    plain = run(place, *limits)
+    first = run(place, *limits, *flags)
+    samples = [each["num_samples"] for each in rounds(place / "logs" / "mlp" / mode / "virtual" / "cpu0")]
+    assert run(place, *limits, *flags) == first != plain
+    if mode == "sync-switch":
+        assert samples[0] == 8 and samples[-1] == 4
+
+
 def test_times_are_those_of_the_cluster_file(place):
     """SSGD by hand: a step of 0.3 s, 100 kB at 8 Mbit/s each way and 0.05 s on top of both."""
     header = "step_time_s,bandwidth_mbit_s,latency_s,overhead_s\n"

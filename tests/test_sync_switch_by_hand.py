@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from page import Page
 
 from algorithms import TransportKind
 from trainer.checkpoint import CheckpointFile
+from trainer.command_line import parse
 from trainer.context import Context
+from trainer.data import Samples
+from trainer.rates import CONSTANT, Ramp, RateSchedule, parse_schedule
 from trainer.straggler_trace import Slowdown
-from trainer.sync_switch import SyncSwitchTrainer
-from trainer.sync_switch_optimizer import Settings
+from trainer.sync_switch import SyncSwitchTrainer, phase_rules
+from trainer.sync_switch_optimizer import PhaseRule, Settings
 from trainer.transport.network import Link
 
 ETA, MU = 0.5, 0.9
@@ -43,6 +47,7 @@ class Cluster:
         *,
         samples: Sequence[int] | None = None,
         momentum: float = 0.0,
+        size: int = 1,  # of a batch, at most
         policy: str = "none",
         link: Link = Link(),  # noqa: B008
         trace: dict[int, Slowdown] | None = None,
@@ -50,13 +55,14 @@ class Cluster:
         checkpoint: Path | None = None,
         every: int = 1000,
         resume: bool = False,
+        **more: Any,  # of Settings
     ) -> None:
         self.happened: list[Happened] = [[] for _ in steps_s]
         self.ended_s: list[list[float]] = [[] for _ in steps_s]
         self.pages = [Page() for _ in steps_s]
         happened, ended_s = self.happened, self.ended_s
         ckpt_steps = (int(checkpoint is not None) * every,) * len(order)
-        settings = Settings(order, steps, ckpt_steps, ETA, momentum, policy)
+        settings = Settings(order, steps, ckpt_steps, ETA, momentum, policy, **more)
 
         class Noted(SyncSwitchTrainer):
             def _happened(self, kind, text):
@@ -80,7 +86,7 @@ class Cluster:
             return Noted(context, settings, file, resume)
 
         workers = [
-            Worker([batch(rank)], step_s=step_s, samples=(samples or [1] * len(steps_s))[rank], link=link)
+            Worker([batch(rank, size)], step_s=step_s, samples=(samples or [1] * len(steps_s))[rank], link=link)
             for rank, step_s in enumerate(steps_s)
         ]
         self.trained: Trained = train(TransportKind.SERVER, workers, build, rounds)
@@ -113,6 +119,59 @@ def test_a_phase_under_bsp_and_one_under_asp_with_momentum_and_unequal_parts() -
     for rank in (0, 1):
         np.testing.assert_allclose(cluster.weights(rank), weight, **CLOSE)
         assert cluster.happened[rank] == [(5.0, "switch", "phase 2 of 2: ASP")]
+
+
+def test_each_phase_has_its_step_size_schedule_momentum_and_batch_size() -> None:
+    """As above in time. BSP: two samples a batch; ASP: one, with a momentum that grows to 0.6 over six samples."""
+    decay = 0.02
+    rules = (
+        PhaseRule(ETA, Ramp.constant(MU), batch_size=2),
+        PhaseRule(2 * 0.2, Ramp(0.0, 0.6, over=6), parse_schedule("step:2x0.1"), batch_size=1),  # 0.2 for a gradient
+    )
+    halved = parse_schedule("step:8x0.5")
+    cluster = Cluster("10", (2, 2), (1.0, 2.5), size=2, rules=rules, weight_decay=decay, schedule=halved)
+    weight, velocity = ZERO, ZERO
+    for _ in range(2):  # 4 samples, then 8
+        both = sum(gradient(weight, batch(rank, 2)) for rank in (0, 1)) / 2
+        velocity = MU * velocity + both + 2 * decay * weight
+        weight = weight - ETA * velocity
+
+    def alone(weight: np.ndarray, rank: int) -> np.ndarray:
+        images, labels = batch(rank, 2)
+        return gradient(weight, Samples(images[:1], labels[:1]))
+
+    seen = {0: weight, 1: weight}
+    # The schedule of all phases halves the step size behind 8 samples, that of the phase behind two of its own.
+    for rank, momentum, factor in ((0, 0.1, 1), (0, 0.2, 1), (1, 0.3, 0.1), (0, 0.4, 0.1)):
+        velocity = momentum * velocity + alone(seen[rank], rank) + decay * weight
+        weight = seen[rank] = weight - 0.2 * 0.5 * factor * velocity
+    assert cluster.ended_s == [[2.5, 5.0, 6.0, 7.0, 8.0], [2.5, 5.0, 8.0]]
+    np.testing.assert_allclose(cluster.weights(0), weight, **CLOSE)
+
+
+def test_steps_that_greedy_takes_from_the_next_phase_have_its_hyper_parameters() -> None:
+    """The next phase, under ASP, has a step size of zero: what is left are the 20 steps under BSP, of two samples."""
+    nothing, none = Ramp.constant(0.0), RateSchedule(drops=((0, 0.0),))
+    rules = PhaseRule(ETA, nothing, batch_size=2), PhaseRule(ETA, nothing, none, batch_size=1)
+    slow = {2: Slowdown(6.5, 10.5, 3)}
+    cluster = Cluster("10", (20, 10), (1.0, 1.1, 1.2), size=2, policy="greedy", trace=slow, rules=rules)
+    assert [kind for _, kind, _ in cluster.happened[0]] == ["greedy", "greedy", "switch"]
+    weight = ZERO
+    for _ in range(20):
+        weight = weight - ETA / 3 * sum(gradient(weight, batch(rank, 2)) for rank in range(3))
+    np.testing.assert_allclose(cluster.weights(0), weight, **CLOSE)
+
+
+def test_the_flags_say_the_hyper_parameters_of_each_phase() -> None:
+    """-l is of the mean of all gradients; --phase-lr is that of an update, which is one gradient under ASP."""
+    given = "-m sync-switch -l 0.3 -b 8 --momentum 0.9 --phase-lr 0 0.01 --phase-momentum same 0..0.5:100"
+    config = parse([*given.split(), "--phase-batch-size", "0", "4", "--phase-lr-schedule", "constant", "warmup:9"])
+    assert phase_rules(config, num_workers=4) == (
+        PhaseRule(0.3, Ramp.constant(0.9), CONSTANT, 8),
+        PhaseRule(0.04, Ramp(0.0, 0.5, 100), parse_schedule("warmup:9"), 4),
+    )
+    plain = phase_rules(parse(["-m", "sync-switch", "-l", "0.3"]), num_workers=4)
+    assert plain == (PhaseRule(0.3, Ramp.constant(0.0), CONSTANT, 64),) * 2
 
 
 def test_under_asp_the_step_size_is_divided_by_the_number_of_workers() -> None:
@@ -186,6 +245,24 @@ def test_a_checkpoint_holds_all_and_a_job_that_goes_on_from_it_ends_as_if_nothin
     for rank in (0, 1):
         np.testing.assert_array_equal(resumed.weights(rank), whole.weights(rank))
         assert resumed.happened[rank][0][1:] == ("resume", "resumed after 4 batches")
+
+
+def test_a_job_that_goes_on_in_a_phase_has_its_hyper_parameters_where_they_were(tmp_path) -> None:
+    """Two phases under BSP; the job is stopped in the second, in the middle of its ramp and its schedule."""
+    rules = (
+        PhaseRule(ETA, Ramp.constant(MU), batch_size=2),
+        PhaseRule(0.3, Ramp(0.0, 0.6, over=8), parse_schedule("warmup:4+step:5x0.1"), batch_size=1),
+    )
+    more = {"size": 2, "rules": rules, "weight_decay": 0.01, "schedule": parse_schedule("cosine:40")}
+    whole = Cluster("11", (2, 3), (1.0, 2.0), **more)
+    file = tmp_path / "kept.npz"
+    Cluster("11", (2, 3), (1.0, 2.0), checkpoint=file, rounds=3, **more)
+    saved = CheckpointFile(file, {"train_steps": [2, 3], "num_workers": 2}).load()
+    assert (saved.done, saved.batches, saved.samples) == ([4, 2], 6, [8, 2])
+    resumed = Cluster("11", (2, 3), (1.0, 2.0), checkpoint=file, resume=True, **more)
+    assert len(resumed.ended_s[0]) == 2
+    for rank in (0, 1):
+        np.testing.assert_array_equal(resumed.weights(rank), whole.weights(rank))
 
 
 LATENCY_S = 0.01

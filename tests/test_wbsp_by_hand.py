@@ -13,6 +13,8 @@ from page import Page
 
 from algorithms import TransportKind
 from trainer.context import Context
+from trainer.rates import parse_schedule
+from trainer.steps import PLAIN, Rule
 from trainer.straggler_trace import Slowdown
 from trainer.transport.memory import MemoryArrays
 from trainer.transport.network import Link
@@ -36,6 +38,7 @@ def trained(
     samples: Sequence[int] = (1, 1),
     kind: type[WBSPTrainer] = WBSPTrainer,
     network: Callable[[], Any] = dense,
+    rule: Rule = PLAIN,
 ) -> tuple[Trained, list[Page]]:
     pages = [Page(), Page()]
     workers = [
@@ -45,6 +48,7 @@ def trained(
 
     def build(context: Context) -> WBSPTrainer:
         rank = context.membership().rank
+        context.rule = rule
         context.trace = (slowdown,) if slowdown and rank == 1 else ()
         context.state_server = pages[rank]  # type: ignore[assignment]
         return kind(context, ETA, overlap)
@@ -76,6 +80,28 @@ def test_a_release_is_the_initial_model_and_the_weighed_mean_of_all_uploads(
     v3 = step(second, 1)
     np.testing.assert_allclose(done.weights(0), first, **CLOSE)
     np.testing.assert_allclose(done.weights(1), second + slow * v3 / 2, **CLOSE)
+
+
+def test_a_schedule_follows_the_samples_that_the_server_has_got_and_the_own_ones_since() -> None:
+    """A warm-up of ten samples, one each a step. Uploads come at 1, 2, 2.5 (the slow worker's), 3, 4, 5 s and so on."""
+    done, _ = trained(False, rounds=4, rule=Rule(schedule=parse_schedule("warmup:10")))
+
+    def sized(weight: np.ndarray, rank: int, count: int) -> np.ndarray:
+        return count / 10 * step(weight, rank)
+
+    u1 = sized(ZERO, 0, 1)
+    u2 = sized(u1, 0, 2)
+    v1 = sized(ZERO, 1, 1)
+    first = (u1 + u2 + v1) / 2  # release 1, at 2.5 s: three samples
+    u3 = sized(u1 + u2, 0, 3)  # its last status, at 2 s, told two
+    u4 = sized(first, 0, 5)  # at 4 s; there were four at 3 s
+    v2 = sized(first, 1, 4)  # at 5 s; there were three at 2.5 s
+    np.testing.assert_allclose(done.weights(0), first + u4, **CLOSE)
+    second = first + (u3 + u4 + v2) / 2
+    v3 = sized(second, 1, 7)  # at 7.5 s; there were six at 5 s
+    third = second + v3 / 2
+    v4 = sized(third, 1, 8)
+    np.testing.assert_allclose(done.weights(1), third + v4 / 2, **CLOSE)
 
 
 def test_with_overlap_steps_that_were_taken_during_an_upload_are_kept_on_top_of_the_release_that_it_brings() -> None:

@@ -271,7 +271,7 @@ def sync_switch_server(
     ckpt_steps = (int(copies is not None),) * len(order)
     rules = Settings(order, steps, ckpt_steps, learning_rate=ETA, momentum=momentum, policy=policy)
     schedule = Schedule(order, steps, num_workers, policy, done, batches)
-    optimizer = SyncSwitchOptimizer(keys, schedule, rules, num_weights=1)
+    optimizer = SyncSwitchOptimizer(keys, schedule, rules, decays=[True])
     return Server(optimizer, [*model, *(copies or ())])
 
 

@@ -1,5 +1,5 @@
 """ASGD (Dean et al., "Large scale distributed deep networks", 2012): the server applies each worker's gradient at once,
-w <- w - eta * g, and the worker pulls. With DC-ASGD's optimizer on the server (dcasgd.py) the same loop is DC-ASGD."""
+w <- w - eta * g (server_sgd.py), and the worker pulls. With dcasgd.py's optimizer the same loop is DC-ASGD."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from trainer.context import Context
 from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
 from trainer.loop import Trainer
+from trainer.server_sgd import ServerSGD
+from trainer.steps import which_decay
 from utils import GLOBAL_AGGREGATE
 
 
@@ -36,20 +38,19 @@ class AsyncTrainer(Trainer):
         """
         super().__init__(context)
         self._transport = transport = context.shared
-        self._learning_rate = learning_rate
         num_workers = self.membership.num_workers
         self._values = mx.nd.zeros((num_counters,))
-        num_arrays = len(self.parameters.weights)
+        num_arrays, decays = len(self.parameters.weights), which_decay(self.parameters.weights)
         if compensation is None:
             self._num_models, keys_per_worker = 1, num_arrays
-            self._optimizer = mx.optimizer.SGD(learning_rate=learning_rate, wd=0.0)
+            self._optimizer = ServerSGD(learning_rate, keys_per_worker, decays, context.rule)
         else:
             # Arrays of one position must lie on the same server under every worker's key. ps-lite places a key by its
             # remainder modulo the number of servers.
             keys_per_worker = -(-num_arrays // context.num_servers) * context.num_servers
             self._num_models = num_workers
             self._optimizer = PerWorkerDCASGD(
-                learning_rate, compensation, keys_per_worker, first_shared_key=num_workers * keys_per_worker
+                learning_rate, compensation, keys_per_worker, num_workers * keys_per_worker, decays, context.rule
             )
         own = self.membership.rank if self._num_models > 1 else 0
         self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
@@ -85,9 +86,9 @@ class AsyncTrainer(Trainer):
         """Called when this worker's gradients are on their way."""
 
     def post(self, position: int) -> None:
-        """Adds 1 to a counter. The server takes it for a gradient, and subtracts eta times that."""
+        """Adds 1 to a counter."""
         notice = np.zeros(self._values.shape, dtype=np.float32)
-        notice[position] = -1 / self._learning_rate
+        notice[position] = 1
         self._counters.push([mx.nd.array(notice)])
 
     def read_counters(self) -> np.ndarray:

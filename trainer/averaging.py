@@ -30,7 +30,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on the local weights, or nothing of it."""
-        return self.whole_sgd_step(images, labels, self._learning_rate)
+        return self.whole_step(images, labels, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the weighted model updates of all workers and adds them to the global model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from config import Config
+from config import SAME, Config
 from utils import SetupError, write_atomically
 
 
@@ -27,12 +28,18 @@ class Saved:
         velocity: the optimizer's state, one array for each of the weights.
         done: parts of steps done of each phase (schedule.py).
         batches: of all workers that the model was trained with.
+        samples: in them, of each phase; none where the file is older than that.
     """
 
     model: list[np.ndarray]
     velocity: list[np.ndarray]
     done: list[int]
     batches: int
+    samples: list[int] = dataclasses.field(default_factory=list)
+
+
+# Flags that came later than checkpoints, and what they would have been before.
+BEFORE_THERE_WERE = {"augment": 0, "weight_decay": 0.0, "phase_momentum": [SAME], "phase_batch_size": [0]}
 
 
 class CheckpointFile:
@@ -48,10 +55,15 @@ class CheckpointFile:
 
     @classmethod
     def of_job(cls, config: Config, num_workers: int) -> CheckpointFile:
-        """That of a job with these flags; with other values of some of them it would be another job."""
-        same = ("network", "dataset", "split_by_class", "batch_size", "seed", "switch_order", "momentum", "augment")
-        job = {name: getattr(config, name) for name in same}
-        return cls(config.checkpoint_path, job | {"train_steps": list(config.train_steps), "num_workers": num_workers})
+        """That of a job with these flags; with other values of some of them it would be another job.
+
+        Step sizes and their schedules are not among them: a job may go on with others.
+        """
+        same = ("network", "dataset", "split_by_class", "batch_size", "seed", "switch_order", "momentum")
+        job = {name: getattr(config, name) for name in (*same, *BEFORE_THERE_WERE)}
+        lists = {name: list(value) for name, value in job.items() if isinstance(value, tuple)}
+        lists["train_steps"] = list(config.train_steps)
+        return cls(config.checkpoint_path, job | lists | {"num_workers": num_workers})
 
     def check_folder(self) -> None:
         """Makes sure that the file can be written when its time comes.
@@ -82,7 +94,7 @@ class CheckpointFile:
         arrays: dict[str, Any] = {
             f"{name}-{number}": array for name, part in lists.items() for number, array in enumerate(part)
         }
-        about = {"job": self._job, "done": saved.done, "batches": saved.batches}
+        about = {"job": self._job, "done": saved.done, "batches": saved.batches, "samples": saved.samples}
         about |= {name: len(part) for name, part in lists.items()}
         np.savez(content, about=np.array(json.dumps(about)), **arrays)
         write_atomically(self.path, content.getvalue())
@@ -98,7 +110,7 @@ class CheckpointFile:
             model, velocity = (
                 [arrays[f"{name}-{number}"] for number in range(about[name])] for name in ("model", "velocity")
             )
-        return Saved(model, velocity, about["done"], about["batches"])
+        return Saved(model, velocity, about["done"], about["batches"], about.get("samples", []))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Mapping[str, np.ndarray]]:
@@ -119,9 +131,9 @@ class CheckpointFile:
             about = json.loads(str(arrays["about"]))
             theirs, done, _ = dict(about["job"].items()), list(about["done"]), int(about["batches"])
         for name, ours in self._job.items():
-            if theirs.get(name) != ours:
+            if (there := theirs.get(name, BEFORE_THERE_WERE.get(name))) != ours:
                 raise SetupError(
-                    f"--resume: checkpoint {self.path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
+                    f"--resume: checkpoint {self.path} is of a job with {name} {there}, here it is {ours}: "
                     "give the same, or start without --resume"
                 )
         parts = [steps * self._job["num_workers"] for steps in self._job["train_steps"]]
@@ -130,8 +142,8 @@ class CheckpointFile:
         return about
 
 
-def kept_and_lost(rounds: Sequence[Mapping[str, Any]], resumed_after: int) -> tuple[int, int]:
-    """How many of a worker's logged steps are in the model that a job is resumed with, and how many this resumption
+def kept_and_lost(rounds: Sequence[Mapping[str, Any]], resumed_after: int) -> tuple[list[Mapping[str, Any]], int]:
+    """Those of a worker's logged steps that are in the model that a job is resumed with, and how many this resumption
     loses; those that an earlier one lost are neither.
 
     Args:
@@ -139,17 +151,17 @@ def kept_and_lost(rounds: Sequence[Mapping[str, Any]], resumed_after: int) -> tu
             step's gradient had been applied.
         resumed_after: batches of all workers in the checkpoint.
     """
-    kept: list[int] = []
+    kept: list[Mapping[str, Any]] = []
 
     def lose_after(batches: int) -> int:
         before = len(kept)
-        while kept and kept[-1] > batches:
+        while kept and kept[-1].get("batches", 0) > batches:
             kept.pop()
         return before - len(kept)
 
     for record in rounds:
         if "resumed_after" in record:
             lose_after(record["resumed_after"])
-        kept.append(record.get("batches", 0))
+        kept.append(record)
     lost = lose_after(resumed_after)
-    return len(kept), lost
+    return kept, lost

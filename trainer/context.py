@@ -19,6 +19,7 @@ from trainer.engine import mx
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
+from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown
 from trainer.transport.protocol import Transport
@@ -36,6 +37,7 @@ class Context:
     warm_up_batch: Samples  # any samples: nothing is learnt from them
     passes: Passes | None = None  # the network's own, where no others are given
     config: Config = field(default_factory=Config)
+    rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
     num_servers: int = 0  # parameter servers of the job
@@ -102,6 +104,7 @@ class Context:
             ),
             warm_up_batch=Samples(*(part[: config.batch_size] for part in dataset.train)),
             config=config,
+            rule=Rule.from_config(config),
             membership=membership,
             limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
             evaluate=Evaluator(network, dataset.test, feed, config.batch_size),

@@ -261,9 +261,12 @@ class Batches(Protocol):
     def draw_from(self, indices: np.ndarray) -> None:
         """From now on batches are of these samples (n_k,)."""
 
+    def resize(self, batch_size: int) -> None:
+        """From now on batches have so many samples."""
+
 
 class EndlessBatches:
-    """Batches of always the same size, one epoch after the other, each in a new seeded order.
+    """Batches of one size, until another is asked for, one epoch after the other, each in a new seeded order.
 
     A batch may span two epochs, so every sample is used once an epoch and none is dropped.
     """
@@ -298,6 +301,10 @@ class EndlessBatches:
         self._indices = indices
         self._order = indices[:0]
         self._returned: list[Samples] = []
+
+    def resize(self, batch_size: int) -> None:
+        """From now on batches have so many samples; the samples come in the same order whatever the size."""
+        self._batch_size = batch_size
 
     def __iter__(self) -> EndlessBatches:
         return self

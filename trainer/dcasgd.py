@@ -1,5 +1,6 @@
 """DC-ASGD (Zheng et al., "Asynchronous stochastic gradient descent with delay compensation", ICML 2017,
-arXiv:1609.08326, algorithm 2): w <- w - eta * (g + lambda * g*g*(w - w_bak(m))), then w_bak(m) <- w.
+arXiv:1609.08326, algorithm 2): w <- w - eta * (g + lambda * g*g*(w - w_bak(m))), then w_bak(m) <- w. Momentum and
+weight decay act on the gradient that is compensated already, as in MXNet's own DCASGD.
 
 This module runs in the parameter server's process. MXNet's own DCASGD keeps one backup for all workers, which is
 another algorithm; here each worker m has its own.
@@ -7,53 +8,50 @@ another algorithm; here each worker m has its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.engine import mx
-from utils import die_on_error
+from trainer.server_sgd import ServerSGD
+from trainer.steps import PLAIN, Rule
 
 
 @mx.optimizer.register
-class PerWorkerDCASGD(mx.optimizer.Optimizer):  # type: ignore[misc]
+class PerWorkerDCASGD(ServerSGD):
     """The server-side update, with the backups in the key-value store itself.
 
     Worker m pushes the gradient of array i to key `m * keys_per_worker + i` and pulls from there. The value under the
     key is w_bak(m): what m pulled last. The global weights are held here, one array for each i. So the server needs
-    (number of workers + 1) copies of the model, and who pushed is told by the key. Keys from `first_shared_key` on
-    take plain SGD steps.
+    (number of workers + 1) copies of the model, and who pushed is told by the key. Keys from `first_counter` on are
+    counters.
     """
 
     def __init__(
-        self, learning_rate: float, compensation: float, keys_per_worker: int, first_shared_key: int, **kwargs: Any
+        self,
+        learning_rate: float,
+        compensation: float,
+        keys_per_worker: int,
+        first_counter: int,
+        decays: Sequence[bool],
+        rule: Rule = PLAIN,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, **kwargs)
+        super().__init__(learning_rate, first_counter, decays, rule, **kwargs)
         self._compensation = compensation
         self._keys_per_worker = keys_per_worker
-        self._first_shared_key = first_shared_key
         self._global_weights: dict[int, mx.nd.NDArray] = {}
 
-    def create_state(self, index: int, weight: mx.nd.NDArray) -> None:
-        """There is no state beside the weights."""
-
-    def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: None) -> None:
+    def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
         """Applies one worker's gradient. `weight` is the stored value of the key: the worker's backup."""
-        with die_on_error(f"the update of key {index} failed"):
-            if index >= self._first_shared_key:
-                mx.nd.sgd_update(weight, grad, lr=self.lr, out=weight)
-                weight.wait_to_read()
-                return
-            position = index % self._keys_per_worker
-            # All backups begin as the initial weights, so the first one seen is as good as any.
-            if position not in self._global_weights:
-                self._global_weights[position] = weight.copy()
-            weights = self._global_weights[position]
-            step = weights - weight
-            step *= grad
-            step *= grad
-            step *= self._compensation
-            step += grad
-            mx.nd.sgd_update(weights, step, lr=self.lr, out=weights)
-            weights.copyto(weight)
-            # `grad` lies in a network buffer that is freed when this returns: nothing may still read it then.
-            weight.wait_to_read()
-            weights.wait_to_read()
+        position = index % self._keys_per_worker
+        # All backups begin as the initial weights, so the first one seen is as good as any.
+        if position not in self._global_weights:
+            self._global_weights[position] = weight.copy()
+        weights = self._global_weights[position]
+        step = weights - weight
+        step *= grad
+        step *= grad
+        step *= self._compensation
+        step += grad
+        self.step(position, weights, step)
+        weights.copyto(weight)  # so whoever waits for the backup waits for all

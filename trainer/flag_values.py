@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from trainer import rates
+
 
 def number(allowed: Callable[[Any], bool], words: str, kind: type = float) -> Callable[[str], Any]:
     """Makes a parser for a finite number that is `allowed`; `words` say which are."""
@@ -42,6 +44,7 @@ def several(parse: Callable[[str], Any], words: str) -> Callable[[str], tuple[An
 above_zero = number(lambda value: value > 0, "a number above 0")
 accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
 fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
+below_one = number(lambda value: 0 <= value < 1, "a number from 0 to below 1")
 
 
 def text_like(pattern: str, complaint: str) -> Callable[[str], str]:
@@ -55,6 +58,21 @@ def text_like(pattern: str, complaint: str) -> Callable[[str], str]:
     return parse
 
 
+def _checked_by(parse: Callable[[str], Any]) -> Callable[[str], str]:
+    """Makes a parser for a text that `parse` takes; its ValueError says what is wrong otherwise."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return check
+
+
+rate_schedule = _checked_by(rates.parse_schedule)
+momentum_ramp = _checked_by(rates.parse_ramp)
 switch_order = text_like("[01]+", "is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
 device_name = text_like("([A-Za-z0-9][A-Za-z0-9._-]*)?", "cannot name a folder; use letters, digits, '.', '_' and '-'")
 
@@ -69,3 +87,8 @@ def port(text: str) -> str:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
     return text
+
+
+def phase_momentum(text: str) -> str:
+    """Parses a momentum, which stays a text, or "same"."""
+    return text if text == "same" else momentum_ramp(text)

@@ -16,7 +16,7 @@ class LocalTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step."""
-        return self.whole_sgd_step(images, labels, self._learning_rate)
+        return self.whole_step(images, labels, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """There is nobody to agree with."""

@@ -15,6 +15,7 @@ from trainer.device import NetworkPasses
 from trainer.engine import mx
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
+from trainer.steps import Seen, Stepper, which_decay
 from trainer.straggler_trace import COMPUTE, NETWORK, extra_time
 from trainer.transport.protocol import Counted
 from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, STOPPED, JobError, Measure
@@ -33,6 +34,8 @@ class Trainer:
         self.clock = context.clock
         self.membership = context.membership()  # of this round
         self.parameters = Parameters(context.network)
+        self._stepper = Stepper(context.rule, which_decay(self.parameters.weights))
+        self.seen = Seen()  # samples that all workers have trained on
         self._passes = context.passes or NetworkPasses(context.network)
         self.exchange: Counted | None = None
         self.rounds = 0
@@ -138,7 +141,9 @@ class Trainer:
             batch = next(self.context.batches)
             images, labels = self.context.feed(batch)
             measure.enter(FORWARD_BACKWARD)
+            self.seen.own += len(batch.labels)
             if not self.local_step(images, labels):
+                self.seen.own -= len(batch.labels)
                 self.context.batches.put_back(batch)
                 measure.abandon_step()
                 break
@@ -212,8 +217,18 @@ class Trainer:
             self.clock.sleep(delay_s)
             begin(arrays)
 
-    def whole_sgd_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
-        """An SGD step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
+    def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
+        """Begins a step of the weights along their gradients, as the flags say (steps.py).
+
+        Args:
+            learning_rate: eta of one batch's summed loss, before the schedule.
+            num_batches: whose gradients were summed.
+        """
+        rate = learning_rate * self.context.rule.schedule.factor(self.seen.total)
+        self._stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
+
+    def whole_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
+        """A step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
         # The backward pass moves BatchNorm's statistics.
         statistics = self.parameters.statistics() if self.can_abandon else []
         if not self.compute_gradients(images, labels):
@@ -223,7 +238,7 @@ class Trainer:
             self.parameters.set_statistics(statistics)
             return False
         self.measure.enter(LOCAL_UPDATE)
-        self.parameters.sgd_step(learning_rate)
+        self.take_step(learning_rate)
         wait_for(self.parameters.weights)
         self.step_s = self.clock.now() - self._step_began
         return True

@@ -58,11 +58,6 @@ class Parameters:
             array.copyto(weight)
         self.take_back(model)
 
-    def sgd_step(self, learning_rate: float) -> None:
-        """w <- w - learning_rate * gradient."""
-        for weight, gradient in zip(self.weights, self.gradients, strict=True):
-            mx.nd.sgd_update(weight, gradient, lr=learning_rate, out=weight)
-
     def sha256(self) -> str:
         """A hash of the trainable weights."""
         return sha256(weight.asnumpy() for weight in self.weights)

@@ -22,12 +22,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from config import SAME, Config, names_of
 from utils import FLOAT32_COUNTS_TO, SetupError
-
-if TYPE_CHECKING:
-    from config import Config
 
 
 class Way(enum.Enum):
@@ -58,6 +55,16 @@ class Step:
 
     apply: tuple[int, ...]
     free: tuple[int, ...]
+
+
+def phase_under(order: str, current: int, bsp: bool) -> int:
+    """Index of the phase that gradients count for, and whose hyper-parameters they have: the current one, or, where a
+    straggler makes it ASP (greedy), the next one under ASP.
+
+    Args:
+        bsp: how the job goes on.
+    """
+    return current if bsp or order[current] == "0" else order.index("0", current)
 
 
 class Schedule:
@@ -216,16 +223,23 @@ def check_flags(config: Config, num_workers: int) -> None:
             f"--switch-order {order} has {phases} phase(s), --train-steps {len(config.train_steps)} number(s): "
             "give one number for each phase"
         )
-    if len(config.ckpt_frequency) not in (1, phases):
+    for field in ("ckpt_frequency", "phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"):
+        if (given := len(getattr(config, field))) not in (1, phases):
+            raise SetupError(
+                f"--switch-order {order} has {phases} phase(s), {names_of(field)[0]} {given} number(s): "
+                "give one number, or one for each phase"
+            )
+    if all(config.phase_lr) and config.learning_rate != Config.learning_rate:
         raise SetupError(
-            f"--switch-order {order} has {phases} phase(s), --ckpt-frequency {len(config.ckpt_frequency)} number(s): "
-            "give one number, or one for each phase"
+            f"-l {config.learning_rate} does nothing where --phase-lr says it for every phase: leave it out"
+        )
+    if config.momentum and SAME not in config.phase_momentum:
+        raise SetupError(
+            f"--momentum {config.momentum} does nothing where --phase-momentum says it for every phase: leave it out"
         )
     if not any(config.ckpt_frequency) and (config.resume or config.checkpoint):
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
-    if config.momentum == 1:
-        raise SetupError("--momentum 1 never forgets: give a number from 0 to below 1")
     if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
         raise SetupError(
             "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP phase "

@@ -15,7 +15,7 @@ class SynchronousTrainer(Trainer):
     """What SSGD and ESync share: at the end of a round the kvstore (dist_sync) sums over all workers.
 
     One number more travels with the arrays: how many workers want to stop. All read the same sum, so all stop after the
-    same round.
+    same round. Where the step size follows the samples, theirs of the round are another one.
     """
 
     def __init__(self, context: Context) -> None:
@@ -26,7 +26,7 @@ class SynchronousTrainer(Trainer):
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1,))])
+        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros_like(self._vote(False))])
         self.parameters.set_statistics(statistics)
 
     def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
@@ -35,11 +35,18 @@ class SynchronousTrainer(Trainer):
         Arrays leave as soon as they are computed, so gradients travel while the backward pass still runs. Time counts
         for `stage` from when the last of them was computed.
         """
-        vote = mx.nd.array([float(wants_stop)])
+        vote = self._vote(wants_stop)
         everything = [*arrays, vote]
         self.send(self._shared.begin_sum, everything, stage)
         self.take_sum(everything)
-        return bool(vote.asscalar())
+        stop, *samples = vote.asnumpy()
+        for of_round in samples:
+            self.seen.told(self.seen.of_all + round(of_round), self.seen.own)
+        return bool(stop)
+
+    def _vote(self, wants_stop: bool) -> mx.nd.NDArray:
+        is_told = not self.context.rule.schedule.is_constant
+        return mx.nd.array([float(wants_stop), *([float(self.seen.own)] if is_told else [])])
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
@@ -68,7 +75,7 @@ class SyncTrainer(SynchronousTrainer):
         """Sums the gradients and steps; averages BatchNorm's statistics."""
         statistics = [flat * self.membership.weight for flat in self.parameters.statistics()]
         stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
-        self.parameters.sgd_step(self._learning_rate / self.membership.num_workers)
+        self.take_step(self._learning_rate, self.membership.num_workers)
         self.parameters.set_statistics([flat / self.membership.num_workers for flat in statistics])
         mx.nd.waitall()
         return stop

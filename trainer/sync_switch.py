@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 
 from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
+from config import SAME, Config
 from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.decisions import Upload
 from trainer.engine import mx
 from trainer.loop import Trainer
-from trainer.schedule import Schedule
+from trainer.rates import Ramp, parse_ramp, parse_schedule
+from trainer.schedule import Schedule, phase_under
 from trainer.smoothing import Smoothed
-from trainer.sync_switch_optimizer import SAVE, WANT_STOP, Settings, Status, SyncSwitchOptimizer
+from trainer.steps import which_decay
+from trainer.sync_switch_optimizer import SAVE, WANT_STOP, PhaseRule, Settings, Status, SyncSwitchOptimizer
 from trainer.whole_models import Keys, ModelLink
 from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds
 
@@ -68,16 +71,18 @@ class SyncSwitchTrainer(Trainer):
         announce_job(self.context, self.progress, self._resume)
         settings = self._settings
         done, batches = [0] * len(settings.order), 0
+        samples: list[int] = []
         velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
         if self._resume and self.membership.rank == 0:
             saved = self._checkpoint.load()
             self.parameters.replace([mx.nd.array(array) for array in saved.model])
             done, batches = saved.done, saved.batches
+            samples = saved.samples or [parts * self.context.config.batch_size for parts in done]
             velocity = [mx.nd.array(array) for array in saved.velocity]
         model = self.parameters.model()
         copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
         schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy, done, batches)
-        optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, len(self.parameters.weights))
+        optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights), samples)
         self._link.define(optimizer, [*model, *copies])
         self.parameters.take_back(model)
         self._status = self._read(self._link.status())
@@ -100,7 +105,8 @@ class SyncSwitchTrainer(Trainer):
             return super().open_measure(folder)
         self.progress.go_on(rounds, self.is_evaluator)
         kept, self._steps_lost = kept_and_lost(rounds, self._resumed_after)
-        for _ in range(kept):
+        for record in kept:
+            self.context.batches.resize(record["num_samples"])
             next(self.context.batches)
         self.rounds = int(rounds[-1]["num_iters"])
         elapsed_s = rounds[-1]["total_time"]
@@ -113,7 +119,10 @@ class SyncSwitchTrainer(Trainer):
         )
 
     def begin_round(self) -> None:
-        """Tells the state server of an accuracy, and of a job that was resumed."""
+        """Tells the state server of an accuracy, and of a job that was resumed; goes over to a phase's batch size."""
+        status = self._status
+        if size := self._settings.rule(phase_under(self._settings.order, status.phase, status.bsp)).batch_size:
+            self.context.batches.resize(size)
         accuracy = self.take_accuracy()
         if accuracy is not None or self._resumed_after is not None:
             self._tell(0, accuracy)
@@ -267,14 +276,29 @@ class SyncSwitchTrainer(Trainer):
         velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
         self._link.pull([*model, *velocity], first=self._num_sent)
         here, moving = ([array.asnumpy() for array in part] for part in (model, velocity))
-        self._checkpoint.save(Saved(here, moving, list(status.saved), status.saved_batches))
+        self._checkpoint.save(Saved(here, moving, list(status.saved), status.saved_batches, list(status.saved_samples)))
         self.measure.enter(GLOBAL_AGGREGATE)
         self._saved_steps = sum(status.saved) // self.membership.num_workers
 
 
+def phase_rules(config: Config, num_workers: int) -> tuple[PhaseRule, ...]:
+    """The hyper-parameters of each phase, as the flags say them."""
+    flags = (config.phase_lr, config.phase_momentum, config.phase_lr_schedule, config.phase_batch_size)
+    return tuple(
+        PhaseRule(
+            # A gradient alone takes 1 / N of it: what --phase-lr says is what is left then.
+            (rate if kind == "1" else rate * num_workers) or config.learning_rate,
+            Ramp.constant(config.momentum) if momentum == SAME else parse_ramp(momentum),
+            parse_schedule(schedule),
+            size or config.batch_size,
+        )
+        for kind, rate, momentum, schedule, size in zip(config.switch_order, *map(config.of_phases, flags), strict=True)
+    )
+
+
 def build(context: Context) -> SyncSwitchTrainer:
     """From the flags."""
-    config = context.config
+    config, num_workers = context.config, context.membership().num_workers
     settings = Settings(
         order=config.switch_order,
         steps=config.train_steps,
@@ -282,6 +306,9 @@ def build(context: Context) -> SyncSwitchTrainer:
         learning_rate=config.learning_rate,
         momentum=config.momentum,
         policy=config.straggler_policy,
+        weight_decay=config.weight_decay,
+        schedule=parse_schedule(config.lr_schedule),
+        rules=phase_rules(config, num_workers),
     )
-    checkpoint = CheckpointFile.of_job(config, context.membership().num_workers)
+    checkpoint = CheckpointFile.of_job(config, num_workers)
     return SyncSwitchTrainer(context, settings, checkpoint, bool(config.resume))

@@ -52,6 +52,11 @@ class _EqualBatches:
     def draw_from(self, indices: np.ndarray) -> None:
         """As data.Batches says."""
 
+    def resize(self, batch_size: int) -> None:
+        """As data.Batches says."""
+        if batch_size != len(self._batch.labels):
+            self._batch = _samples(batch_size)
+
 
 def context(config: Config, **others: Any) -> Context:
     """What the flags say, as Context.from_config, of a worker that computes nothing and evaluates nothing.
@@ -59,7 +64,7 @@ def context(config: Config, **others: Any) -> Context:
     Args:
         others: fields of Context that are no matter of flags.
     """
-    batch = Samples(np.zeros((config.batch_size, 0), np.uint8), np.zeros(config.batch_size, np.uint8))
+    batch = _samples(config.batch_size)
     return Context(
         network=_network(),
         feed=lambda samples: samples,
@@ -71,6 +76,10 @@ def context(config: Config, **others: Any) -> Context:
         logs_lines=config.logs_lines,
         **others,
     )
+
+
+def _samples(size: int) -> Samples:
+    return Samples(np.zeros((size, 0), np.uint8), np.zeros(size, np.uint8))
 
 
 def _network() -> Any:

@@ -36,6 +36,7 @@ class Uploaded:
     model: list[mx.nd.NDArray] | None  # a release that this worker does not have yet; nobody else holds these arrays
     status: Status
     traffic: dict[str, int]
+    samples: int  # that the upload was of
 
 
 class WBSPTrainer(Trainer):
@@ -88,7 +89,7 @@ class WBSPTrainer(Trainer):
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on this worker's own weights."""
         self._samples_to_hand_over += labels.size
-        return self.whole_sgd_step(images, labels, self._learning_rate)
+        return self.whole_step(images, labels, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Takes what an upload brought, and begins the next; with overlap it waits for neither."""
@@ -161,6 +162,7 @@ class WBSPTrainer(Trainer):
         self._under_way = None
         self._stop = uploaded.status.stop
         self._traffic.update(uploaded.traffic)
+        self.seen.told(uploaded.status.samples, uploaded.samples)
         if uploaded.model is None:
             return
         trio = zip(uploaded.model, self._packed_model(), self._base, strict=True)
@@ -206,10 +208,10 @@ class WBSPTrainer(Trainer):
             ("SYNC" if status.released else "TRAIN", status.reason),
         )
         if not status.is_new:
-            return Uploaded(None, status, self._link.take_traffic())
+            return Uploaded(None, status, self._link.take_traffic(), about.samples)
         assert model is not None
         here = [array.as_in_context(own.context) for array, own in zip(model, update, strict=True)]
-        return Uploaded(here, status, self._link.take_traffic())
+        return Uploaded(here, status, self._link.take_traffic(), about.samples)
 
 
 def build(context: Context) -> WBSPTrainer:

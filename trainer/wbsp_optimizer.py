@@ -24,18 +24,19 @@ class Status:
     release: int  # number of the latest that it was given; the initial model is release 0
     stop: bool
     released: bool  # by its upload
+    samples: int  # of all uploads that have come
     uploads: tuple[int, ...]  # by rank, how many of a worker's uploads are in the latest release
     reason: str  # why its upload led to a release, or did not
 
     @classmethod
     def read(cls, numbers: np.ndarray) -> Status:
         """Reads a status vector."""
-        is_new, release, stop, released, *uploads = map(round, numbers[:-TEXT_SIZE].tolist())
-        return cls(bool(is_new), release, bool(stop), bool(released), tuple(uploads), text_of(numbers))
+        is_new, release, stop, released, samples, *uploads = map(round, numbers[:-TEXT_SIZE].tolist())
+        return cls(bool(is_new), release, bool(stop), bool(released), samples, tuple(uploads), text_of(numbers))
 
     def numbers(self) -> list[float]:
         """As a status vector."""
-        state = (self.is_new, self.release, self.stop, self.released, *self.uploads)
+        state = (self.is_new, self.release, self.stop, self.released, self.samples, *self.uploads)
         return [*map(float, state), *text_to_numbers(self.reason)]
 
 
@@ -48,9 +49,9 @@ class WBSPOptimizer(WholeModelOptimizer):
     def __init__(self, keys: Keys) -> None:
         super().__init__(keys)
         self._shadow: list[mx.nd.NDArray] = []
-        self._release, self._stop = 0, False
+        self._release, self._stop, self._samples = 0, False, 0
         self._arrivals, self._released = [0] * keys.num_workers, [0] * keys.num_workers  # uploads: all, in the release
-        self._status = [Status(False, 0, False, False, (0,) * keys.num_workers, "")] * keys.num_workers
+        self._status = [Status(False, 0, False, False, 0, (0,) * keys.num_workers, "")] * keys.num_workers
         self._decisions: Decisions
 
     def begin(self) -> None:
@@ -66,6 +67,7 @@ class WBSPOptimizer(WholeModelOptimizer):
         wait_for(self._shadow)
         self._arrivals[rank] += 1
         self._stop |= upload.wants_stop
+        self._samples += upload.samples
         self._decisions.uploaded(rank, upload, now)
         self._decisions.stop_counting_on_the_silent(now)  # one that evaluates for long
         decision = self._decisions.decide(rank, now)
@@ -93,4 +95,6 @@ class WBSPOptimizer(WholeModelOptimizer):
             wait_for(self.buffers[rank].values())
             self._decisions.enter(rank, self._release + 1, now)
         released = decision.action is Action.SYNC
-        self._status[rank] = Status(is_new, self._release, self._stop, released, tuple(self._released), decision.reason)
+        self._status[rank] = Status(
+            is_new, self._release, self._stop, released, self._samples, tuple(self._released), decision.reason
+        )

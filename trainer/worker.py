@@ -149,8 +149,9 @@ def dataset_of(config: Config) -> data.Dataset:
     """
     dataset = data.load(config.dataset, config.data_dir)
     total = len(dataset.train.labels)
-    if config.batch_size > total:
-        raise SetupError(f"batch size {config.batch_size} exceeds the {total} training samples: choose a smaller -b")
+    if (largest := max(config.batch_size, *config.phase_batch_size)) > total:
+        flag = "-b" if largest == config.batch_size else "--phase-batch-size"
+        raise SetupError(f"batch size {largest} exceeds the {total} training samples: choose a smaller {flag}")
     return dataset
 
 

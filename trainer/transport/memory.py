@@ -69,7 +69,8 @@ class MemoryServer:
     def define(self, key: int, array: mx.nd.NDArray) -> None:
         """Gives a key its first value; a key that has one keeps it."""
         if key not in self.values:
-            self.values[key] = array.copy()
+            # As on a parameter server, which is told no shapes.
+            self.values[key] = array.copy() if self.sums else array.reshape(-1).copy()
             self.versions[key] = 0
 
     def begin(self, key: int) -> None:
@@ -85,7 +86,7 @@ class MemoryServer:
     def arrive(self, key: int, array: mx.nd.NDArray) -> None:
         """An array has arrived: adds it to its sum, or tells the optimizer."""
         if not self.sums:
-            self._apply(key, array, self.values[key])
+            self._apply(key, array.reshape(-1), self.values[key])
             return
         parts = self._arrived.setdefault(key, [])
         parts.append(array)
@@ -222,7 +223,7 @@ class MemoryArrays(ByteCounter):
             server.down.transfer(rank, size - early, latency_is_over=no_gap)
             self._pull_s = server.clock.now() - begin
             for array, value in zip(arrays, values, strict=True):
-                value.copyto(array)
+                value.reshape(array.shape).copyto(array)
 
         self._pulling = self._transport.begin(work, "pull")
 

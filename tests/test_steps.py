@@ -1,0 +1,293 @@
+"""Momentum, weight decay, other optimizers and schedules by hand, with small numbers: in SSGD, in local steps and on
+the parameter server. The real trainers in the memory of this process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from memory_cluster import Trained, Worker, batch, gradient, train
+from one_worker import a_context, some_batch
+
+from algorithms import TransportKind
+from trainer.asynchronous import AsyncTrainer
+from trainer.context import Context
+from trainer.data import Samples
+from trainer.engine import mx
+from trainer.local import LocalTrainer
+from trainer.local_sgd import LocalSGDTrainer
+from trainer.loop import Trainer
+from trainer.rates import parse_schedule
+from trainer.ssp import SSPTrainer
+from trainer.steps import PLAIN, Rule, Stepper, which_decay
+from trainer.stop import Limits
+from trainer.sync import SyncTrainer
+
+ETA, MU, DECAY, B = 0.5, 0.9, 0.02, 2
+ZERO = np.zeros((2, 4))
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
+WITH_ALL = Rule(momentum=MU, weight_decay=DECAY, batch_size=B)
+
+
+def of(rank: int) -> Samples:
+    """A batch of B samples."""
+    return batch(rank, B)
+
+
+def run(
+    kind: TransportKind,
+    build: Callable[[Context], Trainer],
+    rounds: int,
+    rule: Rule,
+    batches: Sequence[Sequence[Samples]] = ((of(0),), (of(1),)),
+    steps_s: Sequence[float] = (1.0, 1.0),
+) -> Trained:
+    def ruled(context: Context) -> Trainer:
+        context.rule = rule
+        return build(context)
+
+    workers = [Worker(mine, step_s=step_s) for mine, step_s in zip(batches, steps_s, strict=True)]
+    return train(kind, workers, ruled, rounds)
+
+
+def mean(weight: np.ndarray, samples: Samples) -> np.ndarray:
+    """The gradient that a user of weight decay thinks of: of the mean loss, plus lambda * w."""
+    return gradient(weight, samples) / len(samples.labels) + DECAY * weight
+
+
+def test_ssgd_with_momentum_and_weight_decay_is_that_of_the_mean_loss_with_b_times_the_step_size() -> None:
+    trained = run(TransportKind.SUM, lambda context: SyncTrainer(context, ETA), 3, WITH_ALL)
+    weight, velocity = ZERO, ZERO
+    for _ in range(3):
+        velocity = MU * velocity + (mean(weight, of(0)) + mean(weight, of(1))) / 2
+        weight = weight - ETA * B * velocity
+    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
+    np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
+
+
+def test_the_velocity_does_not_depend_on_how_many_batches_a_step_sums() -> None:
+    """A mean gradient of 3 each time, of two batches and then of half a batch more."""
+    stepper, weight = Stepper(Rule(momentum=MU), [True]), mx.nd.array([[1.0]])
+    for num_batches in (2, 2.5):
+        stepper.step([weight], [mx.nd.array([[3.0 * num_batches]])], 0.1, num_batches)
+    assert weight.asscalar() == pytest.approx(1 - 0.1 * 3 - 0.1 * (MU * 3 + 3))
+
+
+def test_each_worker_keeps_the_velocity_of_its_local_steps_when_the_models_are_averaged() -> None:
+    trained = run(TransportKind.SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=2), 2, WITH_ALL)
+    everywhere, velocities = ZERO, [ZERO, ZERO]
+    for _ in range(2):
+        locals_ = [everywhere, everywhere]
+        for rank in (0, 1):
+            for _ in range(2):
+                velocities[rank] = MU * velocities[rank] + mean(locals_[rank], of(rank))
+                locals_[rank] = locals_[rank] - ETA * B * velocities[rank]
+        everywhere = sum(locals_) / 2
+    np.testing.assert_allclose(trained.weights(1), everywhere, **CLOSE)
+
+
+def test_a_step_of_one_device_alone_is_the_same_as_mxnets_own_sgd() -> None:
+    """With a constant step size MXNet's v, which holds steps, is minus eta times this one's."""
+    network = a_context(some_batch()).network
+    parameters = [each for each in network.collect_params().values() if each.grad_req != "null"]
+    start = [each.data().copy() for each in parameters]
+    gradients = [mx.nd.random.normal(shape=each.shape) for each in parameters]
+    stepper = Stepper(dataclasses.replace(WITH_ALL, batch_size=16), which_decay(start))
+    theirs = mx.optimizer.SGD(learning_rate=0.01, momentum=MU, wd=16 * DECAY)
+    is_decayed = [each.name.endswith("weight") for each in parameters]
+    theirs.set_wd_mult({index: float(yes) for index, yes in enumerate(is_decayed)})
+    assert any(is_decayed) and not all(is_decayed)  # neither biases nor BatchNorm's gamma and beta are
+    expected = [weight.copy() for weight in start]
+    states = [theirs.create_state(index, weight) for index, weight in enumerate(expected)]
+    for _ in range(3):
+        stepper.step(start, gradients, 0.01)
+        for index, (weight, state) in enumerate(zip(expected, states, strict=True)):
+            theirs.update(index, weight, gradients[index], state)
+    for ours, other in zip(start, expected, strict=True):
+        np.testing.assert_allclose(ours.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_without_the_flags_a_step_is_to_the_bit_what_it_was() -> None:
+    random = np.random.default_rng(0)
+    for rate, num_batches in ((0.001, 1), (0.0005, 3), (0.0123, 12)):
+        start, slope = (mx.nd.array(random.normal(size=(64, 32, 3, 3)) * size) for size in (1, 30))
+        ours, before, on_server = (start.copy() for _ in range(3))
+        Stepper(PLAIN, [True]).step([ours], [slope], rate, num_batches)
+        mx.nd.sgd_update(before, slope, lr=rate / num_batches, out=before)
+        mx.optimizer.SGD(learning_rate=rate / num_batches, wd=0.0).update(0, on_server, slope, None)
+        np.testing.assert_array_equal(ours.asnumpy(), before.asnumpy())
+        np.testing.assert_array_equal(ours.asnumpy(), on_server.asnumpy())
+
+
+def adam(weight: np.ndarray, slopes: Sequence[np.ndarray], rate: float) -> np.ndarray:
+    m = v = np.zeros_like(weight)
+    for t, slope in enumerate(slopes, start=1):
+        m, v = 0.9 * m + 0.1 * slope, 0.999 * v + 0.001 * slope**2
+        weight = weight - rate * (m / (1 - 0.9**t)) / np.sqrt(v / (1 - 0.999**t))
+    return weight
+
+
+def rmsprop(weight: np.ndarray, slopes: Sequence[np.ndarray], rate: float) -> np.ndarray:
+    n = np.zeros_like(weight)
+    for slope in slopes:
+        n = 0.9 * n + 0.1 * slope**2
+        weight = weight - rate * slope / np.sqrt(n)
+    return weight
+
+
+@pytest.mark.parametrize("rule", [adam, rmsprop])
+def test_other_optimizers_take_the_same_step_whatever_the_size_of_the_batch_and_their_number(rule: Any) -> None:
+    """By hand with fixed gradients; of the sum of three batches of 64 samples the same weights come."""
+    start, slopes = np.float64([[1.0, -2.0]]), [np.float64([[3.0, 5.0]]), np.float64([[-1.0, 4.0]])]
+    for size, num_batches in ((1, 1), (64, 3)):
+        stepper = Stepper(Rule(rule.__name__, batch_size=size), [True])
+        weight = mx.nd.array(start)
+        for slope in slopes:
+            stepper.step([weight], [mx.nd.array(size * num_batches * slope)], 0.1, num_batches)
+        np.testing.assert_allclose(weight.asnumpy(), rule(start, slopes, 0.1), rtol=1e-4)
+
+
+def test_weight_decay_of_another_optimizer_is_a_part_of_its_gradient() -> None:
+    weight = mx.nd.array([[2.0]])
+    Stepper(Rule("rmsprop", weight_decay=0.25, batch_size=4), [True]).step([weight], [mx.nd.array([[3.0]])], 0.1)
+    slope = 3.0 + 4 * 0.25 * 2.0
+    assert weight.asscalar() == pytest.approx(2.0 - 0.1 * slope / np.sqrt(0.1 * slope**2))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_replicas_stay_equal_under_every_optimizer(optimizer: str) -> None:
+    rule = Rule(optimizer, batch_size=B)
+    trained = run(TransportKind.SUM, lambda context: SyncTrainer(context, 0.01), 3, rule)
+    np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
+    # The first steps are of the size of the step size.
+    assert 0.01 < np.abs(trained.weights(0)).max() < 0.2
+
+
+# ------------------------------------------------------------------------------------------ on the parameter server
+
+
+def test_the_server_of_asgd_has_one_velocity_for_all() -> None:
+    """Steps of 1 s and 2.5 s: the slow worker's gradient is of the initial weights, and arrives third."""
+
+    def build(context: Context) -> Trainer:
+        return AsyncTrainer(context, ETA, compensation=None)
+
+    trained = run(TransportKind.SERVER, build, 2, WITH_ALL, steps_s=(1.0, 2.5))
+    first = mean(ZERO, of(0))
+    w1 = ZERO - ETA * B * first
+    second = MU * first + mean(w1, of(0))
+    w2 = w1 - ETA * B * second
+    # Decay is of the weights that are there when the step is taken.
+    third = MU * second + gradient(ZERO, of(1)) / B + DECAY * w2
+    w3 = w2 - ETA * B * third
+    w4 = w3 - ETA * B * (MU * third + mean(w3, of(1)))
+    np.testing.assert_allclose(trained.weights(0), w2, **CLOSE)
+    np.testing.assert_allclose(trained.weights(1), w4, **CLOSE)
+
+
+def test_dc_asgd_compensates_first() -> None:
+    strength = 0.7
+
+    def build(context: Context) -> Trainer:
+        return AsyncTrainer(context, ETA, compensation=strength)
+
+    trained = run(TransportKind.SERVER, build, 2, WITH_ALL, steps_s=(1.0, 2.5))
+    weight, velocity = ZERO, ZERO
+    backups = [ZERO, ZERO]
+    for rank in (0, 0, 1, 1):
+        slope = gradient(backups[rank], of(rank))
+        compensated = slope + strength * slope * slope * (weight - backups[rank])
+        velocity = MU * velocity + compensated + B * DECAY * weight
+        weight = backups[rank] = weight - ETA * velocity
+    np.testing.assert_allclose(trained.weights(1), weight, **CLOSE)
+
+
+def test_counters_on_the_server_know_neither_momentum_nor_schedule() -> None:
+    """SSP's bound holds all the same."""
+    rule = dataclasses.replace(WITH_ALL, schedule=parse_schedule("warmup:1000"))
+    moments = []
+
+    class Timed(SSPTrainer):
+        def synchronize(self, wants_stop: bool) -> bool:
+            stop = super().synchronize(wants_stop)
+            if self.membership.rank == 0:
+                moments.append(self.measure.elapsed_s)
+            return stop
+
+    run(TransportKind.SERVER, lambda context: Timed(context, ETA, 1), 4, rule, steps_s=(1.0, 4.0))
+    assert moments == pytest.approx([1.0, 4.0, 8.0, 12.0])
+
+
+# ------------------------------------------------------------------------------------------------------ schedules
+
+
+def scheduled(text: str) -> Rule:
+    return Rule(batch_size=B, schedule=parse_schedule(text))
+
+
+def test_a_warm_up_of_one_device_alone_counts_the_samples_of_the_step_itself(tmp_path: Any) -> None:
+    context = a_context(batch(0, B), network=dense_with_one_batch())
+    context.rule = scheduled("warmup:8")
+    context.limits = Limits(5)
+    trainer = LocalTrainer(context, ETA)
+    trainer.run(lambda: tmp_path)
+    weight = ZERO
+    for factor in (0.25, 0.5, 0.75, 1, 1):
+        weight = weight - ETA * factor * gradient(weight, of(0))
+    np.testing.assert_allclose(trainer.parameters.weights[0].asnumpy(), weight, **CLOSE)
+
+
+def dense_with_one_batch() -> Any:
+    network = mx.gluon.nn.Dense(2, use_bias=False, in_units=4)
+    network.initialize(mx.init.Zero())
+    return network
+
+
+UNEQUAL = ((of(0),), (batch(1, 3 * B),))  # the second worker's batches have three times the samples
+
+
+def test_the_schedule_of_ssgd_follows_the_samples_of_all_workers() -> None:
+    """A round is 2 + 6 samples: a tenth behind 8, so from the second round on."""
+    rule = scheduled("step:8x0.1")
+    trained = run(TransportKind.SUM, lambda context: SyncTrainer(context, ETA), 3, rule, UNEQUAL)
+    weight = ZERO
+    for factor in (1, 0.1, 0.1):
+        weight = weight - ETA * factor / 2 * sum(gradient(weight, mine[0]) for mine in UNEQUAL)
+    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
+    np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
+
+
+def test_the_schedule_of_local_steps_knows_all_samples_up_to_the_round_and_the_workers_own_in_it() -> None:
+    """Two local steps a round: worker 0 is at 2, 4, then 16 + 2, 16 + 4; worker 1 at 6, 12, then 22, 28."""
+    rule = scheduled("warmup:20")
+    build = lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=2)  # noqa: E731
+    trained = run(TransportKind.SUM, build, 2, rule, UNEQUAL)
+    factors = [[(0.1, 0.2), (0.3, 0.6)], [(0.9, 1.0), (1.0, 1.0)]]  # by round and rank
+    everywhere = ZERO
+    for of_round in factors:
+        locals_ = []
+        for mine, of_rank in zip(UNEQUAL, of_round, strict=True):
+            local = everywhere
+            for factor in of_rank:
+                local = local - ETA * factor * gradient(local, mine[0])
+            locals_.append(local)
+        everywhere = sum(locals_) / 2
+    np.testing.assert_allclose(trained.weights(0), everywhere, **CLOSE)
+
+
+def test_the_schedule_on_the_server_counts_its_updates() -> None:
+    """Steps of 1 s and 2.5 s: updates at 1, 2, 2.5 and 5 s, of B samples each."""
+
+    def build(context: Context) -> Trainer:
+        return AsyncTrainer(context, ETA, compensation=None)
+
+    trained = run(TransportKind.SERVER, build, 2, scheduled("step:4x0.1,6x0.5"), steps_s=(1.0, 2.5))
+    w1 = ZERO - ETA * gradient(ZERO, of(0))
+    w2 = w1 - ETA * gradient(w1, of(0))
+    w3 = w2 - 0.1 * ETA * gradient(ZERO, of(1))
+    w4 = w3 - 0.05 * ETA * gradient(w3, of(1))
+    np.testing.assert_allclose(trained.weights(0), w2, **CLOSE)
+    np.testing.assert_allclose(trained.weights(1), w4, **CLOSE)

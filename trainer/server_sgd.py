@@ -1,0 +1,59 @@
+"""The optimizer on the parameter server of ASGD and SSP: w <- w - eta * g for each gradient that arrives, with momentum
+and weight decay as steps.py has them. This module runs in the server's process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.engine import mx
+from trainer.steps import PLAIN, Rule, Stepper
+from utils import die_on_error
+
+
+class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """Keys below `first_counter` are weights, and take a step at each push; to those from there on the push is added.
+
+    A schedule goes by the samples of all workers, which are the pushes of an array times the batch size. Every array
+    has its own count, so several servers need not know of each other.
+    """
+
+    def __init__(
+        self, learning_rate: float, first_counter: int, decays: Sequence[bool], rule: Rule = PLAIN, **kwargs: Any
+    ) -> None:
+        """
+        Args:
+            learning_rate: eta.
+            decays: of each of the model's weights, whether weight decay acts on it.
+        """
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self._first_counter = first_counter
+        self._rule = rule
+        self._stepper = Stepper(rule, decays)
+        self._num_steps: Counter[int] = Counter()  # by position
+
+    def create_state(self, index: int, weight: mx.nd.NDArray) -> None:
+        """All state is the optimizer's own."""
+
+    def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: None) -> None:
+        """Called by the server when something was pushed to the key; `weight` is the stored value.
+
+        `grad` lies in a network buffer that is freed when this returns: nothing may still read it then.
+        """
+        with die_on_error(f"the update of key {index} failed"):
+            if index >= self._first_counter:
+                weight += grad
+            else:
+                self.apply(index, weight, grad)
+            weight.wait_to_read()
+
+    def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
+        """Does with a gradient what the algorithm says. `weight` is waited for afterwards, and nothing else."""
+        self.step(index, weight, grad)
+
+    def step(self, position: int, weight: mx.nd.NDArray, gradient: mx.nd.NDArray) -> None:
+        """A step of one of the model's arrays, wherever its weight is kept."""
+        self._num_steps[position] += 1
+        factor = self._rule.schedule.factor(self._num_steps[position] * self._rule.batch_size)
+        self._stepper.step_one(position, weight, gradient, self.lr * factor)
