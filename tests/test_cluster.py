@@ -64,11 +64,11 @@ class Plan:
 
 
 PLANS = {
-    "esync": Plan(8, 4, ("-ll", "0.001"), step_times="0.4,0.04,0.12", evaluator=1),
+    "esync": Plan(8, 4, ("-ll", "0.001", "--normalise", "1"), step_times="0.4,0.04,0.12", evaluator=1),
     "sync-niid": Plan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
     "dcasgd": Plan(24, 12, ("-l", "0.001"), ("--servers", "2")),
     "ssp": Plan(40, 20, ("-l", "0.0006")),
-    "local-sgd": Plan(6, 3, ("-ll", "0.001")),
+    "local-sgd": Plan(6, 3, ("-ll", "0.001", "--outer-momentum", "0.5", "--outer-nesterov", "1")),
 }
 
 

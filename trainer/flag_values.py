@@ -42,6 +42,7 @@ def several(parse: Callable[[str], Any], words: str) -> Callable[[str], tuple[An
 above_zero = number(lambda value: value > 0, "a number above 0")
 accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
 fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
+below_one = number(lambda value: 0 <= value < 1, "a number from 0 to below 1")
 
 
 def text_like(pattern: str, complaint: str) -> Callable[[str], str]:

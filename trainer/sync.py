@@ -15,18 +15,20 @@ class SynchronousTrainer(Trainer):
     """What SSGD and ESync share: at the end of a round the kvstore (dist_sync) sums over all workers.
 
     One number more travels with the arrays: how many workers want to stop. All read the same sum, so all stop after the
-    same round.
+    same round. `numbers` travel with it: an algorithm that has some sets this worker's before each sum, as many as
+    before `broadcast`, and finds the sums over the workers there.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.transport = context.shared
         self.exchange = self._shared = self.transport.sums()
+        self.numbers: list[float] = []
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1,))])
+        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1 + len(self.numbers),))])
         self.parameters.set_statistics(statistics)
 
     def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
@@ -35,11 +37,12 @@ class SynchronousTrainer(Trainer):
         Arrays leave as soon as they are computed, so gradients travel while the backward pass still runs. Time counts
         for `stage` from when the last of them was computed.
         """
-        vote = mx.nd.array([float(wants_stop)])
+        vote = mx.nd.array([float(wants_stop), *self.numbers])
         everything = [*arrays, vote]
         self.send(self._shared.begin_sum, everything, stage)
         self.take_sum(everything)
-        return bool(vote.asscalar())
+        num_votes, *self.numbers = vote.asnumpy().tolist()
+        return bool(num_votes)
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
