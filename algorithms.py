@@ -26,7 +26,7 @@ class TransportKind(enum.Enum):
 class Look:
     """One look in every figure, also in black and white, and for readers who are colour-blind."""
 
-    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones
+    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as there is
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str
     hatch: str
@@ -127,7 +127,7 @@ TABLE = (
                 values=(("outer_nesterov", 1),),
                 tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
                 stem="ESyncOuter",
-                look=Look("#00441B", (0, (7, 1, 1, 1, 1, 1)), "p", "OO"),
+                look=Look("#FF3366", (0, (2, 1, 2, 4)), "*", "O."),
             ),
         ),
     ),

@@ -246,7 +246,7 @@ def test_lambda_0_is_the_same_on_the_summed_and_on_the_mean_loss() -> None:
     """The gradient of the sum over 64 samples is 64 times that of the mean, and the step size a 64th."""
     ends = []
     for size in (1, 64):
-        optimizer = PerWorkerDCASGD(0.1 / size, 2.0, keys_per_worker=1, first_shared_key=2, adaptive=True)
+        optimizer = PerWorkerDCASGD(0.1 / size, 2.0, 1, 2, adaptive=True)
         stored = [mx.nd.array([1.0, -2.0]) for _ in range(2)]
         for worker in (0, 1, 1, 0):
             optimizer.update(worker, stored[worker], size * stored[worker], None)

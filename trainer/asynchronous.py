@@ -51,7 +51,7 @@ class AsyncTrainer(Trainer):
             keys_per_worker = -(-num_arrays // context.num_servers) * context.num_servers
             self._num_models = num_workers
             self._optimizer = PerWorkerDCASGD(
-                learning_rate, compensation, keys_per_worker, num_workers * keys_per_worker, adaptive
+                learning_rate, compensation, keys_per_worker, num_workers * keys_per_worker, adaptive=adaptive
             )
         own = self.membership.rank if self._num_models > 1 else 0
         self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]

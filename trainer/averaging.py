@@ -7,7 +7,7 @@ FedNova (Wang et al., "Tackling the objective inconsistency problem in heterogen
 2020, arXiv:2007.07481) normalises, so that who takes more steps does not draw the mean to its own samples:
 w <- w + eps * tau_eff * sum_k (n_k / n) * (w_k - w) / tau_k, tau_eff = sum_k (n_k / n) * tau_k, tau_k the local
 steps of worker k in the round. A worker without a complete step adds nothing to either sum. Equal tau_k give the plain
-mean."""
+mean. (tau_k is the paper's norm of a_k where the local steps are those of plain SGD.)"""
 
 from __future__ import annotations
 
