@@ -26,7 +26,7 @@ class TransportKind(enum.Enum):
 class Look:
     """One look in every figure, also in black and white, and for readers who are colour-blind."""
 
-    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones
+    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as there is
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str
     hatch: str
@@ -54,6 +54,7 @@ class Entry:
     stem: str  # of its summary's file name
     look: Look
     values: tuple[tuple[str, Any], ...] = ()  # a preset of an algorithm: fields of Config, and what they are set to
+    tuned: tuple[tuple[str, Any], ...] = ()  # the same, where the user's flags may say otherwise and the name stays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +113,26 @@ TABLE = (
         paper="Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043",
         trainer="trainer.esync:build",
         transport=TransportKind.SUM,
-        flags=("local_lr", "global_lr", *OWN_STEP_FLAGS, "policy", "epsilon", "query"),
+        flags=(
+            *("local_lr", "global_lr", "outer_momentum", "outer_nesterov", "normalise"),
+            *OWN_STEP_FLAGS,
+            *("policy", "epsilon", "query"),
+        ),
         rule="{policy}",
+        check="trainer.outer_momentum:check_flags",
         stem="ESync",
         look=Look("#0072B2", "-", "o", ""),
+        presets=(
+            Entry(
+                name="esync-outer",
+                title="ESync, outer Nesterov",
+                paper="Douillard et al., 2023, arXiv:2311.08105",
+                values=(("outer_nesterov", 1),),
+                tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
+                stem="ESyncOuter",
+                look=Look("#FF3366", (0, (2, 1, 2, 4)), "*", "O."),
+            ),
+        ),
     ),
     Algorithm(
         name="sync",
@@ -133,7 +150,7 @@ TABLE = (
         paper="Dean et al., NIPS 2012",
         trainer="trainer.asynchronous:build",
         transport=TransportKind.SERVER,
-        flags=("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda"),
+        flags=("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda", "dcasgd_adaptive"),
         stem="Async",
         look=Look("#009E73", "-.", "^", ".."),
         presets=(
@@ -163,7 +180,8 @@ TABLE = (
         paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
         trainer="trainer.local_sgd:build",
         transport=TransportKind.SUM,
-        flags=("local_lr", "global_lr", *OWN_STEP_FLAGS, "sync_every"),
+        flags=("local_lr", "global_lr", "outer_momentum", "outer_nesterov", *OWN_STEP_FLAGS, "sync_every"),
+        check="trainer.outer_momentum:check_flags",
         stem="LocalSGD",
         look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
     ),

@@ -91,7 +91,12 @@ class Config:
         0.001, "learning rate of the local steps", "-ll", type=above_zero, published=True, instead=LEARNING_RATES
     )
     global_lr: float = _flag(
-        1.0, "factor on the averaged model update", "-gl", type=above_zero, published=True, instead=LEARNING_RATES
+        1.0,
+        "factor on the averaged model update: the learning rate of the outer optimiser",
+        "-gl",
+        type=above_zero,
+        published=True,
+        instead=LEARNING_RATES,
     )
     batch_size: int = _flag(64, "samples per step on each device", "-b", type=at_least(1))
     data_dir: str = _flag(
@@ -204,9 +209,28 @@ class Config:
     )
     dcasgd_lambda: float = _flag(
         0.04,
-        "strength of DC-ASGD's delay compensation; acts on the summed loss: 0.04 at batch 64 is 2.56 on the mean",
+        "strength of DC-ASGD's delay compensation; acts on the summed loss: 0.04 at batch 64 is 2.56 on the mean; with "
+        "--dcasgd-adaptive 1 lambda_0, which is the same on both, and 2 in the paper",
         type=at_least(0, float),
         needs=("use_dcasgd", 1),
+    )
+    dcasgd_adaptive: int = _flag(
+        0,
+        "1 adapts that strength to each weight, by the mean square of its gradients (DC-ASGD-a)",
+        type=zero_or_one,
+        needs=("use_dcasgd", 1),
+    )
+    outer_momentum: float = _flag(
+        0.0,
+        "momentum of the outer optimiser, below 1: it takes the averaged model update of a round for its gradient and "
+        "-gl for its rate (0 and -gl 1: the plain mean)",
+        type=below_one,
+    )
+    outer_nesterov: int = _flag(
+        0, "the outer momentum is Nesterov's (1, as DiLoCo's) or the heavy ball's (0, as SlowMo's)", type=zero_or_one
+    )
+    normalise: int = _flag(
+        0, "1 weighs model updates by the workers' numbers of local steps in the round (FedNova)", type=zero_or_one
     )
     policy: str = _flag(
         "journal",
@@ -352,5 +376,6 @@ def names_of(field: str) -> tuple[str, ...]:
 
 
 def preset_flags(entry: str) -> tuple[str, ...]:
-    """The flags that make a preset of its algorithm; none for the algorithm itself."""
-    return tuple(str(word) for field, value in ENTRIES[entry].values for word in (names_of(field)[-1], value))
+    """The flags that make a preset of its algorithm, and those that it starts with; none for the algorithm itself."""
+    preset = ENTRIES[entry]
+    return tuple(str(word) for field, value in (*preset.values, *preset.tuned) for word in (names_of(field)[-1], value))

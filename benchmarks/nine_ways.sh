@@ -17,6 +17,7 @@ declare -A own=(
     [ssp]="-l 0.00075 --staleness 3"
     [local-sgd]="-ll 0.003 --sync-every 8"
     [esync]="-ll 0.003"
+    [esync-outer]="-ll 0.003"
     [wbsp]="-ll 0.006"
     [wbsp-pcc]="-ll 0.006"
     [sync-switch]="-l 0.006 --switch-order 10 --train-steps 30 100000"

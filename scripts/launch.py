@@ -27,7 +27,6 @@ from utils import EXIT_OK, SetupError
 # main.py's flags that say where a worker belongs and what it is filed as.
 CLUSTERS_OWN = (
     "mode",
-    *(field for entry in ENTRIES.values() for field, _ in entry.values),
     "network",
     "split_by_class",
     "log_dir",
@@ -143,9 +142,10 @@ def check_flags(
     pairs = list(worker_configs(job, layout, ours))
     # A trace for all may come behind `--`, but not beside those of single workers: which of the two would be meant?
     traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()
+    presets = [field for preset in job.algorithm.presets for field, _ in preset.values]
     for parsed, own in pairs:
         command_line.check_job(parsed, job.num_servers, len(layout.seats))
-        for name in (*CLUSTERS_OWN, *traces, *fixed):
+        for name in (*CLUSTERS_OWN, *presets, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
             if value != expected:
                 flag = "--" + name.replace("_", "-")

@@ -149,6 +149,12 @@ def test_the_phases_of_sync_switch_are_read():
         (["-m", "sync", "--ckpt-frequency", "5", "6"], "--ckpt-frequency 5 6 belongs to mode sync-switch, not to sync"),
         (["-m", "async", "--wbsp-overlap", "1"], "--wbsp-overlap 1 belongs to mode wbsp, not to async"),
         (["-m", "async", "--dcasgd-lambda", "0.04"], "--dcasgd-lambda 0.04 does nothing without -dcasgd 1"),
+        (["-m", "async", "--dcasgd-adaptive", "1"], "--dcasgd-adaptive 1 does nothing without -dcasgd 1"),
+        (["-m", "esync", "--outer-nesterov", "1"], "--outer-nesterov 1 does nothing without momentum: also give"),
+        (["-m", "local-sgd", "--outer-nesterov", "1"], "--outer-nesterov 1 does nothing without momentum: also give"),
+        (["-m", "esync", "--outer-momentum", "1"], "1 is out of range; give a number from 0 to below 1"),
+        (["-m", "sync", "--outer-momentum", "0.5"], "--outer-momentum 0.5 belongs to mode esync or local-sgd, not to"),
+        (["-m", "local-sgd", "--normalise", "1"], "--normalise 1 belongs to mode esync, not to local-sgd"),
         (["-m", "esync", "--epsilon", "0.5"], "--epsilon 0.5 does nothing without --policy preprint"),
     ],
 )

@@ -259,7 +259,7 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     for folder_of_files in ("scripts", "trainer"):
         (tmp_path / folder_of_files).mkdir()
     files = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py")]
-    files += [f"trainer/{name}.py" for name in ("__init__", "command_line", "flag_values", "schedule")]
+    files += [f"trainer/{path.name}" for path in (ROOT / "trainer").glob("*.py")]
     for name in (*files, "algorithms.py", "config.py", "utils.py", "VERSION"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
@@ -400,7 +400,16 @@ def test_a_python_is_found_behind_shims_that_fail(copy):
 
 
 @pytest.mark.parametrize(
-    "flags", [["-m", "sync"], ["-s", "1"], ["-n", "alexnet"], ["-ld", "elsewhere"], ["--device-name", "x"], ["-c", "0"]]
+    "flags",
+    [
+        ["-m", "sync"],
+        ["-s", "1"],
+        ["-n", "alexnet"],
+        ["-ld", "elsewhere"],
+        ["--device-name", "x"],
+        ["-c", "0"],
+        ["--outer-momentum", "0.9", "--outer-nesterov", "1"],
+    ],
 )
 def test_a_flag_for_the_workers_must_not_contradict_the_cluster(tmp_path, flags, capsys):
     arguments = ["--log-base", str(tmp_path), "-m", "esync", "--", *flags]

@@ -207,6 +207,31 @@ def test_a_flag_of_a_preset_may_be_given_for_a_set_that_has_it():
     assert [(run.job.config.use_dcasgd, run.job.config.dcasgd_lambda) for run in runs] == [(0, 0.5), (1, 0.5)]
 
 
+def test_a_preset_starts_with_numbers_that_may_be_tuned_and_keeps_its_name(place):
+    outer = ["--outer-nesterov", "1", "--outer-momentum", "0.9", "-gl", "0.7"]
+    weights = run(place, "-m", "esync-outer", "--max-rounds", "3")
+    assert simulate.parse(arguments(place, "-m", "esync-outer", "--max-rounds", "3", *outer))[1][0].job.is_done()
+    tuned = simulate.parse(arguments(place, "-m", "esync-outer", "-gl", "0.5"))[1][0].job.config
+    assert (tuned.entry, tuned.global_lr, tuned.outer_momentum) == ("esync-outer", 0.5, 0.9)
+    assert run(place, "-m", "esync-outer", "--max-rounds", "3", "-gl", "0.5") != weights
+
+
+OUTER = ["--outer-momentum", "0.9", "-gl", "0.7"]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [["esync"], ["esync", *OUTER], ["esync-outer"], ["esync", "--normalise", "1"]],
+        [["local-sgd"], ["local-sgd", *OUTER], ["local-sgd", *OUTER, "--outer-nesterov", "1"]],
+        [["dcasgd", "--dcasgd-lambda", "2"], ["dcasgd", "--dcasgd-lambda", "2", "--dcasgd-adaptive", "1"]],
+    ],
+    ids=lambda runs: runs[0][0],
+)
+def test_flags_that_change_the_update_change_the_weights(place, runs):
+    assert len({run(place, "-m", *words, "--max-rounds", "4") for words in runs}) == len(runs)
+
+
 @pytest.mark.parametrize(
     ("flags", "made"), [(["-m", "dcasgd", "-dcasgd", "0"], "async"), (["-m", "async", "-dcasgd", "1"], "dcasgd")]
 )

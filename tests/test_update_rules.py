@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from memory_cluster import StateServer, Worker, batch, gradient, normalised, train
+from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
 
 from algorithms import TransportKind
 from trainer.asynchronous import AsyncTrainer
 from trainer.averaging import ModelAveragingTrainer
 from trainer.coordinator.queries import Queries
+from trainer.dcasgd import PerWorkerDCASGD
+from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local_sgd import LocalSGDTrainer
+from trainer.outer_momentum import OuterMomentum
 from trainer.ssp import SSPTrainer
 from trainer.sync import SyncTrainer
 from trainer.transport.network import Link
@@ -61,18 +64,98 @@ def test_model_averaging_adds_eps_times_the_weighed_mean_of_the_updates(samples,
         np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("nesterov", [False, True], ids=["heavy ball", "Nesterov"])
+def test_the_outer_optimiser_steps_along_the_mean_update_with_momentum(nesterov) -> None:
+    """x' the weighed mean, u <- beta u + (x - x'); x <- x - eps u, or x <- x - eps (x - x' + beta u); three rounds."""
+    beta, rate, samples = 0.6, 0.3, (5, 4, 1)
+    workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate(samples)]
+
+    def build(context) -> ModelAveragingTrainer:
+        return LocalSGDTrainer(context, ETA, rate, 2, OuterMomentum(beta, nesterov))
+
+    trained = train(TransportKind.SUM, workers, build, rounds=3)
+    expected, velocity = ZERO, ZERO
+    for _ in range(3):
+        models = [local_steps(expected, [batch(rank), batch(rank + 1)]) for rank in range(3)]
+        gradient_ = expected - sum(count / 10 * model for count, model in zip(samples, models, strict=True))
+        velocity = beta * velocity + gradient_
+        expected = expected - rate * (gradient_ + beta * velocity if nesterov else velocity)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
+        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+
+
+class Uneven(ModelAveragingTrainer):
+    """Takes as many local steps as its rank and the round say; where that is none, it gives up its first."""
+
+    can_abandon = True
+    local: list[tuple[int, ...]]  # by round, of each rank
+
+    def round_is_over(self) -> bool:
+        return self.rounds > 0 and self.local[self.rounds - 1][self.membership.rank] == 0
+
+    def ready(self) -> bool:
+        return self.steps == self.local[self.rounds - 1][self.membership.rank]
+
+
+def averaged(local: list[tuple[int, ...]], rate: float, momentum: float, normalise: bool) -> Trained:
+    """Workers with 5, 4 and 1 of 10 samples, each with a batch of its own."""
+
+    def build(context) -> Uneven:
+        trainer = Uneven(context, ETA, rate, OuterMomentum(momentum, nesterov=True), normalise)
+        trainer.local = local
+        return trainer
+
+    workers = [Worker([batch(rank)], samples=count) for rank, count in enumerate((5, 4, 1))]
+    return train(TransportKind.SUM, workers, build, rounds=len(local))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6], ids=["plain", "with momentum"])
+def test_fednova_weighs_updates_by_their_local_steps(momentum) -> None:
+    """x' = x + tau_eff sum_k p_k (w_k - x) / tau_k, tau_eff = sum_k p_k tau_k; a worker without a step counts as 0."""
+    rate, shares, local = 0.3, (0.5, 0.4, 0.1), [(7, 1, 2), (3, 2, 0), (1, 1, 4)]
+    trained = averaged(local, rate, momentum, normalise=True)
+    expected, velocity = ZERO, ZERO
+    for steps in local:
+        a_step = sum(
+            share * (local_steps(expected, [batch(rank)] * tau) - expected) / tau
+            for rank, (share, tau) in enumerate(zip(shares, steps, strict=True))
+            if tau
+        )
+        update = sum(share * tau for share, tau in zip(shares, steps, strict=True)) * a_step
+        velocity = momentum * velocity + update
+        expected = expected + rate * (update + momentum * velocity)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
+        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+
+
+def test_fednova_is_the_plain_mean_where_all_take_as_many_steps() -> None:
+    normalised_, plain = (averaged([(3, 3, 3)] * 2, 1.0, 0.0, normalise).weights() for normalise in (True, False))
+    np.testing.assert_allclose(normalised_, plain, **CLOSE)
+    assert np.abs(plain).max() > 0.01
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
 @pytest.mark.parametrize("global_rate", [1.0, 0.3])
-def test_model_averaging_averages_batchnorms_statistics_whatever_the_global_rate(global_rate) -> None:
-    """Running mean 0.5 * old + 0.5 * batch's, at each worker; then the weighed mean of both, without eps."""
+def test_model_averaging_averages_batchnorms_statistics_whatever_the_outer_optimiser(global_rate, momentum) -> None:
+    """Running mean 0.5 * old + 0.5 * batch's, at each worker; then the weighed mean, without eps, momentum, tau_eff."""
     samples, batches = (3, 1), [batch(0, 4), batch(3, 4)]
     workers = [Worker([one], samples=count) for one, count in zip(batches, samples, strict=True)]
 
     def build(context) -> ModelAveragingTrainer:
-        return LocalSGDTrainer(context, ETA, global_rate, sync_every=1)
+        trainer = Uneven(context, ETA, global_rate, OuterMomentum(momentum, nesterov=True), normalise=bool(momentum))
+        trainer.local = [(1, 2), (2, 1)]
+        return trainer
 
-    trained = train(TransportKind.SUM, workers, build, rounds=1, network=normalised)
-    means = [0.5 * (one.images / 255).mean() for one in batches]
-    expected = sum(count / 4 * mean for count, mean in zip(samples, means, strict=True))
+    trained = train(TransportKind.SUM, workers, build, rounds=2, network=normalised)
+    expected = 0.0
+    for steps in [(1, 2), (2, 1)]:
+        means = [expected] * 2
+        for rank, tau in enumerate(steps):
+            for _ in range(tau):
+                means[rank] = 0.5 * means[rank] + 0.5 * (batches[rank].images / 255).mean()
+        expected = sum(count / 4 * mean for count, mean in zip(samples, means, strict=True))
     for trainer in trained.trainers:
         running_mean = trainer.context.network[0].running_mean.data().asscalar()
         assert running_mean == pytest.approx(expected, rel=1e-5)
@@ -138,6 +221,37 @@ def test_dc_asgd_compensates_the_delay_by_the_workers_own_backup() -> None:
     third = second - ETA * (late + strength * late * late * (second - ZERO))
     fourth = third - ETA * gradient(third, batch(1))
     np.testing.assert_allclose(trained.weights(1), fourth, **CLOSE)
+
+
+def test_dc_asgd_a_adapts_the_compensation_to_the_mean_square_of_all_workers_gradients() -> None:
+    """lambda = lambda_0 / sqrt(s + 1e-7), s <- 0.95 s + 0.05 g g with every gradient that comes, whoever sends it."""
+    strength = 0.7
+    workers = [Worker([batch(0)], step_s=1.0), Worker([batch(1)], step_s=2.5)]
+
+    def build(context) -> AsyncTrainer:
+        return AsyncTrainer(context, ETA, compensation=strength, adaptive=True)
+
+    trained = train(TransportKind.SERVER, workers, build, rounds=2)
+    weight, square, backups = ZERO, ZERO, [ZERO, ZERO]
+    for rank in (0, 0, 1, 1):  # at 1, 2, 2.5 and 5 s
+        its = gradient(backups[rank], batch(rank))
+        square = 0.95 * square + 0.05 * its * its
+        delay = weight - backups[rank]
+        weight = weight - ETA * (its + strength / np.sqrt(square + 1e-7) * its * its * delay)
+        backups[rank] = weight
+    np.testing.assert_allclose(trained.weights(1), weight, **CLOSE)
+
+
+def test_lambda_0_is_the_same_on_the_summed_and_on_the_mean_loss() -> None:
+    """The gradient of the sum over 64 samples is 64 times that of the mean, and the step size a 64th."""
+    ends = []
+    for size in (1, 64):
+        optimizer = PerWorkerDCASGD(0.1 / size, 2.0, 1, 2, [True], adaptive=True)
+        stored = [mx.nd.array([1.0, -2.0]) for _ in range(2)]
+        for worker in (0, 1, 1, 0):
+            optimizer.update(worker, stored[worker], size * stored[worker], None)
+        ends.append(stored[0].asnumpy())
+    np.testing.assert_allclose(*ends, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("staleness", "ends"), [(0, [4.0, 8.0, 12.0]), (1, [1.0, 4.0, 8.0]), (2, [1.0, 2.0, 4.0])])

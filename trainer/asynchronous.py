@@ -29,12 +29,14 @@ class AsyncTrainer(Trainer):
         learning_rate: float,
         compensation: float | None,
         num_counters: int = 1,
+        adaptive: bool = False,
     ) -> None:
         """
         Args:
             learning_rate: eta.
             compensation: lambda of DC-ASGD; None for plain ASGD.
             num_counters: that the workers share.
+            adaptive: whether the compensation is DC-ASGD-a's.
         """
         super().__init__(context)
         self._transport = transport = context.shared
@@ -50,7 +52,13 @@ class AsyncTrainer(Trainer):
             keys_per_worker = -(-num_arrays // context.num_servers) * context.num_servers
             self._num_models = num_workers
             self._optimizer = PerWorkerDCASGD(
-                learning_rate, compensation, keys_per_worker, num_workers * keys_per_worker, decays, context.rule
+                learning_rate,
+                compensation,
+                keys_per_worker,
+                num_workers * keys_per_worker,
+                decays,
+                context.rule,
+                adaptive,
             )
         own = self.membership.rank if self._num_models > 1 else 0
         self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
@@ -99,7 +107,7 @@ class AsyncTrainer(Trainer):
 
 
 def build(context: Context) -> AsyncTrainer:
-    """From the flags: ASGD, or DC-ASGD."""
+    """From the flags: ASGD, or DC-ASGD of either kind."""
     config = context.config
     compensation = config.dcasgd_lambda if config.use_dcasgd else None
-    return AsyncTrainer(context, config.learning_rate, compensation)
+    return AsyncTrainer(context, config.learning_rate, compensation, adaptive=bool(config.dcasgd_adaptive))

@@ -1,10 +1,19 @@
 """Model averaging: workers train their own copies for a while, then the mean of the model updates is applied,
-w <- w + eps * sum_k (n_k / n) * (w_k - w), n_k the samples that worker k holds. When is up to the algorithm."""
+w <- w + eps * sum_k (n_k / n) * (w_k - w), n_k the samples that worker k holds. When is up to the algorithm.
+
+With momentum the mean is the gradient of an outer optimiser whose learning rate is eps (outer_momentum.py).
+
+FedNova (Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization", NeurIPS
+2020, arXiv:2007.07481) normalises, so that who takes more steps does not draw the mean to its own samples:
+w <- w + eps * tau_eff * sum_k (n_k / n) * (w_k - w) / tau_k, tau_eff = sum_k (n_k / n) * tau_k, tau_k the local
+steps of worker k in the round. A worker without a complete step adds nothing to either sum. Equal tau_k give the plain
+mean. (tau_k is the paper's norm of a_k where the local steps are those of plain SGD.)"""
 
 from __future__ import annotations
 
 from trainer.context import Context
 from trainer.engine import mx
+from trainer.outer_momentum import OuterMomentum
 from trainer.sync import SynchronousTrainer
 from utils import GLOBAL_UPDATE
 
@@ -12,15 +21,31 @@ from utils import GLOBAL_UPDATE
 class ModelAveragingTrainer(SynchronousTrainer):
     """Local SGD steps, and one aggregation a round. Subclasses say when a round's steps are done."""
 
-    def __init__(self, context: Context, learning_rate: float, global_learning_rate: float) -> None:
+    def __init__(
+        self,
+        context: Context,
+        learning_rate: float,
+        global_learning_rate: float,
+        outer: OuterMomentum | None = None,
+        normalise: bool = False,
+    ) -> None:
         """
         Args:
             learning_rate: of the local steps.
             global_learning_rate: eps.
+            outer: momentum of the global weights; by default there is none.
+            normalise: by the workers' numbers of local steps (FedNova).
         """
         super().__init__(context)
         self._learning_rate = learning_rate
         self._global_learning_rate = global_learning_rate
+        self._outer = outer or OuterMomentum()
+        self._normalise = normalise
+        self.numbers = self._share_of_steps()
+
+    def _share_of_steps(self) -> list[float]:
+        """This worker's part of tau_eff, where that is needed."""
+        return [self.membership.sample_share * self.steps] if self._normalise else []
 
     def broadcast(self) -> None:
         """Also keeps the global model, which the local one departs from."""
@@ -36,19 +61,30 @@ class ModelAveragingTrainer(SynchronousTrainer):
         """Sums the weighted model updates of all workers and adds them to the global model."""
         self.measure.enter(GLOBAL_UPDATE)
         # Weighted before they are summed; a difference is always in the default layout.
-        local = self.parameters.model()
+        share = self.membership.sample_share
+        of_weights = share / max(self.steps, 1) if self._normalise else share
+        num_weights, num_statistics = len(self._global_weights), len(self._global_statistics)
         updates = [
-            (here - everywhere) * self.membership.sample_share
-            for here, everywhere in zip(local, self._global_weights + self._global_statistics, strict=True)
+            (here - everywhere) * factor
+            for here, everywhere, factor in zip(
+                self.parameters.model(),
+                self._global_weights + self._global_statistics,
+                [of_weights] * num_weights + [share] * num_statistics,
+                strict=True,
+            )
         ]
+        self.numbers = self._share_of_steps()
         stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop)
-        num_weights = len(self._global_weights)
-        for weight, everywhere, update in zip(
-            self.parameters.weights, self._global_weights, updates[:num_weights], strict=True
+        means = updates[:num_weights]
+        if self._normalise:
+            (effective_steps,) = self.numbers
+            means = [effective_steps * mean for mean in means]
+        for weight, everywhere, direction in zip(
+            self.parameters.weights, self._global_weights, self._outer.directions(means), strict=True
         ):
-            everywhere += self._global_learning_rate * update
+            everywhere += self._global_learning_rate * direction
             everywhere.copyto(weight)
-        # Statistics are averaged: the global learning rate scales steps, and these take no steps.
+        # Statistics are averaged: rate, momentum and normalisation are those of steps, and these take no steps.
         for everywhere, update in zip(self._global_statistics, updates[num_weights:], strict=True):
             everywhere += update
         self.parameters.set_statistics(self._global_statistics)

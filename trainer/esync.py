@@ -1,6 +1,7 @@
 """ESync (Li et al., "ESync: Accelerating intra-domain federated learning in heterogeneous data centers", IEEE TSC
 15(4), 2022, doi 10.1109/TSC.2020.3044043): every worker takes as many local SGD steps as fit into the
-straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py)."""
+straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py, also with an outer optimiser, or with
+FedNova's weights)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from trainer.context import Context
 from trainer.coordinator.job import begin_job
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
+from trainer.outer_momentum import OuterMomentum
 from trainer.smoothing import Smoothed
 from utils import CHECK_READY
 
@@ -24,12 +26,20 @@ TIMED_EVERY = 10
 class ESyncTrainer(ModelAveragingTrainer):
     """Model averaging after as many local steps as the state server decides."""
 
-    def __init__(self, context: Context, learning_rate: float, global_learning_rate: float, queries: Queries) -> None:
+    def __init__(
+        self,
+        context: Context,
+        learning_rate: float,
+        global_learning_rate: float,
+        queries: Queries,
+        outer: OuterMomentum | None = None,
+        normalise: bool = False,
+    ) -> None:
         """
         Args:
             queries: asks the state server; a step can be given up if it does not wait for answers.
         """
-        super().__init__(context, learning_rate, global_learning_rate)
+        super().__init__(context, learning_rate, global_learning_rate, outer, normalise)
         self._state = context.state
         self._queries = queries
         self.can_abandon = not queries.waits
@@ -83,4 +93,5 @@ def build(context: Context) -> ESyncTrainer:
     """From the flags."""
     config = context.config
     queries = Queries(context.state, context.clock, waits=config.query == "blocking")
-    return ESyncTrainer(context, config.local_lr, config.global_lr, queries)
+    outer = OuterMomentum.from_config(config)
+    return ESyncTrainer(context, config.local_lr, config.global_lr, queries, outer, bool(config.normalise))

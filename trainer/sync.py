@@ -15,13 +15,16 @@ class SynchronousTrainer(Trainer):
     """What SSGD and ESync share: at the end of a round the kvstore (dist_sync) sums over all workers.
 
     One number more travels with the arrays: how many workers want to stop. All read the same sum, so all stop after the
-    same round. Where the step size follows the samples, theirs of the round are another one.
+    same round. Where the step size follows the samples, theirs of the round are another one. `numbers` travel with it:
+    an algorithm that has some sets this worker's before each sum, as many as before `broadcast`, and finds the sums
+    over the workers there.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.transport = context.shared
         self.exchange = self._shared = self.transport.sums()
+        self.numbers: list[float] = []
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
@@ -39,14 +42,18 @@ class SynchronousTrainer(Trainer):
         everything = [*arrays, vote]
         self.send(self._shared.begin_sum, everything, stage)
         self.take_sum(everything)
-        stop, *samples = vote.asnumpy()
-        for of_round in samples:
-            self.seen.told(self.seen.of_all + round(of_round), self.seen.own)
-        return bool(stop)
+        num_votes, *self.numbers = vote.asnumpy().tolist()
+        if self._tells_samples:
+            self.seen.told(self.seen.of_all + round(self.numbers.pop()), self.seen.own)
+        return bool(num_votes)
+
+    @property
+    def _tells_samples(self) -> bool:
+        return not self.context.rule.schedule.is_constant
 
     def _vote(self, wants_stop: bool) -> mx.nd.NDArray:
-        is_told = not self.context.rule.schedule.is_constant
-        return mx.nd.array([float(wants_stop), *([float(self.seen.own)] if is_told else [])])
+        samples = [float(self.seen.own)] if self._tells_samples else []
+        return mx.nd.array([float(wants_stop), *self.numbers, *samples])
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""

@@ -1,0 +1,76 @@
+"""The outer optimiser of model averaging: momentum on the global weights, once a round.
+
+The model update d = sum_k (n_k / n) * (w_k - w) of a round, turned round, is the outer gradient of DiLoCo (Douillard et
+al., "DiLoCo: Distributed low-communication training of language models", 2023, arXiv:2311.08105). An SGD step along it
+with momentum beta, at the global learning rate eps, is
+
+    v <- beta * v + d;  w <- w + eps * v               heavy ball
+    v <- beta * v + d;  w <- w + eps * (d + beta * v)  Nesterov's momentum, as DiLoCo: eps 0.7, beta 0.9
+
+SlowMo (Wang et al., ICLR 2020, arXiv:1910.00643) is u <- beta * u - d / gamma, w <- w - alpha * gamma * u, gamma the
+step size of the local steps. Where gamma is constant that is the heavy ball: v = -gamma * u, eps = alpha. With beta = 0
+and eps = 1 each is the plain mean.
+
+All ranks see the same d, so v is the same everywhere and never travels. Standard library only, also for the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from utils import SetupError
+
+if TYPE_CHECKING:
+    from config import Config
+    from trainer.engine import mx
+
+
+class OuterMomentum:
+    """The velocity of the global weights, in which the model updates of all rounds so far fade."""
+
+    def __init__(self, momentum: float = 0.0, nesterov: bool = False) -> None:
+        """
+        Args:
+            momentum: beta, from 0 (there is no velocity) to below 1.
+            nesterov: whether a step is along d + beta * v, else along v.
+        """
+        self._momentum = momentum
+        self._nesterov = nesterov
+        self._velocities: list[mx.nd.NDArray] = []
+
+    @classmethod
+    def from_config(cls, config: Config) -> OuterMomentum:
+        """From the flags."""
+        return cls(config.outer_momentum, bool(config.outer_nesterov))
+
+    def directions(self, updates: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        """What eps is to be multiplied with and added to the weights, array by array; nobody may write to it.
+
+        Args:
+            updates: d of this round, one array for each of the weights, of its shape.
+        """
+        beta = self._momentum
+        if not beta:
+            return list(updates)
+        before = self._velocities
+        if not before:
+            self._velocities = [update.copy() for update in updates]
+        else:
+            self._velocities = [beta * v + update for v, update in zip(before, updates, strict=True)]
+        if not self._nesterov:
+            return self._velocities
+        return [update + beta * v for v, update in zip(self._velocities, updates, strict=True)]
+
+
+def check_flags(config: Config, num_workers: int) -> None:
+    """Makes sure that Nesterov's momentum is not zero.
+
+    Raises:
+        SetupError: it is.
+    """
+    if config.outer_nesterov and not config.outer_momentum:
+        raise SetupError(
+            "--outer-nesterov 1 does nothing without momentum: also give --outer-momentum, above 0 and below 1 "
+            "(DiLoCo: 0.9, with -gl 0.7), or leave it out"
+        )
