@@ -26,7 +26,7 @@ class TransportKind(enum.Enum):
 class Look:
     """One look in every figure, also in black and white, and for readers who are colour-blind."""
 
-    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones
+    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as there is
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str
     hatch: str
@@ -164,6 +164,17 @@ TABLE = (
         flags=("local_lr", "global_lr", "sync_every"),
         stem="LocalSGD",
         look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
+    ),
+    Algorithm(
+        name="lb-bsp",
+        title="LB-BSP",
+        paper="Chen et al., SoCC 2020; OmniLearn, arXiv:2503.17469",
+        trainer="trainer.lb_bsp:build",
+        transport=TransportKind.SUM,
+        flags=("learning_rate",),
+        rule="lb-bsp",
+        stem="LBBSP",
+        look=Look("#9977FF", (0, (5, 1, 2, 1, 2, 1)), "d", "x-"),
     ),
     Algorithm(
         name="wbsp",

@@ -32,11 +32,16 @@ class Batches:
         self._batches = batches
         self.drawn: list[int] = []
         self._next = 0
+        self._size: int | None = None
 
     def __next__(self) -> Samples:
         self.drawn.append(self._next)
         self._next += 1
-        return self._batches[self.drawn[-1] % len(self._batches)]
+        return Samples(*(part[: self._size] for part in self._batches[self.drawn[-1] % len(self._batches)]))
+
+    def resize(self, batch_size: int) -> None:
+        """The first so many samples of each, from now on."""
+        self._size = batch_size
 
     def put_back(self, batch: Samples) -> None:
         self._next -= 1

@@ -81,6 +81,9 @@ class Trainer:
         """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
 
+    def computed(self) -> None:
+        """Called when what `send` sends is computed, and on its way unless an emulated slow link holds it back."""
+
     @contextlib.contextmanager
     def global_model(self) -> Iterator[None]:
         """For the while, the network holds the model that is evaluated and saved: in most modes it does anyway."""
@@ -209,6 +212,7 @@ class Trainer:
         if not delay_s:
             begin(arrays)
         wait_for(arrays)
+        self.computed()
         self.measure.enter(stage)
         if delay_s:
             self.clock.sleep(delay_s)

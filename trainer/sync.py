@@ -24,10 +24,15 @@ class SynchronousTrainer(Trainer):
         self.exchange = self._shared = self.transport.sums()
 
     def broadcast(self) -> None:
-        """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
+        """Weights, auxiliary parameters, what else is summed and the vote get their keys in this order, here and in
+        `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1,))])
+        self._shared.broadcast([*self.parameters.weights, *statistics, *self.more_to_sum(), mx.nd.zeros((1,))])
         self.parameters.set_statistics(statistics)
+
+    def more_to_sum(self) -> list[mx.nd.NDArray]:
+        """What is summed beside the model, in arrays whose shapes stay the same: this worker's values."""
+        return []
 
     def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
         """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
@@ -66,12 +71,26 @@ class SyncTrainer(SynchronousTrainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics."""
-        statistics = [flat * self.membership.weight for flat in self.parameters.statistics()]
-        stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
-        self.parameters.sgd_step(self._learning_rate / self.membership.num_workers)
-        self.parameters.set_statistics([flat / self.membership.num_workers for flat in statistics])
+        statistics = [flat * self.statistics_weight() for flat in self.parameters.statistics()]
+        more = self.more_to_sum()
+        stop = self.sum_over_workers([*self.parameters.gradients, *statistics, *more], GLOBAL_AGGREGATE, wants_stop)
+        divisor = self.divisor(more)
+        self.parameters.sgd_step(self._learning_rate / divisor)
+        self.parameters.set_statistics([flat / divisor for flat in statistics])
         mx.nd.waitall()
         return stop
+
+    def statistics_weight(self) -> float:
+        """What this worker counts in the mean of BatchNorm's statistics, times the divisor of that mean."""
+        return self.membership.weight
+
+    def divisor(self, more: list[mx.nd.NDArray]) -> float:
+        """What makes a mean of a sum over the workers.
+
+        Args:
+            more: the sums of `more_to_sum`.
+        """
+        return self.membership.num_workers
 
 
 def build(context: Context) -> SyncTrainer:

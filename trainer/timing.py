@@ -40,8 +40,8 @@ class _NoPasses:
 class _EqualBatches:
     """The same empty samples again and again: they are counted, and nobody looks at them."""
 
-    def __init__(self, batch: Samples) -> None:
-        self._batch = batch
+    def __init__(self, batch_size: int) -> None:
+        self.resize(batch_size)
 
     def __next__(self) -> Samples:
         return self._batch
@@ -52,6 +52,10 @@ class _EqualBatches:
     def draw_from(self, indices: np.ndarray) -> None:
         """As data.Batches says."""
 
+    def resize(self, batch_size: int) -> None:
+        """As data.Batches says."""
+        self._batch = Samples(np.zeros((batch_size, 0), np.uint8), np.zeros(batch_size, np.uint8))
+
 
 def context(config: Config, **others: Any) -> Context:
     """What the flags say, as Context.from_config, of a worker that computes nothing and evaluates nothing.
@@ -59,12 +63,12 @@ def context(config: Config, **others: Any) -> Context:
     Args:
         others: fields of Context that are no matter of flags.
     """
-    batch = Samples(np.zeros((config.batch_size, 0), np.uint8), np.zeros(config.batch_size, np.uint8))
+    batches = _EqualBatches(config.batch_size)
     return Context(
         network=_network(),
         feed=lambda samples: samples,
-        batches=_EqualBatches(batch),
-        warm_up_batch=batch,
+        batches=batches,
+        warm_up_batch=next(batches),
         passes=_NoPasses(),
         config=config,
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
