@@ -78,7 +78,9 @@ class Config:
     global_lr: float = _flag(
         1.0, "factor on the averaged model update", "-gl", type=above_zero, published=True, instead=LEARNING_RATES
     )
-    batch_size: int = _flag(64, "samples per step on each device", "-b", type=at_least(1))
+    batch_size: int = _flag(
+        64, "samples per step on each device (LB-BSP: at first, and on average)", "-b", type=at_least(1)
+    )
     data_dir: str = _flag(
         "data",
         "holds the folder of the dataset, such as fashion-mnist with its four *-ubyte.gz files",

@@ -172,10 +172,12 @@ class Row(NamedTuple):
 
     def stepping(self, local_iteration: int, computation_time: float | None, batch: int, now: float) -> Row:
         """This worker after it has told that it has done `local_iteration` local steps of `batch` samples."""
-        row = self if computation_time is None else self.timed(computation_time, batch)
+        step_times, sample_times = self._times_with(computation_time, batch)
         steps = local_iteration - self.local_iteration
-        return row._replace(
+        return self._replace(
             local_iteration=local_iteration,
+            step_times=step_times,
+            sample_times=sample_times,
             since=now,
             steps=self.steps + steps,
             samples=self.samples + steps * batch,
@@ -185,11 +187,17 @@ class Row(NamedTuple):
     def timed(self, computation_time: float, batch: int = 0) -> Row:
         """This worker with the time of one more local step, whatever round that was in; of `batch` samples, where that
         is known."""
-        step_times = (*self.step_times, computation_time)[-STEP_TIME_WINDOW:]
-        if not batch or not computation_time:
-            return self._replace(step_times=step_times)
-        sample_times = (*self.sample_times, computation_time / batch)[-STEP_TIME_WINDOW:]
+        step_times, sample_times = self._times_with(computation_time, batch)
         return self._replace(step_times=step_times, sample_times=sample_times)
+
+    def _times_with(self, seconds: float | None, batch: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """`step_times` and `sample_times` after a step of `batch` samples (0: not known) that took so long."""
+        if seconds is None:
+            return self.step_times, self.sample_times
+        step_times = (*self.step_times, seconds)[-STEP_TIME_WINDOW:]
+        if not batch or not seconds:
+            return step_times, self.sample_times
+        return step_times, (*self.sample_times, seconds / batch)[-STEP_TIME_WINDOW:]
 
     def in_total(self, total: Total, before: Row) -> Row:
         """This worker with what it has done by its own count, not by its messages: of those one may be overtaken, which
