@@ -38,6 +38,7 @@ class LBBSPTrainer(SyncTrainer):
         """
         super().__init__(context, learning_rate)
         self._batch_size = batch_size
+        self.numbers = [0.0]
         self._state = context.state
         self._questions = BatchSizeQuestions(context.state, context.clock)
 
@@ -65,14 +66,14 @@ class LBBSPTrainer(SyncTrainer):
         """b_k / b: BatchNorm's statistics are averaged as the gradients are."""
         return self.step_samples / self._batch_size
 
-    def more_to_sum(self) -> list[mx.nd.NDArray]:
-        """The samples of this worker's step; whole numbers up to 2**24 survive the sum."""
-        return [mx.nd.array([self.step_samples])]
+    def synchronize(self, wants_stop: bool) -> bool:
+        """As SSGD; the number of samples travels with the gradients. It is exact up to 2**24."""
+        self.numbers = [float(self.step_samples)]
+        return super().synchronize(wants_stop)
 
-    def divisor(self, more: list[mx.nd.NDArray]) -> float:
+    def divisor(self) -> float:
         """B / b, which is N where the sizes are those of one decision."""
-        (samples,) = more
-        return float(samples.asscalar()) / self._batch_size
+        return self.numbers[0] / self._batch_size
 
     def evaluation_begins(self) -> None:
         """All wait for it: the state server hears of it at once."""

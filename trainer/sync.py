@@ -15,24 +15,21 @@ class SynchronousTrainer(Trainer):
     """What SSGD and ESync share: at the end of a round the kvstore (dist_sync) sums over all workers.
 
     One number more travels with the arrays: how many workers want to stop. All read the same sum, so all stop after the
-    same round.
+    same round. `numbers` travel with it: an algorithm that has some sets this worker's before each sum, as many as
+    before `broadcast`, and finds the sums over the workers there.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.transport = context.shared
         self.exchange = self._shared = self.transport.sums()
+        self.numbers: list[float] = []
 
     def broadcast(self) -> None:
-        """Weights, auxiliary parameters, what else is summed and the vote get their keys in this order, here and in
-        `sum_over_workers`."""
+        """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        self._shared.broadcast([*self.parameters.weights, *statistics, *self.more_to_sum(), mx.nd.zeros((1,))])
+        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros((1 + len(self.numbers),))])
         self.parameters.set_statistics(statistics)
-
-    def more_to_sum(self) -> list[mx.nd.NDArray]:
-        """What is summed beside the model, in arrays whose shapes stay the same: this worker's values."""
-        return []
 
     def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
         """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
@@ -40,11 +37,12 @@ class SynchronousTrainer(Trainer):
         Arrays leave as soon as they are computed, so gradients travel while the backward pass still runs. Time counts
         for `stage` from when the last of them was computed.
         """
-        vote = mx.nd.array([float(wants_stop)])
+        vote = mx.nd.array([float(wants_stop), *self.numbers])
         everything = [*arrays, vote]
         self.send(self._shared.begin_sum, everything, stage)
         self.take_sum(everything)
-        return bool(vote.asscalar())
+        num_votes, *self.numbers = vote.asnumpy().tolist()
+        return bool(num_votes)
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
@@ -72,9 +70,8 @@ class SyncTrainer(SynchronousTrainer):
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics."""
         statistics = [flat * self.statistics_weight() for flat in self.parameters.statistics()]
-        more = self.more_to_sum()
-        stop = self.sum_over_workers([*self.parameters.gradients, *statistics, *more], GLOBAL_AGGREGATE, wants_stop)
-        divisor = self.divisor(more)
+        stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
+        divisor = self.divisor()
         self.parameters.sgd_step(self._learning_rate / divisor)
         self.parameters.set_statistics([flat / divisor for flat in statistics])
         mx.nd.waitall()
@@ -84,12 +81,8 @@ class SyncTrainer(SynchronousTrainer):
         """What this worker counts in the mean of BatchNorm's statistics, times the divisor of that mean."""
         return self.membership.weight
 
-    def divisor(self, more: list[mx.nd.NDArray]) -> float:
-        """What makes a mean of a sum over the workers.
-
-        Args:
-            more: the sums of `more_to_sum`.
-        """
+    def divisor(self) -> float:
+        """What makes a mean of the sums over the workers."""
         return self.membership.num_workers
 
 
