@@ -37,10 +37,10 @@ class Batches:
     def __next__(self) -> Samples:
         self.drawn.append(self._next)
         self._next += 1
-        return Samples(*(part[: self._size] for part in self._batches[self.drawn[-1] % len(self._batches)]))
+        images, labels = self._batches[self.drawn[-1] % len(self._batches)]
+        return Samples(images[: self._size], labels[: self._size])
 
     def resize(self, batch_size: int) -> None:
-        """The first so many samples of each, from now on."""
         self._size = batch_size
 
     def put_back(self, batch: Samples) -> None:

@@ -224,11 +224,11 @@ class Batches(Protocol):
         """From now on batches are of these samples (n_k,)."""
 
     def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples; one that was put back is as it was."""
+        """From now on batches have so many samples."""
 
 
 class EndlessBatches:
-    """Batches of one size until somebody asks for another, one epoch after the other, each in a new seeded order.
+    """Batches of one size, until another is asked for, one epoch after the other, each in a new seeded order.
 
     A batch may span two epochs, so every sample is used once an epoch and none is dropped.
     """
@@ -251,17 +251,16 @@ class EndlessBatches:
         self._order = indices[:0]
         self._returned: list[Samples] = []
 
+    def resize(self, batch_size: int) -> None:
+        """From now on batches have so many samples; the samples come in the same order whatever the size."""
+        self._batch_size = batch_size
+
     def __iter__(self) -> EndlessBatches:
         return self
 
     def put_back(self, batch: Samples) -> None:
         """Takes back a batch that was drawn and not trained on; it is the next one again."""
         self._returned.append(batch)
-
-    def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples; one that was put back is as it was. The order of the samples does
-        not depend on it."""
-        self._batch_size = batch_size
 
     def __next__(self) -> Samples:
         if self._returned:

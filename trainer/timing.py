@@ -40,8 +40,8 @@ class _NoPasses:
 class _EqualBatches:
     """The same empty samples again and again: they are counted, and nobody looks at them."""
 
-    def __init__(self, batch_size: int) -> None:
-        self.resize(batch_size)
+    def __init__(self, batch: Samples) -> None:
+        self._batch = batch
 
     def __next__(self) -> Samples:
         return self._batch
@@ -54,7 +54,8 @@ class _EqualBatches:
 
     def resize(self, batch_size: int) -> None:
         """As data.Batches says."""
-        self._batch = Samples(np.zeros((batch_size, 0), np.uint8), np.zeros(batch_size, np.uint8))
+        if batch_size != len(self._batch.labels):
+            self._batch = _samples(batch_size)
 
 
 def context(config: Config, **others: Any) -> Context:
@@ -63,18 +64,22 @@ def context(config: Config, **others: Any) -> Context:
     Args:
         others: fields of Context that are no matter of flags.
     """
-    batches = _EqualBatches(config.batch_size)
+    batch = _samples(config.batch_size)
     return Context(
         network=_network(),
         feed=lambda samples: samples,
-        batches=batches,
-        warm_up_batch=next(batches),
+        batches=_EqualBatches(batch),
+        warm_up_batch=batch,
         passes=_NoPasses(),
         config=config,
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
         logs_lines=config.logs_lines,
         **others,
     )
+
+
+def _samples(size: int) -> Samples:
+    return Samples(np.zeros((size, 0), np.uint8), np.zeros(size, np.uint8))
 
 
 def _network() -> Any:
