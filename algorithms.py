@@ -66,6 +66,7 @@ class Algorithm(Entry):
     flags: tuple[str, ...]  # fields of Config that count in this mode and not in all
     rule: str | None = None  # the state server's policy, with fields of Config in braces; None: there is none
     page_only: bool = False  # the optimizer on the server decides by the rule; a state server is told, for its page
+    shares_batch: bool = False  # the rule decides on the sizes of the workers' batches
     one_server: bool = False  # whether it must have all of the model on one; else any number of parameter servers
     check: str = ""  # module:function(config, num_workers) that raises SetupError where its flags do not fit together
     presets: tuple[Entry, ...] = ()
@@ -184,6 +185,18 @@ TABLE = (
         check="trainer.outer_momentum:check_flags",
         stem="LocalSGD",
         look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
+    ),
+    Algorithm(
+        name="lb-bsp",
+        title="LB-BSP",
+        paper="Chen et al., SoCC 2020; OmniLearn, arXiv:2503.17469",
+        trainer="trainer.lb_bsp:build",
+        transport=TransportKind.SUM,
+        flags=("learning_rate", *OWN_STEP_FLAGS),
+        rule="lb-bsp",
+        shares_batch=True,
+        stem="LBBSP",
+        look=Look("#9977FF", (0, (5, 1, 2, 1, 2, 1)), "d", "x-"),
     ),
     Algorithm(
         name="wbsp",

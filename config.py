@@ -98,7 +98,9 @@ class Config:
         published=True,
         instead=LEARNING_RATES,
     )
-    batch_size: int = _flag(64, "samples per step on each device", "-b", type=at_least(1))
+    batch_size: int = _flag(
+        64, "samples per step on each device (LB-BSP: at first, and on average)", "-b", type=at_least(1)
+    )
     data_dir: str = _flag(
         "data",
         "holds the folder of the dataset, such as fashion-mnist with its four *-ubyte.gz files",
@@ -200,11 +202,18 @@ class Config:
     min_step_time: float = _flag(
         0.0, "pad every local step to so many seconds: emulates a slower device", type=at_least(0, float), of_host=True
     )
+    sample_time: float = _flag(
+        0.0,
+        "seconds that each sample of its batch adds to --min-step-time: emulates a slower device on which a smaller "
+        "batch is a faster step",
+        type=at_least(0, float),
+        of_host=True,
+    )
     straggler_trace: str = _flag(
         "",
         "CSV file (start_s,duration_s,extra_s,kind), emulates a transient straggler: for a while every local step "
-        "takes longer (compute, also without that column), or each push of gradients or of an update and each pull of "
-        "a model (network)",
+        "takes longer (compute, also without that column), or each sample of it (sample), or each push of gradients or "
+        "of an update and each pull of a model (network)",
         of_host=True,
     )
     dcasgd_lambda: float = _flag(

@@ -36,7 +36,10 @@ STUB_BYTES = 44.7e6  # of the model of -n none, where nobody says: ResNet-18's
 
 NOWHERE = {
     **dict.fromkeys(("gpu", "cpu", "device_name"), "its workers are no devices, and are called cpu0, cpu1, ..."),
-    **dict.fromkeys(("min_step_time", "straggler_trace"), "the cluster file (--cluster) has them, one for each worker"),
+    **dict.fromkeys(
+        ("min_step_time", "sample_time", "straggler_trace"),
+        "the cluster file (--cluster) has them, one for each worker",
+    ),
     **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
     "log_dir": "the logs are below --log-base",
     "start_timeout": "its workers are all there",

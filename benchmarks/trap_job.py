@@ -63,7 +63,8 @@ class Job:
         options = Options(
             mode="esync", network="lenet", num_servers=1, log_base=folder, data_dir=ROOT / "data", split_by_class=False,
             root_port=root_port, state_server_port=state_server_port, worker_arguments=WORKER_FLAGS, grace_s=60.0,
-            step_times_s=STEP_TIMES_S, straggler_traces=(None,) * len(STEP_TIMES_S), worker_ports=tuple(worker_ports),
+            step_times_s=STEP_TIMES_S, sample_times_s=(0.0,) * len(STEP_TIMES_S),
+            straggler_traces=(None,) * len(STEP_TIMES_S), worker_ports=tuple(worker_ports),
         )  # fmt: skip
         options.host_folder.mkdir(parents=True)
         self._devices = [options.host_folder / device for device in options.devices]

@@ -146,7 +146,7 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
             Seat(
                 site=site,
                 device=worker.folder,
-                flags=worker_flags(worker.device, worker.step_time_s, trace),
+                flags=worker_flags(worker.device, worker.step_time_s, worker.sample_time_s, trace),
                 port=next(left[worker.host]),
                 name=f"{worker.host} {worker.folder}",
                 log=f"{worker.host}-{worker.folder}.log",

@@ -164,7 +164,12 @@ def settings(job: Job) -> dict[str, Any]:
         "servers": options.num_servers,
         "split_by_class": options.split_by_class,
         "workers": [
-            {"step_time_s": worker.step_time_s, "stragglers": _entries(worker.straggler_trace)}
+            {
+                "step_time_s": worker.step_time_s,
+                # Tables of before there were such times stay comparable.
+                **({"sample_time_s": worker.sample_time_s} if worker.sample_time_s else {}),
+                "stragglers": _entries(worker.straggler_trace),
+            }
             for worker in job.cluster.workers
         ],
         "flags": flags,

@@ -37,6 +37,7 @@ COLUMNS = {
     "interface": "its network card to the other hosts; the one with the way to the scheduler",
     "roles": f"what else runs there: {', '.join(ROLES)}, with spaces; what no row has runs on the first host",
     "step_time_s": "shortest time of a step: emulates a slower device",
+    "sample_time_s": "that each sample of its batch adds to that",
     "straggler_trace": "file beside this one that emulates a transient straggler",
 }
 _ONE_A_HOST = ("name", "user", "port", "folder", "interface")
@@ -66,6 +67,7 @@ class Worker:
     folder: str  # its log folder's name, which no other worker of the host has
     flags: tuple[str, ...]
     step_time_s: float
+    sample_time_s: float
     straggler_trace: Path | None  # absolute; a file that trainer/straggler_trace.py reads
 
 
@@ -200,7 +202,10 @@ def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device:
     except ValueError as error:
         raise SetupError(f"{where}: flags {cells['flags']!r}: {error}") from None
     trace = (cells["straggler_trace"] and straggler_trace.beside(path, cells["straggler_trace"], where)) or None
-    return Worker(host, device, folder, flags, _parsed(where, cells, "step_time_s", _seconds, "0"), trace)
+    step_time_s, sample_time_s = (
+        _parsed(where, cells, column, _seconds, "0") for column in ("step_time_s", "sample_time_s")
+    )
+    return Worker(host, device, folder, flags, step_time_s, sample_time_s, trace)
 
 
 def _parsed(where: str, cells: Mapping[str, str], column: str, parse: Callable[[str], Any], default: str = "") -> Any:

@@ -67,8 +67,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help="in place of --workers: a CSV file with one row for each worker (step_time_s, straggler_trace), or the "
-        "name of a ready-made one in scripts/clusters",
+        help="in place of --workers: a CSV file with one row for each worker (step_time_s, sample_time_s, "
+        "straggler_trace), or the name of a ready-made one in scripts/clusters",
     )
 
 
@@ -96,6 +96,7 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         network=given.network,
         num_servers=given.servers,
         step_times_s=tuple(worker.step_time_s for worker in chosen.workers),
+        sample_times_s=tuple(worker.sample_time_s for worker in chosen.workers),
         straggler_traces=tuple(worker.straggler_trace for worker in chosen.workers),
         log_base=given.log_base.resolve(),
         data_dir=given.data_dir.resolve(),

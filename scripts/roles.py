@@ -56,6 +56,7 @@ class Options(Job):
     """A job on this machine."""
 
     step_times_s: tuple[float, ...]  # one a worker
+    sample_times_s: tuple[float, ...]  # likewise
     straggler_traces: tuple[Path | None, ...]  # one a worker; absolute paths
     worker_ports: tuple[int, ...]  # ascending
     left_out: str = ""  # of the cluster file, in words: what is not emulated
@@ -145,7 +146,9 @@ def local_layout(options: Options, environment: Mapping[str, str]) -> Layout:
             Seat(
                 site=here,
                 device=device,
-                flags=worker_flags("cpu", options.step_times_s[number], str(trace or "")),
+                flags=worker_flags(
+                    "cpu", options.step_times_s[number], options.sample_times_s[number], str(trace or "")
+                ),
                 port=options.worker_ports[number],
                 name=f"worker {number}",
                 log=f"worker{number}.log",
@@ -154,11 +157,14 @@ def local_layout(options: Options, environment: Mapping[str, str]) -> Layout:
     return Layout(here, here, (here,) * options.num_servers, tuple(seats))
 
 
-def worker_flags(device: str, step_time_s: float, straggler_trace: str = "") -> tuple[str, ...]:
+def worker_flags(
+    device: str, step_time_s: float, sample_time_s: float = 0.0, straggler_trace: str = ""
+) -> tuple[str, ...]:
     """main.py's flags for a device (cpu, gpu0, ...) of a speed of its own."""
     which = ("-c", "1") if device == "cpu" else ("-g", device.removeprefix("gpu"))
     trace = ("--straggler-trace", straggler_trace) if straggler_trace else ()
-    return (*which, "--min-step-time", str(step_time_s), *trace)
+    each = ("--sample-time", str(sample_time_s)) if sample_time_s else ()
+    return (*which, "--min-step-time", str(step_time_s), *each, *trace)
 
 
 def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -> list[Role]:

@@ -60,10 +60,12 @@ def gradient(weight: np.ndarray, samples: Samples) -> np.ndarray:
 
 @dataclass
 class Worker:
-    """One worker of a cluster: what it trains on, how long a step takes, and how many samples it holds."""
+    """One worker of a cluster: what it trains on, how long a step takes and each sample of it, and how many samples it
+    holds."""
 
     batches: Sequence[Samples]
     step_s: float = 1.0
+    sample_s: float = 0.0
     samples: int = 1
     link: Link = field(default_factory=Link)
 
@@ -86,15 +88,20 @@ class StateServer:
 
     running: InProcessServer
 
-    def __init__(self, policy: str, round_trip_s: float = 0.0) -> None:
+    def __init__(self, policy: str, round_trip_s: float = 0.0, **more: Any) -> None:
+        """
+        Args:
+            more: what else the clients are made with.
+        """
         self._policy = policy
         self._round_trip_s = round_trip_s
+        self._more = {"batch_size": 1, **more}
 
     def client(self, clock: Clock) -> StateClient:
         """A worker's client."""
         if not hasattr(self, "running"):
             self.running = InProcessServer(clock)
-        return StateClient(self.running.link(self._round_trip_s), clock, self._policy, 0.5, batch_size=1)
+        return StateClient(self.running.link(self._round_trip_s), clock, self._policy, 0.5, **self._more)
 
 
 def train(
@@ -143,6 +150,7 @@ def train(
                 num_servers=1,
                 state_server=state_server.client(clock) if state_server else None,
                 min_step_time_s=worker.step_s,
+                sample_time_s=worker.sample_s,
                 clock=clock,
             )
             trainers.append(build(context))

@@ -64,7 +64,7 @@ def test_the_flags_of_the_table_are_fields_of_the_configuration():
 def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
     assert modes_of("batch_size") == MODES
     assert modes_of("staleness") == ("ssp",)
-    assert modes_of("query_delay") == ("esync", "wbsp", "sync-switch")
+    assert modes_of("query_delay") == ("esync", "lb-bsp", "wbsp", "sync-switch")
     assert set(MODES) - set(modes_of("split_by_class")) == {"local"}
 
 

@@ -42,9 +42,11 @@ def test_a_row_is_a_worker_and_its_trace_lies_beside_the_file(tmp_path):
 
 
 def test_a_file_may_say_more_of_each_worker_and_of_the_server(tmp_path):
-    columns = "latency_s,step_time_s,bandwidth_mbit_s,step_spread,state_server_round_trip_s"
-    path = cluster(tmp_path, "0.025,0.1,10,0.2,0.05\n,0.3\n", f"server_bandwidth_mbit_s,850\n{columns}\n")
-    far = Worker(0.1, latency_s=0.025, bandwidth_mbit_s=10, step_spread=0.2, state_server_round_trip_s=0.05)
+    columns = "latency_s,step_time_s,bandwidth_mbit_s,step_spread,state_server_round_trip_s,sample_time_s"
+    path = cluster(tmp_path, "0.025,0.1,10,0.2,0.05,0.002\n,0.3\n", f"server_bandwidth_mbit_s,850\n{columns}\n")
+    far = Worker(
+        0.1, latency_s=0.025, bandwidth_mbit_s=10, step_spread=0.2, state_server_round_trip_s=0.05, sample_time_s=0.002
+    )
     assert cluster_file.read(path) == Cluster((far, Worker(0.3)), server_bandwidth_mbit_s=850)
 
 
@@ -171,6 +173,21 @@ def test_each_worker_gets_its_rows_step_time_and_trace(tmp_path):
     first, second = worker_configs("--cluster", str(cluster(tmp_path, "0.25,\n0.5,late.csv\n")))
     assert (first.min_step_time, first.straggler_trace) == (0.25, "")
     assert (second.min_step_time, second.straggler_trace) == (0.5, str(tmp_path / "late.csv"))
+
+
+def test_each_worker_gets_its_rows_time_for_a_sample(tmp_path):
+    path = cluster(tmp_path, "0.25,0.002\n0.5,\n", "step_time_s,sample_time_s\n")
+    assert [(each.min_step_time, each.sample_time) for each in worker_configs("--cluster", str(path))] == [
+        (0.25, 0.002),
+        (0.5, 0.0),
+    ]
+
+
+def test_by_the_sample_the_machines_of_nine_ways_are_the_same_at_batch_64():
+    by_step, by_sample = (cluster_file.read(cluster_file.find(name)).workers for name in (
+        "nine-ways", "nine-ways-per-sample",
+    ))  # fmt: skip
+    assert [each.shortest_step_s(64) for each in by_sample] == [each.step_time_s for each in by_step]
 
 
 def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tmp_path):

@@ -140,9 +140,12 @@ def test_the_phases_of_sync_switch_are_read():
         ),
         (
             ["--optimizer", "adam"],
-            "--optimizer adam belongs to mode esync, sync, local-sgd, wbsp or local, not to sync-",
+            "--optimizer adam belongs to mode esync, sync, local-sgd, lb-bsp, wbsp or local, not to sync-",
         ),
-        (["-m", "ssp", "--optimizer", "sgd"], "--optimizer sgd belongs to mode esync, sync, local-sgd, wbsp or local"),
+        (
+            ["-m", "ssp", "--optimizer", "sgd"],
+            "--optimizer sgd belongs to mode esync, sync, local-sgd, lb-bsp, wbsp or local",
+        ),
         (["--weight-decay", "-1"], "-1 is out of range; give 0 or more"),
         (["--lr-schedule", "cosine"], "'cosine': '' is no number of samples; give constant, or warmup:SAMPLES"),
         (["-m", "esync", "--resume"], "--resume 1 belongs to mode sync-switch, not to esync"),

@@ -208,10 +208,11 @@ def test_standalone_workers_may_differ_in_every_flag(tmp_path):
 
 def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):
     (tmp_path / "late.csv").write_text(TRACE)
-    path = hosts(tmp_path, "h1,0.5,late.csv\nh2,,\n", "address,step_time_s,straggler_trace\n")
+    path = hosts(tmp_path, "h1,0.5,late.csv,0.002\nh2,,\n", "address,step_time_s,straggler_trace,sample_time_s\n")
     given = roles(plan(path, "-m", "sync"))
     slow, fast = (command_line.parse(given[name].command[2:]) for name in ("h1 cpu", "h2 cpu"))
     assert (slow.min_step_time, fast.min_step_time, fast.straggler_trace) == (0.5, 0.0, "")
+    assert (slow.sample_time, fast.sample_time) == (0.002, 0.0)
     assert slow.straggler_trace == "/h1/esync/logs/lenet/sync/h1/.straggler-trace-cpu.csv"
 
 

@@ -14,7 +14,8 @@ TRAIN, SYNC = Action.TRAIN, Action.SYNC
 
 def worker(rank: int, seconds: float, **more: object) -> Row:
     """Its window is full of steps of 64 samples that took so long."""
-    row = Row(rank, step_times=(seconds,) * STEP_TIME_WINDOW, steps=10, samples=640)
+    times, of_samples = (seconds,) * STEP_TIME_WINDOW, (seconds / 64,) * STEP_TIME_WINDOW
+    row = Row(rank, step_times=times, sample_times=of_samples, steps=10, samples=640)
     return row._replace(**more)
 
 
@@ -38,6 +39,7 @@ ONE_OF_FOUR = [worker(rank, 0.1 if rank == 2 else 0.05) for rank in range(4)]
         ("sync-switch-none", "Sync-Switch", Sync.STAYS_IN_STEP, False, {}),
         ("sync-switch-greedy", "Sync-Switch", Sync.STAYS_IN_STEP, False, {2: "straggler"}),
         ("sync-switch-elastic", "Sync-Switch", Sync.STAYS_IN_STEP, True, {2: "straggler"}),
+        ("lb-bsp", "LB-BSP", Sync.STAYS_IN_STEP, False, {2: "slowest"}),
     ],
 )
 def test_what_a_watcher_is_told(policy: str, title: str, sync: Sync, leaves_out: bool, marks: dict[int, str]) -> None:

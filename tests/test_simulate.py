@@ -20,7 +20,7 @@ import summary
 from algorithms import ENTRIES, OWNERS
 from scripts.side_by_side import run_side_by_side
 from trainer import version, virtual_cluster
-from utils import EXIT_OK, RUN_FILE, SetupError
+from utils import COMPUTING_STAGES, EXIT_OK, RUN_FILE, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = (
@@ -120,6 +120,20 @@ def test_times_are_those_of_the_cluster_file(place):
         assert moments[2] - moments[1] == pytest.approx(0.32 + 2 * (0.1 + 0.05), abs=0.001)
 
 
+@pytest.mark.parametrize("mode", ENTRIES)
+def test_a_step_takes_its_own_time_and_that_of_its_samples_in_every_mode(place, mode):
+    """0.1 s and 8 samples of 0.02 s; from 1 s on, by the trace, of 0.05 s more."""
+    (place / "late.csv").write_text("start_s,duration_s,extra_s,kind\n1,9,0.05,sample\n")
+    header = "step_time_s,sample_time_s,straggler_trace\n"
+    (place / "two.csv").write_text(f"{header}0.1,0.02,late.csv\n0.1,0.02,late.csv\n")
+    run(place, "-m", mode, "--max-seconds", "2", *flags_of(mode), network="none")
+    logged = rounds(place / "logs" / "none" / mode / "virtual" / "cpu0")
+    steps = [
+        sum(step.get(stage, 0.0) for stage in COMPUTING_STAGES) for each in logged for step in each["time"].values()
+    ]
+    assert {round(seconds, 9) for seconds in steps if seconds} == {0.26, 0.66}
+
+
 @pytest.mark.parametrize("mode", [name for name, row in OWNERS.items() if row.is_distributed])
 def test_the_model_of_a_stub_counts_as_many_bytes_in_every_mode(place, mode):
     limit = flags_of(mode) or ["--max-rounds", "4"]
@@ -172,6 +186,7 @@ def test_mode_local_is_one_row_of_the_cluster(place):
     [
         (["-g", "1"], "-g means nothing to simulate.py: its workers are no devices"),
         (["-port", "10010"], "-port means nothing to simulate.py: the state server is in this process"),
+        (["--sample-time", "1"], "--sample-time means nothing to simulate.py: the cluster file"),
         (["--min-step-time", "1"], "--min-step-time means nothing to simulate.py: the cluster file"),
         (["--staleness", "3"], "--staleness 3 belongs to mode ssp, not to esync"),
         (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),

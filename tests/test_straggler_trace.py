@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown, extra_time, read
+from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, Slowdown, extra_time, read
 from utils import SetupError
 
 
@@ -23,6 +23,12 @@ def test_a_fourth_column_says_what_takes_longer_and_each_kind_adds_up_on_its_own
     assert [extra_time(trace, kind, 4.5) for kind in (NETWORK, COMPUTE)] == [1.5, 0.25]
 
 
+def test_what_a_sample_takes_more_is_a_kind_of_its_own(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("start_s,duration_s,extra_s,kind\n0,5,0.005,sample\n0,5,0.25,compute\n")
+    assert [extra_time(read(path), kind, 1.0) for kind in (SAMPLE, COMPUTE, NETWORK)] == [0.005, 0.25, 0]
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -35,7 +41,10 @@ def test_a_fourth_column_says_what_takes_longer_and_each_kind_adds_up_on_its_own
         ("start_s,duration_s,extra_s\n1,2,3,network\n", "line 2"),
         ("start_s,duration_s,kind,extra_s\n", "first line"),
         ("start_s,duration_s,extra_s,kind\n1,2,3\n", "line 2"),
-        ("start_s,duration_s,extra_s,kind\n1,2,3,disk\n", "line 2: '1,2,3,disk'; .* for kind compute or network"),
+        (
+            "start_s,duration_s,extra_s,kind\n1,2,3,disk\n",
+            "line 2: '1,2,3,disk'; .* for kind compute, network or sample",
+        ),
     ],
 )
 def test_a_malformed_trace_is_named_with_its_line(tmp_path, content, line):

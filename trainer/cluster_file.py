@@ -48,11 +48,18 @@ class Worker:
         default=None,
         metadata={"words": "nothing or the path of a straggler trace", "parse": Path, "is_emulated": True},
     )
+    sample_time_s: float = _column(
+        0.0, "seconds that each sample of its batch adds to a step, 0 or more", is_emulated=True
+    )
     step_spread: float = _column(0.0, "the standard deviation of the logarithm of its step times, 0 or more")
     overhead_s: float = _column(0.0, "seconds of a step beyond its step time, 0 or more")
     bandwidth_mbit_s: float = _column(math.inf, "Mbit/s each way to the parameter server, above 0", above_zero)
     latency_s: float = _column(0.0, "seconds that a transfer takes beside those of its bytes, 0 or more")
     state_server_round_trip_s: float = _column(0.0, "seconds of a question to the state server, 0 or more")
+
+    def shortest_step_s(self, samples: int) -> float:
+        """Of a step of so many samples, without what a real machine adds to it."""
+        return self.step_time_s + samples * self.sample_time_s
 
 
 @dataclass(frozen=True)

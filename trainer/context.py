@@ -52,7 +52,8 @@ class Context:
     is_evaluator: Callable[[float], bool] = lambda step_s: True
     saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
     min_step_time_s: float = 0.0
-    pace: Callable[[], float] = lambda: 1.0  # factor on that, drawn for each step
+    sample_time_s: float = 0.0  # that each sample of a step adds to its shortest time
+    pace: Callable[[], float] = lambda: 1.0  # factor on both, drawn for each step
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
     logs_lines: bool = False  # rounds are lines of one file, not files
     tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case
@@ -112,6 +113,7 @@ class Context:
             eval_every_s=config.eval_seconds,
             saver=ModelSaver(folder.path, network, _about(config, image_shape, dataset.classes, folder.commit)),
             min_step_time_s=config.min_step_time,
+            sample_time_s=config.sample_time,
             logs_lines=config.logs_lines,
             tell_every_s=0.0 if config.algorithm.is_distributed else TELL_EVERY_S,
             **others,

@@ -16,7 +16,7 @@ from trainer.engine import mx
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.steps import Seen, Stepper, which_decay
-from trainer.straggler_trace import COMPUTE, NETWORK, extra_time
+from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, extra_time
 from trainer.transport.protocol import Counted
 from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, STOPPED, JobError, Measure
 
@@ -46,6 +46,7 @@ class Trainer:
         self.is_evaluator = True
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
         self._step_began = 0.0
+        self.step_samples = 0  # of this step
         self._shortest_s = 0.0  # that this step takes at least: emulates a slower device
         # Of the last complete local step, and of a test step before the first; kept where a state server is told of it.
         self.step_s = 0.0
@@ -82,6 +83,9 @@ class Trainer:
     def synchronize(self, wants_stop: bool) -> bool:
         """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
+
+    def computed(self) -> None:
+        """Called when what `send` sends is computed, and on its way unless an emulated slow link holds it back."""
 
     @contextlib.contextmanager
     def global_model(self) -> Iterator[None]:
@@ -139,6 +143,7 @@ class Trainer:
             self._begin_step()
             measure.enter(GET_BATCH)
             batch = next(self.context.batches)
+            self._set_size(len(batch.labels))
             images, labels = self.context.feed(batch)
             measure.enter(FORWARD_BACKWARD)
             self.seen.own += len(batch.labels)
@@ -184,7 +189,7 @@ class Trainer:
                 return False
         self._passes.backward(weight)
         self._pad(1.0)
-        if extra_s := self.extra_time(COMPUTE):
+        if extra_s := self.extra_time(COMPUTE) + self.step_samples * self.extra_time(SAMPLE):
             self.wait_for_gradients()
             self.clock.sleep(extra_s)
         return True
@@ -212,6 +217,7 @@ class Trainer:
         if not delay_s:
             begin(arrays)
         wait_for(arrays)
+        self.computed()
         self.measure.enter(stage)
         if delay_s:
             self.clock.sleep(delay_s)
@@ -245,7 +251,12 @@ class Trainer:
 
     def _begin_step(self) -> None:
         self._step_began = self.clock.now()
-        self._shortest_s = self.context.min_step_time_s * self.context.pace()
+
+    def _set_size(self, samples: int) -> None:
+        """The step that has begun is one of so many samples."""
+        self.step_samples = samples
+        shortest_s = self.context.min_step_time_s + samples * self.context.sample_time_s
+        self._shortest_s = shortest_s * self.context.pace()
 
     def _pad(self, share: float) -> None:
         """Emulates a slower device: waits until a share of the step's shortest time has passed."""
@@ -264,6 +275,7 @@ class Trainer:
         times_s = []
         for _ in range(3):
             self._begin_step()
+            self._set_size(len(self.context.warm_up_batch.labels))
             self.compute_gradients(*self.context.feed(self.context.warm_up_batch))
             mx.nd.waitall()
             times_s.append(self.clock.now() - self._step_began)

@@ -6,7 +6,8 @@
 
 From 20 s after training began, for 15 s, every local step takes 0.5 s more; from 40 s on the link is slow: each push of
 gradients or of an update, and each pull of a model, takes 10 ms more. Without the last column all are of kind compute.
-Entries may overlap: those of a kind add up.
+By the third kind, sample, a step takes `extra_s` more for each sample of its batch, as on a device that has become so
+much slower. Entries may overlap: those of a kind add up.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from utils import SetupError
 COLUMNS = ("start_s", "duration_s", "extra_s")
 KIND = "kind"  # the fourth column, which may be missing
 
-COMPUTE, NETWORK = "compute", "network"
-KINDS = (COMPUTE, NETWORK)
+COMPUTE, NETWORK, SAMPLE = "compute", "network", "sample"
+KINDS = (COMPUTE, NETWORK, SAMPLE)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _slowdown(path: Path, number: int, header: tuple[str, ...], row: list[str]) 
         values = []
     kind = row[-1].strip() if KIND in header else COMPUTE
     if len(row) != len(header) or not values or not all(map(_is_time, values)) or kind not in KINDS:
-        last = f", and for {KIND} {' or '.join(KINDS)}" if KIND in header else ""
+        last = f", and for {KIND} {', '.join(KINDS[:-1])} or {KINDS[-1]}" if KIND in header else ""
         raise SetupError(
             f"straggler trace {path}, line {number}: {','.join(row)!r}; give {', '.join(COLUMNS)}, each 0 or more{last}"
         )
@@ -91,7 +92,7 @@ def _is_time(value: float) -> bool:
 
 
 def extra_time(trace: Iterable[Slowdown], kind: str, elapsed_s: float) -> float:
-    """Seconds by which a step (COMPUTE), or a push or a pull (NETWORK), takes longer that begins `elapsed_s` after
-    training began."""
+    """Seconds by which a step (COMPUTE), a sample of one (SAMPLE), or a push or a pull (NETWORK), takes longer that
+    begins `elapsed_s` after training began."""
     lasting = (entry for entry in trace if entry.start_s <= elapsed_s < entry.start_s + entry.duration_s)
     return sum(entry.extra_s for entry in lasting if entry.kind == kind)

@@ -80,12 +80,21 @@ class SyncTrainer(SynchronousTrainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics."""
-        statistics = [flat * self.membership.weight for flat in self.parameters.statistics()]
+        statistics = [flat * self.statistics_weight() for flat in self.parameters.statistics()]
         stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
-        self.take_step(self._learning_rate, self.membership.num_workers)
-        self.parameters.set_statistics([flat / self.membership.num_workers for flat in statistics])
+        divisor = self.divisor()
+        self.take_step(self._learning_rate, divisor)
+        self.parameters.set_statistics([flat / divisor for flat in statistics])
         mx.nd.waitall()
         return stop
+
+    def statistics_weight(self) -> float:
+        """What this worker counts in the mean of BatchNorm's statistics, times the divisor of that mean."""
+        return self.membership.weight
+
+    def divisor(self) -> float:
+        """What makes a mean of the sums over the workers."""
+        return self.membership.num_workers
 
 
 def build(context: Context) -> SyncTrainer:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # What a role of a job runs: not what else lies in the root, such as a script of the user's on one host.
+_DECIDING = ("batch_sizes", "messages", "pace", "state", "throughputs", "tournament")
 _PROGRAM = (
     *("main.py", "algorithms.py", "config.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
     # By these the optimizers on the parameter server decide.
     "SimpleStateServer/server/policies/*.py",
-    *(f"SimpleStateServer/server/{name}.py" for name in ("messages", "pace", "state", "throughputs", "tournament")),
+    *(f"SimpleStateServer/server/{name}.py" for name in _DECIDING),
 )
 _GIT_S = 5.0
 

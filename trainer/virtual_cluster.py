@@ -80,7 +80,7 @@ class _Run:
     def __init__(self, job: VirtualJob, stop_requested: Callable[[], bool], watcher: Watcher) -> None:
         config, self._rows = job.config, job.cluster.workers
         check_job(config, 1, len(self._rows))
-        if not all(row.step_time_s + row.overhead_s for row in self._rows):
+        if not all(row.shortest_step_s(config.batch_size) + row.overhead_s for row in self._rows):
             raise SetupError("a step that takes no time ends no virtual second: give every worker a step time above 0")
         self._job = job
         check_target(config, self._evaluating_rank)
@@ -157,6 +157,7 @@ class _Run:
             made.evaluate = partial(self._evaluate, evaluate)
             made.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
         made.min_step_time_s = row.step_time_s + row.overhead_s
+        made.sample_time_s = row.sample_time_s
         made.tell_every_s = math.inf  # rounds with an evaluation are told
         return made
 
@@ -172,7 +173,10 @@ class _Run:
 
     @functools.cached_property
     def _evaluating_rank(self) -> int | None:
-        return evaluating_rank([Candidate(self._job.config.evaluate, row.step_time_s) for row in self._rows])
+        config = self._job.config
+        return evaluating_rank(
+            [Candidate(config.evaluate, row.shortest_step_s(config.batch_size)) for row in self._rows]
+        )
 
     def _connect(self) -> None:
         """Brings the workers to the parameter server."""

@@ -62,6 +62,7 @@ class VirtualJob:
             cpu=1,
             device_name=f"cpu{rank}",
             min_step_time=row.step_time_s,
+            sample_time=row.sample_time_s,
             straggler_trace=str(row.straggler_trace or ""),
         )
 

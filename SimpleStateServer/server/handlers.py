@@ -68,7 +68,7 @@ class Handlers:
         step_time = told.computation_time or None  # 0 means: none was measured
         if not row.step_times and step_time:
             # A test step before the first round, or the last one that a server before this one knew.
-            row, step_time = row._replace(step_times=(step_time,)), None
+            row, step_time = row.timed(step_time, message.samples or 0), None
         if told.local_iteration > row.local_iteration:  # else it repeats a known step
             row = row.stepping(told.local_iteration, step_time, message.samples or 0, now)
         elif message.decision is not None and step_time and row.round > job.table.rows[row.rank].round:
@@ -116,7 +116,7 @@ class Handlers:
         job.note_who_left(now)
         assert row.action is not None
         self._counts[row.action.value] += 1
-        return Response(message.sender, job.id, row.reason, row.action)
+        return Response(message.sender, job.id, row.reason, row.action, job.table.batch_size_of(row.rank))
 
     def snapshot(self, id: str | None, now: float) -> Snapshot | None:
         """One job at this moment, the latest where no id is given; None where there is none."""
@@ -188,6 +188,8 @@ class Handlers:
             log.warning(
                 "job %s | worker %d is silent; no decision counts on it until it is heard again", job.id, silent.rank
             )
+        if job.policy.share_out is not None and table.batches.are_due(row.round):
+            table.batches.sizes = job.policy.share_out(table)
         decision = job.policy.decide(table, row.rank, now)
         log.debug(
             "job %s | round %d | worker %d | %s | %s",

@@ -131,7 +131,14 @@ class Jobs:
             if job is self.published:
                 self.published = None
         policy = POLICIES[settings.policy]
-        table = Table(settings.num_workers, policy.delay, settings.epsilon, started=now, counted=not settings.resumed)
+        table = Table(
+            settings.num_workers,
+            policy.delay,
+            settings.epsilon,
+            started=now,
+            counted=not settings.resumed,
+            batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
+        )
         job = Job(settings, policy, table, began=now, history_lost=settings.resumed)
         self._by_id[job.id] = job
         if settings.published:

@@ -125,6 +125,7 @@ class Reset:
         title: what the page calls the algorithm; empty: as the policy says.
         limits: when the job will end.
         published: it came from `POST /init/`, whose workers name no job.
+        batch_size: samples of each worker's batch at first, of a job whose rule decides on batch sizes.
     """
 
     sender: str
@@ -136,6 +137,7 @@ class Reset:
     title: str = ""
     limits: Limits = Limits()
     published: bool = False
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +191,18 @@ class Query(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The state server's answer; it has an action only where the message was a QUERY."""
+    """The state server's answer; it has an action only where the message was a QUERY.
+
+    Attributes:
+        batch_size: samples of the worker's batches from the next round on, where the job's rule decides on that and
+            knows what it must.
+    """
 
     receiver: str
     job: str
     reason: str
     action: Action | None = None
+    batch_size: int | None = None
 
     def to_wire(self, server: str) -> dict[str, Any]:
         """The answer as the JSON object that is sent.
@@ -210,6 +218,8 @@ class Response:
         }
         if self.action is not None:
             wire["action"] = self.action.value
+        if self.batch_size is not None:
+            wire["batch_size"] = self.batch_size
         wire["reason"] = self.reason
         wire["server"] = server
         return wire

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from server.batch_sizes import BatchSizes
 from server.messages import Action, Device, Doing, Total
 from server.pace import Pace
 from server.throughputs import Throughputs
@@ -65,6 +66,7 @@ class Row(NamedTuple):
         round: r_k; a new job begins in round 1.
         local_iteration: i_k, local steps done in this round.
         step_times: c_k of its last local steps, the newest last; empty while no step time is known.
+        sample_times: the same divided by the samples of each step, where it said how many.
         transmission_time: m_k, seconds to push one model update, in Sync-Switch also to pull the model.
         since: t_k, when the last REPORT or QUERY of this round that brought news arrived; None before the first one.
         action: the last answer in this round; None before the first one.
@@ -106,6 +108,7 @@ class Row(NamedTuple):
     evaluating: float | None = None
     way: str = ""
     computing: float = 0.0
+    sample_times: tuple[float, ...] = ()
 
     @property
     def computation_time(self) -> float | None:
@@ -119,8 +122,12 @@ class Row(NamedTuple):
         The lower median of the last steps: one outlier, such as the slow first step of a device, does not show, and a
         lasting change shows after three steps.
         """
-        times = self.step_times
-        return sorted(times)[(len(times) - 1) // 2] if times else None  # statistics.median_low takes twice as long
+        return _median_low(self.step_times)
+
+    @property
+    def sample_time(self) -> float | None:
+        """Smoothed c_k of one sample in seconds, likewise."""
+        return _median_low(self.sample_times)
 
     @property
     def reach_server_time(self) -> float:
@@ -165,22 +172,32 @@ class Row(NamedTuple):
 
     def stepping(self, local_iteration: int, computation_time: float | None, batch: int, now: float) -> Row:
         """This worker after it has told that it has done `local_iteration` local steps of `batch` samples."""
-        step_times = self.step_times
-        if computation_time is not None:
-            step_times = (*step_times, computation_time)[-STEP_TIME_WINDOW:]
+        step_times, sample_times = self._times_with(computation_time, batch)
         steps = local_iteration - self.local_iteration
         return self._replace(
             local_iteration=local_iteration,
             step_times=step_times,
+            sample_times=sample_times,
             since=now,
             steps=self.steps + steps,
             samples=self.samples + steps * batch,
             computing=self.computing + steps * (computation_time or 0.0),
         )
 
-    def timed(self, computation_time: float) -> Row:
-        """This worker with the time of one more local step, whatever round that was in."""
-        return self._replace(step_times=(*self.step_times, computation_time)[-STEP_TIME_WINDOW:])
+    def timed(self, computation_time: float, batch: int = 0) -> Row:
+        """This worker with the time of one more local step, whatever round that was in; of `batch` samples, where that
+        is known."""
+        step_times, sample_times = self._times_with(computation_time, batch)
+        return self._replace(step_times=step_times, sample_times=sample_times)
+
+    def _times_with(self, seconds: float | None, batch: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """`step_times` and `sample_times` after a step of `batch` samples (0: not known) that took so long."""
+        if seconds is None:
+            return self.step_times, self.sample_times
+        step_times = (*self.step_times, seconds)[-STEP_TIME_WINDOW:]
+        if not batch or not seconds:
+            return step_times, self.sample_times
+        return step_times, (*self.sample_times, seconds / batch)[-STEP_TIME_WINDOW:]
 
     def in_total(self, total: Total, before: Row) -> Row:
         """This worker with what it has done by its own count, not by its messages: of those one may be overtaken, which
@@ -208,6 +225,10 @@ class Row(NamedTuple):
         return self._replace(last_action=action, reason=reason)
 
 
+def _median_low(times: tuple[float, ...]) -> float | None:
+    return sorted(times)[(len(times) - 1) // 2] if times else None  # statistics.median_low takes twice as long
+
+
 _NEW: dict[bool, list[Row]] = {True: [], False: []}  # workers that were not heard yet, by `counted`
 
 
@@ -229,6 +250,7 @@ class Table:
         started: when the job began.
         counted: whether decisions count on workers that were not heard yet. In a new job they do: everybody is in the
             first round. In a job that was taken over they must not: a worker may be waiting in the aggregation already.
+        batch_size: samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0.
     """
 
     def __init__(
@@ -238,8 +260,10 @@ class Table:
         epsilon: float = 0.0,
         started: float = 0.0,
         counted: bool = True,
+        batch_size: int = 0,
     ) -> None:
         self.epsilon = epsilon
+        self.batches = BatchSizes(num_workers, batch_size, are_known=counted)
         self.started = started
         self.round = 1  # the latest that any worker has entered
         self.num_ended = 0  # workers that have left in order
@@ -278,6 +302,10 @@ class Table:
         if self._throughputs is None:
             self._throughputs = Throughputs(self._delays.delays)
         return self._throughputs
+
+    def batch_size_of(self, rank: int) -> int | None:
+        """Samples of a worker's batches from the next round on; None where no policy decides on that, or not yet."""
+        return self.batches.sizes[rank] if self.batches.total and self.batches.sizes else None
 
     def silence(self, row: Row, now: float) -> float:
         """Seconds since the worker was last heard, or since the job began where it never was."""

@@ -63,7 +63,7 @@ class Throughputs:
             delay: of the worker that is compared.
             margin: share of the mean.
         """
-        below = self._sum - self._known * _whole(delay)  # n times the distance to the mean
+        below = self._sum - self._known * in_units(throughput(delay))  # n times the distance to the mean
         return below * margin.denominator > margin.numerator * self._sum and below * below > self._spread
 
     @property
@@ -87,12 +87,12 @@ class Throughputs:
         if delay == math.inf:
             self._unknown += times
             return
-        value = _whole(delay)
+        value = in_units(throughput(delay))
         self._known += times
         self._sum += times * value
         self._sum_of_squares += times * value * value
 
 
-def _whole(delay: float) -> int:
-    """The throughput at this delay in units of 2**-64 samples/s."""
-    return int(throughput(delay) * _ONE)
+def in_units(samples_per_s: float) -> int:
+    """A throughput in units of 2**-64 samples/s."""
+    return int(samples_per_s * _ONE)

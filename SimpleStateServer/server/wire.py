@@ -82,7 +82,13 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Reset |
         settings = reset_settings(fields, policies, epsilon=0.5)
         resumed = bool(fields.whole("resumed", 0, 1, 0))
         return Reset(
-            sender, job, **settings, resumed=resumed, title=fields.text("title", "", 80), limits=_limits(fields)
+            sender,
+            job,
+            **settings,
+            resumed=resumed,
+            title=fields.text("title", "", 80),
+            limits=_limits(fields),
+            batch_size=fields.whole("batch_size", 1, MAX_COUNT, None),
         )
 
     progress_fields = fields.object("status")

@@ -61,6 +61,7 @@ class StateClient:
         title: str = "",
         limits: Mapping[str, float] | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
+        shares_batch: bool = False,
     ) -> None:
         """
         Args:
@@ -74,9 +75,11 @@ class StateClient:
             title: what the status page calls the algorithm; as the policy says where empty.
             limits: when the job will end, for the status page: rounds, seconds, accuracy; those that there are.
             stop_requested: a signal came. Who is to stop waits no longer for a server that does not answer.
+            shares_batch: the rule decides on batch sizes, so the server must know how large they are at first.
         """
         self._rule: Message = {"policy": policy, "epsilon": epsilon_s}
         self._rule |= {name: value for name, value in {"title": title, "limits": limits}.items() if value}
+        self._rule |= {"batch_size": batch_size} if shares_batch else {}
         self._device = {"host": host_name, "device": device}
         self._batch_size = batch_size
         self._patience_s = patience_s
@@ -125,23 +128,45 @@ class StateClient:
         """
         self._send(self._reset(resumed))
 
-    def report(self, round_: int, step_s: float, transmission_s: float, accuracy: float | None) -> None:
+    def report(
+        self, round_: int, step_s: float, transmission_s: float, accuracy: float | None, samples: int | None = None
+    ) -> None:
         """REPORT: this worker has the global model and enters round `round_`.
 
         Args:
             accuracy: measured after the round before, where that was.
+            samples: of the step that took `step_s`, where the rule decides on batch sizes.
         """
         self._note_accuracy(round_ - 1, accuracy)
         message = self._report(self._told(round_, 0, step_s, transmission_s))
-        self._send(_with_accuracy(message, accuracy))
+        self._send(_with(message, accuracy=accuracy, samples=samples))
 
     def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """QUERY after a local step: whether to aggregate now (SYNC) or to train on (TRAIN)."""
         status = self._told(round_, steps, step_s, transmission_s)
-        answer = self._send({"msg_type": "QUERY", "status": self._status(status), "samples": self._batch_size})
+        return self._ask(status, self._batch_size).get("action") == "SYNC"
+
+    def ask_batch_size(self, round_: int, step_s: float, samples: int, accuracy: float | None) -> int | None:
+        """QUERY after the one step of a round, under a rule that decides on batch sizes.
+
+        Args:
+            step_s: seconds of the step.
+            samples: in it.
+            accuracy: measured after the round before, where that was.
+
+        Returns:
+            Samples of this worker's batches from the next round on; None while the server cannot decide.
+        """
+        self._note_accuracy(round_ - 1, accuracy)
+        size = self._ask(self._told(round_, 1, step_s, 0.0), samples, accuracy).get("batch_size")
+        return size if isinstance(size, int) and size > 0 else None
+
+    def _ask(self, status: _Status, samples: int, accuracy: float | None = None) -> Mapping[str, Any]:
+        message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
+        answer = self._send(_with(message, accuracy=accuracy))
         if self._progress.doing == EVALUATING:
             self.tell_doing()  # a question from beside the training; the server takes who asks for one who trains
-        return answer.get("action") == "SYNC"
+        return answer
 
     # -------------------------------------------------------------------------- what is said beside the training
 
@@ -284,7 +309,7 @@ class StateClient:
             accuracy, self._untold = self._untold, None
         try:
             # Whoever hears this worker again, or for the first time, is told all accuracies behind the message.
-            self._send(_with_accuracy(message, accuracy if self._is_heard else None), once=True)
+            self._send(_with(message, accuracy=accuracy if self._is_heard else None), once=True)
         except JobError as error:  # also that nobody answers
             with self._lock:
                 self._untold = accuracy if self._untold is None else self._untold
@@ -302,5 +327,6 @@ class StateClient:
         self._sender.forget_server()
 
 
-def _with_accuracy(message: Message, accuracy: float | None) -> Message:
-    return message if accuracy is None else {**message, "accuracy": accuracy}
+def _with(message: Message, **more: float | None) -> Message:
+    """The message with those of some fields that there is something to say of."""
+    return message | {name: value for name, value in more.items() if value is not None}

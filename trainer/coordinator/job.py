@@ -37,6 +37,7 @@ def client_from_config(
         title=ENTRIES[config.entry].title,
         limits=limits(config),
         stop_requested=stop_requested,
+        shares_batch=config.algorithm.shares_batch,
     )
 
 

@@ -87,9 +87,11 @@ class Policy:
         delay: seconds by which the rule calls a worker slow.
         decide: (table, rank of the asker, now) -> Decision; the table already holds what the asker has just told.
         watch: what it means to someone who watches.
+        share_out: of a rule that decides on batch sizes: table -> those of the next round, by rank.
     """
 
     name: str
     delay: Callable[[Row], float]
     decide: Callable[[Table, int, float], Decision]
     watch: Watch
+    share_out: Callable[[Table], tuple[int, ...]] | None = None

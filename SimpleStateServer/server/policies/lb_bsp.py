@@ -1,0 +1,83 @@
+"""LB-BSP's rule: all workers step together, on batches in proportion to their speeds, so that they end together.
+
+Source: Chen et al., "Semi-dynamic load balancing: efficient distributed learning in non-dedicated environments", SoCC
+2020. A round has B samples in all. With v_k samples/s worker k gets b_k = B * v_k / sum(v) of them, rounded to whole
+numbers that sum to B: the largest remainders are rounded up, and nobody gets less than one.
+
+v_k is what was measured at the present size. A step of b samples takes c0 + c1 * b, so v_k depends on b_k. But applied
+again and again the rule comes to rest only where all steps take equally long: b_k is in proportion to b_k / t_k where
+t_k is the same for all. So c0 and c1 need not be told apart. Where c0 is most of a step it takes more rounds.
+
+A dead band, as OmniLearn's (arXiv:2503.17469): the sizes change only where the round is expected to get shorter by more
+than DEAD_BAND, so that noise moves nothing. Times are smoothed (state.py): the lower median of the last five.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.state import Row, Table
+from server.throughputs import in_units, throughput
+
+DEAD_BAND = 0.05  # share of a round's computing time
+
+
+def delay(row: Row) -> float:
+    """Seconds of computing a sample; infinite while they are not known."""
+    return math.inf if row.sample_time is None else row.sample_time
+
+
+def decide(table: Table, rank: int, now: float) -> Decision:
+    """Answers a QUERY: all aggregate after every step. `now` is not used."""
+    if table.rows[rank].local_iteration == 0:
+        return train("no local step in this round yet")
+    speeds, unknown = table.throughputs, table.slowest
+    if not speeds.are_known:
+        return sync(f"the speed of worker {unknown.rank} is not known yet")
+    compared = f"{throughput(delay(table.rows[rank])):.4g} samples/s, the mean is {speeds.mean:.4g}"
+    size = table.batch_size_of(rank)
+    return sync(compared if size is None else f"{size} of {table.batches.total} samples: {compared}")
+
+
+def share_out(table: Table) -> tuple[int, ...]:
+    """The batch sizes of the next round by rank: new ones where that is worth it, else the present ones. O(N log N)."""
+    present, delays = table.batches.sizes, [delay(row) for row in table.rows]
+    if math.inf in delays or not table.batches.total:
+        return present
+    wanted = in_proportion(table.batches.total, [in_units(throughput(each)) for each in delays])
+    if present and _longest_s(wanted, delays) >= (1 - DEAD_BAND) * _longest_s(present, delays):
+        return present
+    return wanted
+
+
+def in_proportion(total: int, speeds: Sequence[int]) -> tuple[int, ...]:
+    """Whole numbers in proportion to the speeds that sum to `total`, each at least 1.
+
+    Args:
+        total: as many as there are speeds, or more.
+        speeds: above 0, in any unit. Whole numbers, so that nothing depends on how a float is rounded.
+    """
+    sizes = [1] * len(speeds)
+    left, all_speeds = total, sum(speeds)
+    order = sorted(range(len(speeds)), key=lambda rank: speeds[rank])
+    first = 0  # of those whose part is one or more; the others keep their one
+    while first < len(order) and left * speeds[order[first]] < all_speeds:
+        left -= 1
+        all_speeds -= speeds[order[first]]
+        first += 1
+    for rank in order[first:]:
+        sizes[rank] = left * speeds[rank] // all_speeds
+    remaining = total - sum(sizes)
+    for rank in sorted(order[first:], key=lambda rank: (-(left * speeds[rank] % all_speeds), rank))[:remaining]:
+        sizes[rank] += 1
+    return tuple(sizes)
+
+
+def _longest_s(sizes: Sequence[int], delays: Sequence[float]) -> float:
+    return max(size * each for size, each in zip(sizes, delays, strict=True))
+
+
+WATCH = Watch("LB-BSP", "batches in proportion to the speeds", Sync.STAYS_IN_STEP, mark_slowest("slowest"))
+POLICY = Policy("lb-bsp", delay, decide, WATCH, share_out)
