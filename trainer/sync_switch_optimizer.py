@@ -12,9 +12,9 @@ from trainer.decisions import Action, Decisions, Upload
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.schedule import Schedule, Step, Way
-from trainer.whole_models import TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
+from trainer.whole_models import TEXT_SIZE, WANT_STOP, Keys, WholeModelOptimizer, text_of, text_to_numbers
 
-WANT_STOP, SAVE = 2, 3  # commands beside UPLOAD
+SAVE = 3  # a command beside UPLOAD and WANT_STOP
 
 
 @dataclass(frozen=True)
