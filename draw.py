@@ -219,7 +219,10 @@ def _draw(options: argparse.Namespace) -> None:
     network_folder = summary.find_network(base, network)
     runs = read_summaries(network_folder, base, warning)
     model_bytes = options.model_bytes or MODEL_BYTES.get(network)
-    numbers = {mode: definitions.numbers(devices, options.definitions, model_bytes) for mode, devices in runs.items()}
+    numbers = {
+        mode: definitions.numbers(devices, options.definitions, model_bytes, mode.exchanges)
+        for mode, devices in runs.items()
+    }
     evaluators = {mode: evaluator(mode, devices, options.eval_duration, warning) for mode, devices in runs.items()}
     curves = {mode: device.curve if device else [] for mode, device in evaluators.items()}
     events = {mode: device.events for mode, device in evaluators.items() if device}

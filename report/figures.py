@@ -55,7 +55,8 @@ def draw_accuracy(
     axes.set_ylabel("test accuracy")
     curve_handles = axes.get_legend_handles_labels()[0]
     # Handles so long that a whole pattern of dashes can be seen.
-    rows = _legend(figure, curve_handles, 4, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
+    at_most = 4 if max(len(str(handle.get_label())) for handle in curve_handles) < 20 else 3
+    rows = _legend(figure, curve_handles, at_most, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
         room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}

@@ -45,6 +45,11 @@ class Mode:
         return f"{self.algorithm.stem}-Non-IID.json" if self.split == NON_IID else f"{self.algorithm.stem}.json"
 
     @property
+    def exchanges(self) -> bool:
+        """Whether its workers exchange anything."""
+        return OWNERS[self.algorithm.name].is_distributed
+
+    @property
     def title(self) -> str:
         """Its name in tables."""
         return self.algorithm.title if self.split == IID else f"{self.algorithm.title} {self.split}"

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import draw
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS
@@ -134,6 +135,9 @@ def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(pl
     moments = [rounds(place / "logs/lenet" / mode / "virtual/cpu0")[1]["total_time"] for mode in rows]
     assert moments == pytest.approx([0.2, 0.6])
     assert summary.main(["-b", str(place / "logs"), "-n", "lenet"]) == 0
+    assert draw.main(["-b", str(place / "logs"), "-n", "lenet"]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("Alone "))
+    assert row[:4] == ["Alone", "2", "80.0", "0.00"]  # rounds, samples/s, and nothing that travels
     assert (place / "logs/lenet/alone/Alone.json").exists() and (
         place / "logs/lenet/without-slow/WithoutSlow.json"
     ).exists()
