@@ -125,17 +125,11 @@ def _with_workers(plan: Plan) -> Plan:
         SetupError: the mode chooses them, and nothing says how fast they are.
     """
     mode, workers = plan.job.mode, plan.hosts.workers
-    who = ENTRIES[mode].workers
-    if who is Workers.ALL:
+    if ENTRIES[mode].workers is Workers.ALL:
         return plan
     names = [f"{worker.host} {worker.folder}" for worker in workers]
     step_times_s = [told.shortest_step_s for told, _ in launch.worker_configs(*example(plan))]
-    if 0 in step_times_s:
-        raise SetupError(
-            f"-m {mode} takes {who.value}, and nothing says how long a step of {names[step_times_s.index(0)]} takes: "
-            "give each worker a step_time_s above 0 in the hosts file, which emulates it; or choose yourself, by a "
-            f"hosts file without the others and -m {plan.job.algorithm.name}"
-        )
+    launch.check_known(mode, dict(zip(names, step_times_s, strict=True)))
     places = launch.taking_part(mode, step_times_s)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
     job = dataclasses.replace(plan.job, chosen=launch.chosen(mode, [names[place] for place in places]))

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import config
@@ -126,6 +126,24 @@ def taking_part(mode: str, step_times_s: Sequence[float]) -> tuple[int, ...]:
     if not (places := who.among(step_times_s)):
         raise SetupError(f"-m {mode} takes {who.value}, and the cluster has no other: give it two workers or more")
     return places
+
+
+def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
+    """Makes sure that a mode can choose among workers of machines of their own.
+
+    Args:
+        step_times_s: by worker; 0: nobody says.
+
+    Raises:
+        SetupError: it cannot.
+    """
+    unknown = [name for name, seconds in step_times_s.items() if not seconds]
+    if unknown:
+        raise SetupError(
+            f"-m {mode} takes {ENTRIES[mode].workers.value}, and nothing says how long a step of {unknown[0]} takes: "
+            "give each worker a step_time_s above 0 in the hosts file, which emulates it; or choose yourself, by a "
+            f"hosts file without the others and -m {OWNERS[mode].name}"
+        )
 
 
 def chosen(mode: str, names: Sequence[str]) -> str:
