@@ -7,7 +7,7 @@ figures derive from it. CONTRIBUTING.md shows how to add a row.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,23 @@ class TransportKind(enum.Enum):
     NONE = "nothing: one process alone"
     SUM = "the sum over all workers"
     SERVER = "an optimizer on the parameter server"
+
+
+class Workers(enum.Enum):
+    """Which workers of a cluster take part."""
+
+    ALL = "all workers"
+    FASTEST = "the fastest worker"
+    BUT_SLOWEST = "all workers but the slowest"
+
+    def among(self, step_times_s: Sequence[float]) -> tuple[int, ...]:
+        """Their places in a cluster, ascending, by the step times of its workers in seconds.
+
+        Of equally fast ones the first counts as the fastest, and the last as the slowest.
+        """
+        by_speed = sorted(range(len(step_times_s)), key=step_times_s.__getitem__)  # equal ones keep their order
+        chosen = {Workers.ALL: by_speed, Workers.FASTEST: by_speed[:1], Workers.BUT_SLOWEST: by_speed[:-1]}
+        return tuple(sorted(chosen[self]))
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,9 @@ class Entry:
     look: Look
     values: tuple[tuple[str, Any], ...] = ()  # a preset of an algorithm: fields of Config, and what they are set to
     tuned: tuple[tuple[str, Any], ...] = ()  # the same, where the user's flags may say otherwise and the name stays
+    # A preset by which a launcher lets only some workers take part. They know nothing of it: they train in the
+    # algorithm's mode, and the launcher files their logs under the preset's name.
+    workers: Workers = Workers.ALL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +88,9 @@ class Algorithm(Entry):
     page_only: bool = False  # the optimizer on the server decides by the rule; a state server is told, for its page
     shares_batch: bool = False  # the rule decides on the sizes of the workers' batches
     one_server: bool = False  # whether it must have all of the model on one; else any number of parameter servers
-    check: str = ""  # module:function(config, num_workers) that raises SetupError where its flags do not fit together
+    # module:function(config, num_workers) that raises SetupError where its flags do not fit together; num_workers is
+    # None as long as nobody knows it.
+    check: str = ""
     presets: tuple[Entry, ...] = ()
     events: tuple[EventKind, ...] = ()  # that its logs can tell
 
@@ -144,6 +166,27 @@ TABLE = (
         flags=("learning_rate", *OWN_STEP_FLAGS),
         stem="Sync",
         look=Look("#D55E00", "--", "s", "//"),
+        presets=(
+            Entry(
+                name="without-slow",
+                title="SSGD without the slowest",
+                workers=Workers.BUT_SLOWEST,
+                stem="WithoutSlow",
+                look=Look("#661100", (0, (3, 2)), "p", "/o"),
+            ),
+        ),
+    ),
+    Algorithm(
+        name="backup",
+        title="Backup workers",
+        paper="Chen et al., 2016, arXiv:1604.00981",
+        trainer="trainer.backup:build",
+        transport=TransportKind.SERVER,
+        flags=("learning_rate", *STEP_FLAGS, "backup"),
+        one_server=True,
+        check="trainer.backup_versions:check_flags",
+        stem="Backup",
+        look=Look("#8800EE", (0, (7, 1, 1, 1)), "H", "\\-"),
     ),
     Algorithm(
         name="async",
@@ -248,6 +291,15 @@ TABLE = (
         flags=("learning_rate", *OWN_STEP_FLAGS),
         stem="Local",
         look=Look("#000000", ":", "", ""),
+        presets=(
+            Entry(
+                name="alone",
+                title="Alone",
+                workers=Workers.FASTEST,
+                stem="Alone",
+                look=Look("#111111", (0, (12, 1, 2, 1)), "8", "OO"),
+            ),
+        ),
     ),
 )
 
@@ -270,8 +322,11 @@ def titles_of(flag: str) -> tuple[str, ...]:
 
 
 def entry_name(mode: str, flags: Mapping[str, Any]) -> str:
-    """Under which name a job is filed: that of the preset whose flags are set, else that of the mode."""
-    presets = ALGORITHMS[mode].presets
+    """Under which name a job is filed: that of the preset whose flags are set, else that of the mode.
+
+    Flags do not tell of presets that choose workers: whoever chooses knows.
+    """
+    presets = [preset for preset in ALGORITHMS[mode].presets if preset.values]
     return next(
         (preset.name for preset in presets if all(flags[field] == value for field, value in preset.values)), mode
     )

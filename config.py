@@ -6,13 +6,14 @@ flag counts is the table's in algorithms.py.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from algorithms import ALGORITHMS, ENTRIES, Algorithm, entry_name, folder_name
+from algorithms import ALGORITHMS, ENTRIES, OWNERS, Algorithm, Workers, entry_name, folder_name
 from trainer.flag_values import (
     above_zero,
     at_least,
@@ -74,6 +75,18 @@ def _flag(
     )
 
 
+def _mode(text: str) -> str:
+    """The value of -m; says what stands for a preset, which is a name of the launchers'."""
+    if text in OWNERS and text not in ALGORITHMS:
+        words = " ".join((OWNERS[text].name, *preset_flags(text)))
+        who = ENTRIES[text].workers
+        where = "" if who is Workers.ALL else f" on {who.value} of a cluster"
+        raise argparse.ArgumentTypeError(
+            f"{text} is a preset of the launchers and of simulate.py: give -m {words} here{where}"
+        )
+    return text
+
+
 @dataclass(frozen=True)
 class Config:
     """Every flag of main.py, parsed and checked. Learning rates act on the gradient of the SUMMED batch loss."""
@@ -120,7 +133,7 @@ class Config:
     eval_duration: int = _flag(
         1, "rounds between two evaluations on the whole test set, by one worker", "-e", type=at_least(1)
     )
-    mode: str = _flag("esync", "the synchronisation algorithm", "-m", choices=MODES)
+    mode: str = _flag("esync", "the synchronisation algorithm", "-m", type=_mode, choices=MODES)
     use_dcasgd: int = _flag(0, "1 selects DC-ASGD", "-dcasgd", type=zero_or_one, published=True)
     split_by_class: int = _flag(
         0,
@@ -261,6 +274,12 @@ class Config:
         type=at_least(0, float),
         of_host=True,
     )
+    backup: int = _flag(
+        1,
+        "how many workers are spare: a version of the model is complete with the gradients of all others, whoever they "
+        "are, and those that come later are dropped; less than there are workers",
+        type=at_least(0),
+    )
     staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=at_least(0))
     sync_every: int = _flag(8, "local steps a round", type=at_least(1))
     wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread while training goes on (PCC)", type=zero_or_one)
@@ -342,13 +361,21 @@ class Config:
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
 
     @property
+    def shortest_step_s(self) -> float:
+        """Seconds that a local step of this worker takes at least."""
+        return self.min_step_time + self.batch_size * self.sample_time
+
+    @property
     def logs_lines(self) -> bool:
         """Whether rounds are logged as lines of one file."""
         return self.log_form == "lines" or (self.log_form == "auto" and not self.algorithm.is_distributed)
 
     @property
     def entry(self) -> str:
-        """Name of the algorithm, or of the preset of it that the flags make: DC-ASGD, for example, is one of async."""
+        """Name of the algorithm, or of the preset of it that the flags make: DC-ASGD, for example, is one of async.
+
+        A launcher that lets only some workers take part files their logs under its preset's name (`log_dir`).
+        """
         return entry_name(self.mode, vars(self))
 
     @property

@@ -25,7 +25,7 @@ import summary
 from report import definitions, metrics, tables
 from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
 from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
-from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, distributed
+from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, compared
 from summary import warning
 from trainer.flag_values import accuracy, at_least
 from utils import SetupError
@@ -65,7 +65,7 @@ def read_summaries(network_folder: Path, base: Path, warn: Warn) -> dict[Mode, D
             runs[mode] = summary.read_summary(folder / mode.file_name, warn)
         except SetupError as error:
             warn(f"{mode.title} left out: {error}; make it anew with: {command}")
-    if not distributed(runs):
+    if not compared(runs):
         raise SetupError(
             f"nothing to draw: no summary of distributed training can be read in {network_folder}; "
             f"make them with: {_summary_command(base, network_folder.name)}"
@@ -112,7 +112,7 @@ def accuracy_figures(
     return [
         (
             name,
-            {mode: curve for mode, curve in distributed(curves).items() if curve and mode.split == split},
+            {mode: curve for mode, curve in compared(curves).items() if curve and mode.split == split},
             partial(draw_accuracy, title=f"{network}, {split}", standalone=standalone, events=events),
         )
         for name, split in (("accuracy-iid", IID), ("accuracy-non-iid", NON_IID))
@@ -219,7 +219,10 @@ def _draw(options: argparse.Namespace) -> None:
     network_folder = summary.find_network(base, network)
     runs = read_summaries(network_folder, base, warning)
     model_bytes = options.model_bytes or MODEL_BYTES.get(network)
-    numbers = {mode: definitions.numbers(devices, options.definitions, model_bytes) for mode, devices in runs.items()}
+    numbers = {
+        mode: definitions.numbers(devices, options.definitions, model_bytes, mode.exchanges)
+        for mode, devices in runs.items()
+    }
     evaluators = {mode: evaluator(mode, devices, options.eval_duration, warning) for mode, devices in runs.items()}
     curves = {mode: device.curve if device else [] for mode, device in evaluators.items()}
     events = {mode: device.events for mode, device in evaluators.items() if device}
@@ -231,7 +234,7 @@ def _draw(options: argparse.Namespace) -> None:
 
     standalone = read_standalone(network_folder, warning)
     figures = accuracy_figures(network, curves, events, standalone)
-    figures += bar_figures(network, distributed(runs), numbers, warning)
+    figures += bar_figures(network, compared(runs), numbers, warning)
     new_figure = _window_figure(warning) if options.show else None
     with mpl.rc_context(STYLE):
         save_figures(figures, options.out or network_folder / "figures", new_figure or Figure, print)

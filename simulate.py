@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorithms import ENTRIES, OWNERS, folder_name
+from algorithms import ENTRIES, OWNERS, Workers, folder_name
 from config import NETWORKS, NO_NETWORK, Config, preset_flags
 from main import guarded
 from scripts import launch, local_cluster
@@ -114,20 +114,32 @@ def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name:
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]
     given = _config(own, words)
-    if given.entry != mode:
+    # No flags make what a preset is that chooses workers: they are those of the algorithm.
+    expected = mode if ENTRIES[mode].workers is Workers.ALL else algorithm.name
+    if given.entry != expected:
         raise SetupError(f"the other flags make {given.entry} of -m {mode}: leave them out, or give -m {given.entry}")
     if given.network == NO_NETWORK and given.log_form == "auto":  # a file for each of a thousand workers' rounds
         given = dataclasses.replace(given, log_form="lines")
-    folder = base / given.network / folder_name(given.entry, bool(given.split_by_class)) / HOST
+    folder = base / given.network / folder_name(mode, bool(given.split_by_class)) / HOST
     given = dataclasses.replace(given, log_dir=str(folder))
-    if not algorithm.is_distributed:
-        if own.worker >= len(cluster.workers):
-            raise SetupError(f"--worker {own.worker}: the cluster has rows 0 to {len(cluster.workers) - 1}")
-        cluster = Cluster((cluster.workers[own.worker],))
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
-    job = VirtualJob(given, cluster, name, model_bytes, own.evaluation_time)
+    job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
     alone = ("-m", mode, "--seed", str(seed), "--log-base", str(base), "--beside", own.beside)
-    return Run(f"{given.entry} seed {seed}", job, alone)
+    return Run(f"{mode} seed {seed}", job, alone)
+
+
+def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
+    """The job of those workers of its cluster that take part."""
+    count = len(job.cluster.workers)
+    if ENTRIES[job.entry].workers is not Workers.ALL:
+        rows = launch.taking_part(job.entry, [job.worker_config(row).shortest_step_s for row in range(count)])
+    elif job.config.algorithm.is_distributed:
+        return job
+    elif own.worker < count:
+        rows = (own.worker,)
+    else:
+        raise SetupError(f"--worker {own.worker}: the cluster has rows 0 to {count - 1}")
+    return dataclasses.replace(job, cluster=job.cluster.of(rows), rows=rows)
 
 
 def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:

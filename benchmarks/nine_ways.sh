@@ -12,6 +12,8 @@ python=${PYTHON:-.venv/bin/python}
 
 declare -A own=(
     [sync]="-l 0.003"
+    [without-slow]="-l 0.003"
+    [backup]="-l 0.003"
     [async]="-l 0.0015"
     [dcasgd]="-l 0.0015"
     [ssp]="-l 0.00075 --staleness 3"
@@ -21,8 +23,9 @@ declare -A own=(
     [wbsp]="-ll 0.006"
     [wbsp-pcc]="-ll 0.006"
     [sync-switch]="-l 0.006 --switch-order 10 --train-steps 30 100000"
+    [alone]="-l 0.003"
 )
-for mode in $("$python" -c 'from report.metrics import DISTRIBUTED; print(*(each.name for each in DISTRIBUTED))'); do
+for mode in $("$python" -c 'from report.metrics import COMPARED; print(*(each.name for each in COMPARED))'); do
     read -ra flags <<<"${own[$mode]-}"
     echo "== $mode ${flags[*]}"
     "$python" -m scripts.local_cluster -m "$mode" -n lenet --workers 0.04,0.04,0.04,0.4 --log-base "$logs" \

@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from algorithms import ENTRIES, OWNERS  # noqa: E402
+from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
 from utils import (  # noqa: E402
     EVALUATION,
@@ -46,7 +46,7 @@ from utils import (  # noqa: E402
 )  # fmt: skip
 
 CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
-MODES = tuple(name for name in ENTRIES if OWNERS[name].is_distributed)
+MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distributed and entry.workers is Workers.ALL)
 TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row have reached
 CALIBRATION_CLUSTER, CALIBRATION_SEED, CALIBRATION_S = CLUSTERS[0], 99, 15
 ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchmarks/query_round_trip.py
@@ -58,6 +58,7 @@ NOBODY_WAITS = (*NEVER_WAITS, "sync-switch")  # in most rounds; elsewhere the sl
 # As in nine_ways.sh.
 FLAGS = {
     "sync": "-l 0.003",
+    "backup": "-l 0.003",
     "async": "-l 0.0015",
     "dcasgd": "-l 0.0015",
     "ssp": "-l 0.00075 --staleness 3",

@@ -47,17 +47,18 @@ class Numbers:
     ratios_published: bool
 
 
-def numbers(devices: Devices, definitions: str, model_bytes: int | None) -> Numbers:
+def numbers(devices: Devices, definitions: str, model_bytes: int | None, exchanges: bool = True) -> Numbers:
     """Works them out; all workers of a run by the same definition.
 
     Args:
         devices: of one run.
         definitions: MEASURED, PUBLISHED, or AUTO: measured where every worker has what that needs.
         model_bytes: size of the model where the summary does not say it.
+        exchanges: whether the run's workers exchange anything; by either definition the traffic is 0 where not.
     """
     workers = devices.values()
-    load = metrics.traffic(workers)
-    by_size = definitions == PUBLISHED or (definitions == AUTO and load is None)
+    load = metrics.traffic(workers) if exchanges else 0.0
+    by_size = exchanges and (definitions == PUBLISHED or (definitions == AUTO and load is None))
     ratios = {key: metrics.computing_ratio(device) for key, device in devices.items()}
     by_aggregation = definitions == PUBLISHED or (definitions == AUTO and None in ratios.values())
     if by_aggregation:

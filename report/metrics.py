@@ -24,7 +24,7 @@ NON_IID = "non-i.i.d."
 
 
 SSGD, STANDALONE = ENTRIES["sync"], ENTRIES["local"]
-DISTRIBUTED = tuple(entry for name, entry in ENTRIES.items() if OWNERS[name].is_distributed)
+COMPARED = tuple(entry for entry in ENTRIES.values() if entry is not STANDALONE)
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,26 @@ class Mode:
         return f"{self.algorithm.stem}-Non-IID.json" if self.split == NON_IID else f"{self.algorithm.stem}.json"
 
     @property
+    def exchanges(self) -> bool:
+        """Whether its workers exchange anything."""
+        return OWNERS[self.algorithm.name].is_distributed
+
+    @property
     def title(self) -> str:
         """Its name in tables."""
         return self.algorithm.title if self.split == IID else f"{self.algorithm.title} {self.split}"
 
 
 LOCAL = Mode(STANDALONE, IID)
+SPLIT = tuple(entry for entry in COMPARED if OWNERS[entry.name].is_distributed)  # one worker alone has all classes
 MODES = {
     mode.name: mode
-    for mode in (*(Mode(algorithm, split) for split in (IID, NON_IID) for algorithm in DISTRIBUTED), LOCAL)
+    for mode in (*(Mode(entry, IID) for entry in COMPARED), *(Mode(entry, NON_IID) for entry in SPLIT), LOCAL)
 }
 STANDALONE_FILE = "standalone.txt"  # in the network's folder: the accuracy that training on one device reaches
 
 
-def distributed(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
+def compared(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
     """All but standalone training, which is one dotted line in the figures."""
     return {mode: value for mode, value in values.items() if mode != LOCAL}
 

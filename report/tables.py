@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from report import metrics
 from report.definitions import Numbers, mark, notes
-from report.metrics import SSGD, Curve, Devices, Mode, SpeedUp, distributed
+from report.metrics import SSGD, Curve, Devices, Mode, SpeedUp, compared
 
 
 def table(
@@ -63,7 +63,7 @@ def speed_up_lines(curves: Mapping[Mode, Curve], target: float) -> list[str]:
     """One line a mode: how much sooner than SSGD on the same split it reached the target accuracy."""
     baselines = {mode.split: (mode, curve) for mode, curve in curves.items() if mode.algorithm == SSGD}
     lines = []
-    for mode, curve in distributed(curves).items():
+    for mode, curve in compared(curves).items():
         if mode.algorithm == SSGD:
             continue
         name = f"{mode.algorithm.title}, {mode.split}"

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from algorithms import ENTRIES, Workers
 from scripts import hosts_file, launch
 from scripts.hosts_file import Hosts
 from scripts.link import Link, ssh_command
@@ -111,9 +112,28 @@ def parse(arguments: Sequence[str]) -> Plan:
         worker_arguments=worker_arguments,
         grace_s=given.grace,
     )
-    plan = Plan(job, hosts_file.read(given.hosts), tuple(shlex.split(given.ssh)), given.base_port, given.dry_run)
+    hosts = hosts_file.read(given.hosts)
+    plan = _with_workers(Plan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run))
     launch.check_flags(*example(plan), where="behind `--` or in the hosts file")
     return plan
+
+
+def _with_workers(plan: Plan) -> Plan:
+    """The job of those workers of the hosts that take part in the mode.
+
+    Raises:
+        SetupError: the mode chooses them, and nothing says how fast they are.
+    """
+    mode, workers = plan.job.mode, plan.hosts.workers
+    if ENTRIES[mode].workers is Workers.ALL:
+        return plan
+    names = [f"{worker.host} {worker.folder}" for worker in workers]
+    step_times_s = [told.shortest_step_s for told, _ in launch.worker_configs(*example(plan))]
+    launch.check_known(mode, dict(zip(names, step_times_s, strict=True)))
+    places = launch.taking_part(mode, step_times_s)
+    hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
+    job = dataclasses.replace(plan.job, chosen=launch.chosen(mode, [names[place] for place in places]))
+    return dataclasses.replace(plan, job=job, hosts=hosts)
 
 
 # -------------------------------------------------------------------------------------------------------- the layout

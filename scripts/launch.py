@@ -10,11 +10,11 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import config
-from algorithms import ENTRIES, OWNERS
+from algorithms import ENTRIES, OWNERS, Workers
 from config import preset_flags
 from scripts.ports import port_or_zero
 from scripts.roles import ROOT, Job, Layout, main_flags
@@ -46,11 +46,15 @@ LOCK_FILE = ".lock"
 def add_mode(parser: argparse.ArgumentParser) -> None:
     """Adds the flag of the mode."""
     presets = (
-        f"{name} is {OWNERS[name].name} {' '.join(preset_flags(name))}"
+        f"{name} is {' '.join((OWNERS[name].name, *preset_flags(name), *_on(entry.workers)))}"
         for name, entry in ENTRIES.items()
-        if entry.values
+        if entry is not OWNERS[name]
     )
     parser.add_argument("-m", "--mode", choices=ENTRIES, default="esync", help="; ".join(("the algorithm", *presets)))
+
+
+def _on(workers: Workers) -> tuple[str, ...]:
+    return () if workers is Workers.ALL else (f"on {workers.value}",)
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
@@ -109,6 +113,41 @@ def check_ports(root_port: int, state_server_port: int) -> None:
     """
     if root_port and root_port == state_server_port:
         raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
+
+
+def taking_part(mode: str, step_times_s: Sequence[float]) -> tuple[int, ...]:
+    """Which workers of a cluster take part in a mode, ascending, by the step times of all.
+
+    Raises:
+        SetupError: nobody does.
+    """
+    who = ENTRIES[mode].workers
+    if not (places := who.among(step_times_s)):
+        raise SetupError(f"-m {mode} takes {who.value}, and the cluster has no other: give it two workers or more")
+    return places
+
+
+def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
+    """Makes sure that a mode can choose among workers of machines of their own.
+
+    Args:
+        step_times_s: by worker; 0: nobody says.
+
+    Raises:
+        SetupError: it cannot.
+    """
+    unknown = [name for name, seconds in step_times_s.items() if not seconds]
+    if unknown:
+        raise SetupError(
+            f"-m {mode} takes {ENTRIES[mode].workers.value}, and nothing says how long a step of {unknown[0]} takes: "
+            "give each worker a step_time_s above 0 in the hosts file, which emulates it; or choose yourself, by a "
+            f"hosts file without the others and -m {OWNERS[mode].name}"
+        )
+
+
+def chosen(mode: str, names: Sequence[str]) -> str:
+    """Who takes part, for the user, where that is not everybody."""
+    return f"{mode} takes {ENTRIES[mode].workers.value}: {', '.join(names)}"
 
 
 # ---------------------------------------------------------------------------------------------- the workers' flags
@@ -223,7 +262,8 @@ def stale_warnings(log_folder: Path, devices: Collection[tuple[str, str]]) -> li
 
 def warnings(job: Job, layout: Layout) -> list[str]:
     """What the user should know before the job begins."""
-    return stale_warnings(job.log_folder, {(seat.site.name, seat.device) for seat in layout.seats})
+    stale = stale_warnings(job.log_folder, {(seat.site.name, seat.device) for seat in layout.seats})
+    return [*filter(None, [job.chosen]), *stale]
 
 
 def last_word(job: Job, outcome: Outcome) -> list[str]:

@@ -10,11 +10,12 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died,
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import config
-from algorithms import OWNERS
+from algorithms import ENTRIES, OWNERS, Workers
 from scripts import launch
 from scripts.ports import free_ports, is_free
 from scripts.process import Role
@@ -47,7 +48,7 @@ def parse(arguments: Sequence[str]) -> Options:
     add_job(parser)
     given = parser.parse_args(own)
     launch.check_split(given.mode, given.split_by_class)
-    options = to_options(given, chosen_cluster(given), worker_arguments)
+    options = _with_workers(given, chosen_cluster(given), worker_arguments)
     check_worker_flags(options)
     return options
 
@@ -80,7 +81,8 @@ def chosen_cluster(given: argparse.Namespace) -> Cluster:
     """
     if "cluster" in given:
         return cluster_file.read(cluster_file.find(given.cluster))
-    default = step_times(DEFAULT_WORKERS if OWNERS[given.mode].is_distributed else STANDALONE_WORKERS)
+    one_will_do = not OWNERS[given.mode].is_distributed and ENTRIES[given.mode].workers is Workers.ALL
+    default = step_times(STANDALONE_WORKERS if one_will_do else DEFAULT_WORKERS)
     return Cluster(tuple(map(Worker, getattr(given, "workers", default))))
 
 
@@ -108,6 +110,18 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         grace_s=given.grace,
         left_out=cluster_file.left_out(chosen),
     )
+
+
+def _with_workers(given: argparse.Namespace, cluster: Cluster, worker_arguments: tuple[str, ...]) -> Options:
+    """The job of those workers of the cluster that take part in the mode."""
+    options = to_options(given, cluster, worker_arguments)
+    if ENTRIES[given.mode].workers is Workers.ALL:
+        return options
+    step_times_s = [told.shortest_step_s for told, _ in worker_configs(options)]
+    rows = launch.taking_part(given.mode, step_times_s)
+    names = [f"row {row} ({step_times_s[row]:g} s a step)" for row in rows]
+    options = to_options(given, cluster.of(rows), worker_arguments)
+    return dataclasses.replace(options, chosen=launch.chosen(given.mode, names))
 
 
 def check_worker_flags(

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorithms import OWNERS, Algorithm, folder_name
@@ -34,6 +34,8 @@ class Job:
     state_server_port: int
     worker_arguments: tuple[str, ...]  # for every worker's main.py
     grace_s: float
+    # Which workers of the cluster take part, in words, where a preset chooses them.
+    chosen: str = field(default="", kw_only=True)
 
     @property
     def algorithm(self) -> Algorithm:

@@ -25,6 +25,7 @@ from algorithms import (
     STATE_SERVER_FLAGS,
     TABLE,
     Algorithm,
+    Workers,
     entry_name,
     folder_name,
     modes_of,
@@ -94,8 +95,25 @@ def rules(row: Algorithm) -> Iterator[str]:
 def test_a_job_is_filed_under_the_name_that_it_was_started_by(name):
     mode = OWNERS[name].name
     config = parse(["-m", mode, *preset_flags(name)], pytest.fail)
-    assert entry_name(mode, vars(config)) == name
-    assert config.mode_folder == Path(config.network) / name
+    flags_say = name if ENTRIES[name].workers is Workers.ALL else mode
+    assert entry_name(mode, vars(config)) == flags_say
+    assert config.mode_folder == Path(config.network) / flags_say
+    assert local_cluster.parse(["-m", name]).mode_folder == Path("lenet") / name
+
+
+@pytest.mark.parametrize(
+    ("who", "step_times_s", "places"),
+    [
+        (Workers.ALL, (0.4, 0.1), (0, 1)),
+        (Workers.FASTEST, (0.3, 0.1, 0.2), (1,)),
+        (Workers.FASTEST, (0.2, 0.1, 0.1), (1,)),
+        (Workers.BUT_SLOWEST, (0.3, 0.4, 0.2), (0, 2)),
+        (Workers.BUT_SLOWEST, (0.4, 0.1, 0.4), (0, 1)),
+        (Workers.BUT_SLOWEST, (0.1,), ()),
+    ],
+)
+def test_of_equally_fast_workers_the_first_is_the_fastest_and_the_last_the_slowest(who, step_times_s, places):
+    assert who.among(step_times_s) == places
 
 
 def test_a_job_on_classes_of_its_own_has_a_folder_of_its_own():

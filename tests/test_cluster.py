@@ -192,6 +192,21 @@ def test_a_split_by_class_is_summarised_as_a_mode_of_its_own(job):
 # ---------------------------------------------------------------------------------------------- jobs of their own
 
 
+def test_with_a_backup_worker_the_slow_one_is_not_waited_for_and_all_end_with_the_same_model(tmp_path):
+    flags = ["--max-rounds", "30", "-e", "1000", "-l", "0.001"]
+    output = run_cluster(tmp_path, "-m", "backup", "--workers", "0.04,0.04,0.3", worker_flags=flags)
+    folders = device_folders(tmp_path / "lenet" / "backup")
+    *fast, slow = (list(read_rounds(folder, no_warnings)) for folder in folders)
+    assert [(len(records), records[-1]["version"]) for records in fast] == [(30, 30)] * 2
+    assert 2 <= len(slow) < 15 and slow[-1]["version"] == 30
+    lost = [sum(record.get("steps_lost", 0) for record in records) for records in (*fast, slow)]
+    assert lost == [0, 0, len(slow)]
+    runs = [read_json(folder / RUN_FILE) for folder in folders]
+    assert len({run["final_weights_sha256"] for run in runs}) == 1
+    assert len({run["initial_weights_sha256"] for run in runs} | {runs[0]["final_weights_sha256"]}) == 2
+    assert "done; the logs are in" in output
+
+
 @pytest.mark.parametrize("mode", ["wbsp-pcc", "sync-switch"])
 def test_all_workers_stop_where_nobody_waits_for_a_round_of_all(tmp_path, mode):
     flags = ["--target-accuracy", "0.12", "--eval-seconds", "1", "-l", "0.003", "-ll", "0.003"]

@@ -102,6 +102,21 @@ def test_the_help_names_the_algorithms_whose_own_a_flag_is(capsys):
     assert "--seed SEED seed of" in told
 
 
+@pytest.mark.parametrize(
+    ("preset", "instead"),
+    [
+        ("alone", "give -m local here on the fastest worker of a cluster"),
+        ("without-slow", "give -m sync here on all workers but the slowest of a cluster"),
+        ("dcasgd", "give -m async --use-dcasgd 1 here"),
+    ],
+)
+def test_a_preset_of_the_launchers_is_told_from_a_misspelt_mode(preset, instead, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(["-m", preset])
+    assert exit_.value.code == EXIT_SETUP
+    assert f"{preset} is a preset of the launchers and of simulate.py: {instead}\n" in capsys.readouterr().err
+
+
 SWITCH = ["-m", "sync-switch"]
 
 

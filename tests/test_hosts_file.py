@@ -206,6 +206,24 @@ def test_standalone_workers_may_differ_in_every_flag(tmp_path):
     assert [command_line.parse(role.command[2:]).batch_size for role in given.values()] == [16, 32]
 
 
+def test_a_preset_chooses_workers_by_the_step_times_of_the_file_and_of_the_flags(tmp_path):
+    rows = "h1,0.4,\nh2,0.1,\nh3,,--min-step-time 0.2\n"
+    path = hosts(tmp_path, rows, "address,step_time_s,flags\n")
+    given = roles(plan(path, "-m", "without-slow"))
+    workers = {name: role for name, role in given.items() if role.kind is Kind.WORKER}
+    assert list(workers) == ["h2 cpu", "h3 cpu"]
+    told = command_line.parse(workers["h3 cpu"].command[2:])
+    assert (told.mode, told.log_dir) == ("sync", "/h3/esync/logs/lenet/without-slow/h3")
+    assert workers["h3 cpu"].environment["DMLC_NUM_WORKER"] == "2"
+    assert plan(path, "-m", "alone").job.chosen == "alone takes the fastest worker: h2 cpu"
+
+
+def test_a_preset_that_chooses_by_speed_is_refused_where_nothing_tells_it(tmp_path):
+    path = hosts(tmp_path, "h1,0.1\nh2,\n", "address,step_time_s\n")
+    with pytest.raises(SetupError, match=r"-m alone takes the fastest worker.* of h2 cpu takes: give .* step_time_s"):
+        plan(path, "-m", "alone")
+
+
 def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path):
     (tmp_path / "late.csv").write_text(TRACE)
     path = hosts(tmp_path, "h1,0.5,late.csv,0.002\nh2,,\n", "address,step_time_s,straggler_trace,sample_time_s\n")

@@ -111,7 +111,7 @@ def test_each_kind_is_explained_once_in_a_colour_of_no_mode():
     assert explained(figure) == list(EVENTS)
     colours = {to_hex(handle.get_markeredgecolor()) for handle in figure.legends[1].legend_handles}
     assert len(colours) == 1
-    assert not colours & {algorithm.look.colour.lower() for algorithm in metrics.DISTRIBUTED}
+    assert not colours & {algorithm.look.colour.lower() for algorithm in metrics.COMPARED}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["WBSP", "Sync-Switch"]
 
 

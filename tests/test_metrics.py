@@ -27,17 +27,18 @@ def test_the_published_modes_have_their_folders_and_file_names():
         assert metrics.MODES[f"{name}-niid"].file_name == f"{stem}-Non-IID.json"
 
 
-def test_every_mode_has_a_file_of_its_own_and_standalone_training_only_one_split():
+def test_every_mode_has_a_file_of_its_own_and_one_worker_alone_only_one_split():
     files = [mode.file_name for mode in metrics.MODES.values()]
-    assert len(set(files)) == len(files) == 2 * len(metrics.DISTRIBUTED) + 1
+    assert len(set(files)) == len(files) == len(metrics.COMPARED) + len(metrics.SPLIT) + 1
     assert metrics.LOCAL.file_name == "Local.json"
+    assert {"local-niid", "alone-niid"}.isdisjoint(metrics.MODES)
 
 
 def test_no_two_algorithms_look_alike_in_colour_or_in_black_and_white():
     for looks in ("colour", "line", "marker", "hatch"):
-        values = [getattr(algorithm.look, looks) for algorithm in metrics.DISTRIBUTED]
+        values = [getattr(algorithm.look, looks) for algorithm in metrics.COMPARED]
         assert len(set(values)) == len(values), looks
-    assert metrics.STANDALONE.look.line not in [algorithm.look.line for algorithm in metrics.DISTRIBUTED]
+    assert metrics.STANDALONE.look.line not in [algorithm.look.line for algorithm in metrics.COMPARED]
 
 
 def linear(colour):
@@ -64,7 +65,7 @@ EYES = {
 
 @pytest.mark.parametrize("eyes", EYES)
 def test_colour_blind_readers_can_tell_the_colours_apart(eyes):
-    looks = {each.title: cielab(EYES[eyes] @ linear(each.look.colour)) for each in metrics.DISTRIBUTED}
+    looks = {each.title: cielab(EYES[eyes] @ linear(each.look.colour)) for each in metrics.COMPARED}
     for (one, its_look), (other, other_look) in itertools.combinations(looks.items(), 2):
         assert np.linalg.norm(its_look - other_look) > 15, f"{one} and {other}"  # 2 is just noticeable side by side
 

@@ -17,7 +17,7 @@ import pytest
 from cluster_processes import ROOT
 from stand_ins import role as stand_in
 
-from algorithms import ENTRIES
+from algorithms import ENTRIES, OWNERS
 from scripts import demo, get_data, launch, local_cluster
 from scripts.process import Kind
 from scripts.roles import Options, build_roles
@@ -75,13 +75,27 @@ def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
 
 @pytest.mark.parametrize("mode", ENTRIES)
 def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
-    split = ["--split-by-class"] if mode != "local" else []
+    split = ["--split-by-class"] if OWNERS[mode].is_distributed else []
     given = options("-m", mode, *split)
     for role in build_roles(given, {}):
         if role.kind is Kind.WORKER:
             parsed = command_line.parse(role.command[2:], pytest.fail)
             assert (parsed.mode, parsed.split_by_class) == (given.algorithm.name, len(split))
             assert (parsed.use_dcasgd, parsed.wbsp_overlap) == (mode == "dcasgd", mode == "wbsp-pcc")
+
+
+def test_a_preset_chooses_workers_by_their_step_times_and_the_launcher_says_whom():
+    cluster = ["--workers", "0.4,0.04,0.04,0.4"]
+    fast, but_slow = options("-m", "alone", *cluster), options("-m", "without-slow", *cluster)
+    assert (fast.step_times_s, fast.algorithm.name, fast.log_folder.name) == ((0.04,), "local", "alone")
+    assert (but_slow.step_times_s, but_slow.algorithm.name) == ((0.4, 0.04, 0.04), "sync")
+    assert local_cluster.warnings(fast) == ["alone takes the fastest worker: row 1 (0.04 s a step)"]
+    assert "row 0 (0.4 s a step), row 1" in but_slow.chosen and len(but_slow.worker_ports) == 3
+
+
+def test_a_cluster_of_one_is_nothing_without_the_slowest():
+    with pytest.raises(SetupError, match="takes all workers but the slowest, and the cluster has no other: give it"):
+        options("-m", "without-slow", "--workers", "0.1")
 
 
 def test_one_device_alone_has_all_classes():

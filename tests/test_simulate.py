@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import draw
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS
@@ -138,7 +139,7 @@ def test_a_step_takes_its_own_time_and_that_of_its_samples_in_every_mode(place, 
 def test_the_model_of_a_stub_counts_as_many_bytes_in_every_mode(place, mode):
     limit = flags_of(mode) or ["--max-rounds", "4"]
     run(place, "-m", mode, "--model-bytes", "1e5", *limit, network="none")
-    logged = rounds(place / "logs" / "none" / mode / "virtual" / "cpu1")
+    logged = rounds(place / "logs" / "none" / mode / "virtual" / "cpu0")
     assert any(1e5 <= each["bytes_pushed"] < 1.1e5 for each in logged)
 
 
@@ -179,6 +180,50 @@ def test_with_questions_that_are_not_waited_for_no_step_is_lost_and_every_round_
 def test_mode_local_is_one_row_of_the_cluster(place):
     run(place, "-m", "local", "--worker", "1", "--max-rounds", "2")
     assert [each["total_time"] for each in rounds(place / "logs/mlp/local/virtual/cpu0")] == pytest.approx([0.3, 0.6])
+
+
+def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(place, capsys):
+    (place / "two.csv").write_text("step_time_s\n0.3\n0.1\n0.2\n0.4\n")
+    rows = {"alone": [1], "without-slow": [0, 1, 2]}
+    for mode, expected in rows.items():
+        run(place, "-m", mode, "--max-rounds", "2")
+        folder = place / "logs/mlp" / mode / "virtual"
+        about = [json.loads((folder / f"cpu{rank}" / RUN_FILE).read_text()) for rank in range(len(expected))]
+        assert [(each["virtual"]["entry"], each["virtual"]["row"]) for each in about] == [
+            (mode, row) for row in expected
+        ]
+        assert not (folder / f"cpu{len(expected)}").exists()
+    moments = [rounds(place / "logs/mlp" / mode / "virtual/cpu0")[1]["total_time"] for mode in rows]
+    assert moments == pytest.approx([0.2, 0.6])
+    assert summary.main(["-b", str(place / "logs"), "-n", "mlp"]) == 0
+    assert draw.main(["-b", str(place / "logs"), "-n", "mlp"]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("Alone "))
+    assert row[:4] == ["Alone", "2", "80.0", "0.00"]  # rounds, samples/s, and nothing that travels
+    assert (place / "logs/mlp/alone/Alone.json").exists() and (
+        place / "logs/mlp/without-slow/WithoutSlow.json"
+    ).exists()
+
+
+def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
+    """Nine-ways: 25 versions a second by the three fast ones; of the slow one's 10 steps none comes in time."""
+    simulate_it = [
+        "--cluster",
+        "nine-ways",
+        "-m",
+        "backup",
+        "-n",
+        "none",
+        "--log-base",
+        str(place),
+        "--max-seconds",
+        "4",
+    ]
+    _, (one,) = simulate.parse(simulate_it)
+    virtual_cluster.run(one.job)
+    fast, slow = (rounds(place / "none/backup/virtual" / device) for device in ("cpu0", "cpu3"))
+    assert (len(fast), fast[-1]["version"]) == pytest.approx((100, 100), abs=1)
+    assert len(slow) == pytest.approx(10, abs=1)
+    assert [sum(each.get("steps_lost", 0) for each in worker) for worker in (fast, slow)] == [0, len(slow)]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer import whole_models
+from trainer.backup_optimizer import BackupOptimizer
+from trainer.backup_optimizer import Status as BackupStatus
 from trainer.decisions import Upload
 from trainer.engine import mx
 from trainer.schedule import Schedule
@@ -102,6 +104,24 @@ class Server:
 
 def as_array(values):
     return np.atleast_1d(np.asarray(values, dtype=np.float32))
+
+
+# ------------------------------------------------------------------------------------------------ backup workers
+
+
+def test_the_version_that_a_worker_was_given_stays_in_its_buffer_whatever_the_others_do():
+    """Three workers, one of them spare, step size 1: versions are made by workers 0 and 1 alone."""
+    server = Server(BackupOptimizer(Keys(1, 1, 3), 1, 1.0, [True], ()), [10.0])
+    waiting = BackupStatus.read(server.upload(0, 1.0))
+    assert (waiting.answered, server.buffer(0)) == (0, [1.0])
+    assert BackupStatus.read(server.upload(1, 3.0)) == BackupStatus(False, 1, 1, at_once=True, dropped=0)
+    assert BackupStatus.read(server.status(0)) == BackupStatus(False, 1, 1, at_once=False, dropped=0)
+    assert BackupStatus.read(server.upload(2, 100.0)) == BackupStatus(False, 1, 1, at_once=True, dropped=1)
+    assert [server.buffer(rank) for rank in range(3)] == [[8.0]] * 3
+    server.upload(0, 2.0)
+    server.upload(1, 2.0)
+    assert [server.buffer(rank) for rank in range(3)] == [[6.0], [6.0], [8.0]]
+    assert server.values == [6.0]
 
 
 # ---------------------------------------------------------------------------------------------------------- keys

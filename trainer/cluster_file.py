@@ -69,6 +69,10 @@ class Cluster:
     workers: tuple[Worker, ...]
     server_bandwidth_mbit_s: float = math.inf  # each way
 
+    def of(self, rows: Sequence[int]) -> Cluster:
+        """With the workers of these rows alone, in their order."""
+        return dataclasses.replace(self, workers=tuple(self.workers[row] for row in rows))
+
 
 _FIELDS = {each.name: each for each in dataclasses.fields(Worker)}
 COLUMNS = tuple(_FIELDS)

@@ -72,7 +72,7 @@ def parse(
             if name in given:
                 raise SetupError(f"{names_of(name)[0]} means nothing to {program.name}: {why}; leave it out")
         _check_given(config, [name for name in given if not _is_for_others(name, config, beside)], warn)
-        _check_together(config, num_workers=1)
+        _check_together(config, num_workers=None)
     except SetupError as error:
         parser.error(str(error))
     return config
@@ -118,7 +118,7 @@ def _check_given(config: Config, given: Collection[str], warn: Callable[[str], N
             raise SetupError(f"{text} does nothing without {names_of(other)[0]} {needed}: leave it out, or give both")
 
 
-def _check_together(config: Config, num_workers: int) -> None:
+def _check_together(config: Config, num_workers: int | None) -> None:
     """Makes sure that the flags fit together; raises SetupError as the algorithm's own check does."""
     if config.algorithm.check:
         pkgutil.resolve_name(config.algorithm.check)(config, num_workers)

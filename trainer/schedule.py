@@ -211,7 +211,7 @@ class Schedule:
             self.way = Way.BSP if self.phases[self.current].bsp else Way.ASP
 
 
-def check_flags(config: Config, num_workers: int) -> None:
+def check_flags(config: Config, num_workers: int | None) -> None:
     """Makes sure that Sync-Switch's flags fit together.
 
     Raises:
@@ -247,6 +247,6 @@ def check_flags(config: Config, num_workers: int) -> None:
         )
     if config.straggler_policy == "elastic" and "1" not in order:
         raise SetupError(f"--straggler-policy elastic acts under BSP; --switch-order {order} has no BSP phase")
-    batches = sum(config.train_steps) * num_workers
+    batches = sum(config.train_steps) * (num_workers or 1)
     if batches > FLOAT32_COUNTS_TO:
         raise SetupError(f"--train-steps makes {batches} batches of all workers; {FLOAT32_COUNTS_TO} can be counted")

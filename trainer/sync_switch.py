@@ -27,7 +27,7 @@ from trainer.rates import Ramp, parse_ramp, parse_schedule
 from trainer.schedule import Schedule, phase_under
 from trainer.smoothing import Smoothed
 from trainer.steps import which_decay
-from trainer.sync_switch_optimizer import SAVE, WANT_STOP, PhaseRule, Settings, Status, SyncSwitchOptimizer
+from trainer.sync_switch_optimizer import SAVE, PhaseRule, Settings, Status, SyncSwitchOptimizer
 from trainer.whole_models import Keys, ModelLink
 from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds
 
@@ -161,7 +161,7 @@ class SyncSwitchTrainer(Trainer):
         self._take(status)
         if not (is_pulled and status.at_once):  # else that model may be older than the update
             if not self._is_dealt_with(status):
-                self._wait(wants_stop)
+                self._wait()
             begin = self.clock.now()
             self._link.pull(model)
         self._transmission.add(push_s + self.clock.now() - begin)
@@ -238,17 +238,12 @@ class SyncSwitchTrainer(Trainer):
             logging.info("%sthe parameter server says: %s", kind, status.reason)
             self._tell(1)
 
-    def _wait(self, wants_stop: bool) -> None:
-        """Waits for the others. A stop request that comes meanwhile is told, since this may last."""
-        told = wants_stop
+    def _wait(self) -> None:
+        """Waits for the others."""
 
         def is_dealt_with() -> bool:
-            nonlocal told
             self._tell_now_and_then()
-            numbers = self._link.status()
-            if not told and self._stop_request():
-                told, numbers = True, self._link.command(WANT_STOP)
-            self._take(self._read(numbers))
+            self._take(self._read(self._link.look(self._stop_request)))
             self._save_if_due()  # also where this worker is left out for long
             return self._is_dealt_with(self._status)
 

@@ -15,9 +15,9 @@ from trainer.parameters import wait_for
 from trainer.rates import CONSTANT, Ramp, RateSchedule
 from trainer.schedule import Schedule, Step, Way, phase_under
 from trainer.steps import sgd_step
-from trainer.whole_models import TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
+from trainer.whole_models import TEXT_SIZE, WANT_STOP, Keys, WholeModelOptimizer, text_of, text_to_numbers
 
-WANT_STOP, SAVE = 2, 3  # commands beside UPLOAD
+SAVE = 3  # a command beside UPLOAD and WANT_STOP
 COUNTED_BY = 1 << 20  # a status vector holds float32, which count to 2^24: so a number of samples is two numbers there
 
 

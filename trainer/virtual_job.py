@@ -27,6 +27,8 @@ class VirtualJob:
         cluster_name: for the logs.
         model_bytes: that the model counts in transfers; 0: its own.
         evaluation_s: virtual seconds of an evaluation.
+        entry: the name that it is filed under, of algorithms.ENTRIES.
+        rows: of its workers in the cluster that was asked for; empty where all take part.
     """
 
     config: Config
@@ -34,6 +36,8 @@ class VirtualJob:
     cluster_name: str
     model_bytes: float = 0.0
     evaluation_s: float = 0.0
+    entry: str = ""
+    rows: tuple[int, ...] = ()
 
     @functools.cached_property
     def _program(self) -> str:
@@ -45,7 +49,9 @@ class VirtualJob:
         trace = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
         return {
             "program": self._program,
+            "entry": self.entry or self.config.entry,
             "cluster": self.cluster_name,
+            "row": self.rows[rank] if self.rows else rank,
             "num_workers": len(self.cluster.workers),
             "worker": _finite(vars(row) | {"straggler_trace": str(row.straggler_trace or "")}),
             "trace": [vars(entry) for entry in trace],

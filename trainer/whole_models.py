@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.clock import Clock, RealClock
-from trainer.decisions import Upload
 from trainer.engine import mx
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import die_on_error
 
-UPLOAD = 1  # the command that belongs to a gradient buffer; all others act alone
+# Commands. UPLOAD belongs to a gradient buffer; all others act alone. WANT_STOP is of a worker that waits.
+UPLOAD, WANT_STOP = 1, 2
 TEXT_SIZE = 120  # characters of a reason in a status vector; a longer one is cut
 
 
@@ -174,6 +174,7 @@ class ModelLink:
         self._status_size = 0
         self._came = (False, False)  # with the last two uploads
         self._sending: list[mx.nd.NDArray] = []
+        self._stop_told = False
 
     def define(self, optimizer: WholeModelOptimizer, shown: Sequence[mx.nd.NDArray]) -> None:
         """Gives the server its optimizer and all keys; every rank calls it, once.
@@ -205,9 +206,14 @@ class ModelLink:
         self._sending = [array.as_in_context(mx.cpu()) for array in arrays]
         self._buffer.push(self._sending)
 
-    def upload(self, about: Upload) -> None:
-        """Sends what belongs to the arrays, and waits until the server has acted on all of it."""
+    def upload(self, about: Sequence[float]) -> None:
+        """Sends what belongs to the arrays, and waits until the server has acted on all of it.
+
+        Args:
+            about: whether this worker wants all to stop, and whatever else the server is to know.
+        """
         self._on_link()
+        self._stop_told |= bool(about[0])
         command = self._begin_command(UPLOAD, *about)
         self._buffer.wait_until_arrived(self._sending)
         self._command.wait_until_arrived(command)
@@ -239,6 +245,18 @@ class ModelLink:
     def status(self) -> np.ndarray:
         """This worker's status vector."""
         return self._status_with(None, ())
+
+    def look(self, stop_request: Callable[[], object]) -> np.ndarray:
+        """This worker's status vector, while it waits for others. Since that may last, a stop request that comes
+        meanwhile is told, once.
+
+        Args:
+            stop_request: what it returns is true where this worker wants all to stop.
+        """
+        if self._stop_told or not stop_request():
+            return self.status()
+        self._stop_told = True
+        return self.command(WANT_STOP)
 
     def status_and_pull(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
         """As `status` and `pull`, in one exchange."""

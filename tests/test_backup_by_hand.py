@@ -1,0 +1,186 @@
+"""Backup workers by hand, with small numbers, in virtual time: whose gradients count, what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
+
+from algorithms import TransportKind
+from trainer.backup import BackupTrainer
+from trainer.backup_optimizer import Status
+from trainer.backup_versions import Versions
+from trainer.context import Context
+from trainer.rates import parse_schedule
+from trainer.steps import PLAIN, Rule
+from trainer.straggler_trace import Slowdown
+from trainer.sync import SyncTrainer
+from trainer.transport.network import Link
+
+ETA = 0.5
+WITH_ALL = Rule(momentum=0.5, weight_decay=0.01, batch_size=4, schedule=parse_schedule("warmup:30"))
+ZERO = np.zeros((2, 4))
+CLOSE = {"rtol": 1e-3, "atol": 1e-5}  # float32, of gradients that nearly cancel
+
+
+class Cluster:
+    """A run with one backup worker.
+
+    Attributes:
+        ended_s: by rank, when its rounds ended, since training began.
+        lost: by rank, how many of its steps were.
+    """
+
+    def __init__(
+        self,
+        steps_s: Sequence[float],
+        rounds: int,
+        *,
+        samples: Sequence[int] = (),
+        network: Callable[[], Any] = dense,
+        link: Link = Link(),  # noqa: B008
+        trace: dict[int, Slowdown] | None = None,
+        stop_at_s: dict[int, float] | None = None,
+    ) -> None:
+        self.ended_s: list[list[float]] = [[] for _ in steps_s]
+        self.lost = [0 for _ in steps_s]
+        ended_s, lost = self.ended_s, self.lost
+
+        class Noted(BackupTrainer):
+            def synchronize(self, wants_stop: bool) -> bool:
+                stop = super().synchronize(wants_stop)
+                ended_s[self.membership.rank].append(round(self.measure.elapsed_s, 3))
+                lost[self.membership.rank] += self.notes().get("steps_lost", 0)
+                return stop
+
+        def build(context: Context) -> BackupTrainer:
+            mine = context.membership().rank
+            context.trace = tuple(slow for rank, slow in (trace or {}).items() if rank == mine)
+            trainer = Noted(context, ETA, 1)
+            if stop_at_s and mine in stop_at_s:
+                context.stop_requested = lambda: trainer.measure.elapsed_s >= stop_at_s[mine]
+            return trainer
+
+        counts = samples or [1] * len(steps_s)
+        workers = [
+            Worker([batch(rank, 4)], step_s=step_s, samples=counts[rank], link=link)
+            for rank, step_s in enumerate(steps_s)
+        ]
+        self.trained: Trained = train(TransportKind.SERVER, workers, build, rounds, network)
+
+
+def mean_step(weight: np.ndarray, ranks: Sequence[int], samples: Sequence[int] = (1, 1, 1)) -> np.ndarray:
+    """The next version out of the gradients of these workers; each has one batch."""
+    weighed = [len(samples) * samples[rank] / sum(samples) * gradient(weight, batch(rank, 4)) for rank in ranks]
+    return weight - ETA * sum(weighed) / len(ranks)
+
+
+@pytest.mark.parametrize("samples", [(1, 1, 1), (5, 3, 1)], ids=["equal", "unequal"])
+def test_the_slow_workers_gradient_never_counts_where_it_never_comes_in_time(samples) -> None:
+    cluster = Cluster((1.0, 1.1, 2.5), rounds=6, samples=samples)
+    assert cluster.ended_s == [[1.1, 2.2, 3.3, 4.4, 5.5, 6.6]] * 2 + [[2.5, 5.0, 7.5]]
+    assert cluster.lost == [0, 0, 3]
+    weight = ZERO
+    for _ in range(6):
+        weight = mean_step(weight, (0, 1), samples)
+    for rank in range(3):  # who is late has the newest version, too
+        np.testing.assert_allclose(cluster.trained.weights(rank), weight, **CLOSE)
+
+
+def test_whoever_is_the_last_is_dropped_and_begins_anew_on_the_newest_version() -> None:
+    """Worker 0 takes 3.9 s for its second step, of version 1: it is late, and in time again with the third. Worker 2 is
+    late with its first and its last, and in time between."""
+    cluster = Cluster((1.0, 1.0, 1.5), rounds=4, trace={0: Slowdown(1.5, 1.0, 2.9)})
+    assert cluster.ended_s == [[1.0, 4.9, 5.9], [1.0, 3.0, 4.5, 5.9], [1.5, 3.0, 4.5, 6.0]]
+    assert cluster.lost == [1, 0, 2]
+    weight = ZERO
+    for ranks in ((0, 1), (1, 2), (1, 2), (0, 1)):
+        weight = mean_step(weight, ranks)
+    for rank in range(3):
+        np.testing.assert_allclose(cluster.trained.weights(rank), weight, **CLOSE)
+
+
+@pytest.mark.parametrize("rule", [PLAIN, WITH_ALL], ids=["plain", "momentum, decay and schedule"])
+@pytest.mark.parametrize("network", [dense, normalised])
+@pytest.mark.parametrize("samples", [(1, 1, 1), (5, 3, 1)], ids=["equal", "unequal"])
+def test_without_backup_workers_it_is_ssgd(network, samples, rule) -> None:
+    workers = [
+        Worker([batch(rank, 4), batch(rank + 1, 4)], step_s=1.0 + rank, samples=count)
+        for rank, count in enumerate(samples)
+    ]
+
+    def ruled(context: Context) -> Context:
+        context.rule = rule
+        return context
+
+    here = train(TransportKind.SERVER, workers, lambda context: BackupTrainer(ruled(context), ETA, 0), 4, network)
+    ssgd = train(TransportKind.SUM, workers, lambda context: SyncTrainer(ruled(context), ETA), 4, network)
+    for ours, its in zip(here.trainers, ssgd.trainers, strict=True):
+        assert (ours.rounds, ours.measure.elapsed_s) == (its.rounds, its.measure.elapsed_s) == (4, 12.0)
+        for array, other in zip(ours.parameters.model(), its.parameters.model(), strict=True):
+            np.testing.assert_allclose(array.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_batchnorms_statistics_are_the_mean_over_those_that_counted() -> None:
+    """Running mean 0.5 * old + 0.5 * the batch's at each worker; of samples 5 and 3, since the third is late."""
+    cluster = Cluster((1.0, 1.0, 2.5), rounds=1, samples=(5, 3, 1), network=normalised)
+    means = [0.5 * (batch(rank, 4).images / 255).mean() for rank in (0, 1)]
+    for trainer in cluster.trained.trainers:
+        running_mean = trainer.context.network[0].running_mean.data().asscalar()
+        assert running_mean == pytest.approx((5 * means[0] + 3 * means[1]) / 8, rel=1e-5)
+
+
+def test_a_stop_request_of_one_that_waits_ends_the_job_with_the_version_that_is_under_way() -> None:
+    """It comes at 1.5 s and is told at 2 s, when the wait has news; version 1 has three gradients at 4 s."""
+    cluster = Cluster((1.0, 2.0, 4.0, 10.0), rounds=0, stop_at_s={0: 1.5})
+    assert cluster.ended_s == [[4.0]] * 3 + [[10.0]]
+
+
+def test_a_stop_request_of_one_that_is_late_ends_the_job_with_the_next_version() -> None:
+    cluster = Cluster((1.0, 1.0, 2.5), rounds=0, stop_at_s={2: 2.0})
+    assert cluster.ended_s == [[1.0, 2.0, 3.0]] * 2 + [[2.5, 5.0]]
+
+
+LATENCY_S = 0.01
+
+
+def test_who_is_late_hears_of_it_and_has_the_newest_version_after_a_push_and_a_pull() -> None:
+    """Each takes one latency; the model is expected with the status vector once it was there twice."""
+    cluster = Cluster((1.0, 1.0, 2.5), rounds=14, link=Link(latency_s=LATENCY_S))
+    exchanges = np.diff([0.0, *cluster.ended_s[2]]) - 2.5
+    np.testing.assert_allclose(exchanges / LATENCY_S, [3, 3, 2, 2, 2, 2], atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ the versions
+
+
+@given(st.booleans(), st.booleans(), *[st.integers(0, 2**40)] * 3)
+def test_a_status_vector_tells_every_count_apart(over, at_once, version, answered, dropped) -> None:
+    status = Status(over, version, answered, at_once, dropped)
+    assert Status.read(np.array(status.numbers(), dtype=np.float32)) == status
+
+
+@given(st.integers(1, 6), st.data())
+def test_each_version_takes_as_many_as_are_no_spare_and_every_gradient_counts_or_is_dropped(num_workers, data) -> None:
+    num_backup = data.draw(st.integers(0, num_workers - 1))
+    versions, counted = Versions(num_workers, num_backup), [0] * num_workers
+    free, late_since = set(range(num_workers)), 0
+    for _ in range(data.draw(st.integers(0, 40))):
+        rank = data.draw(st.sampled_from(sorted(free)))  # never empty: who waits are fewer than are needed
+        was_late, before = versions.given[rank] < versions.version, versions.version
+        arrival = versions.arrive(rank)
+        free = (free - {rank}) | {*arrival.answered}
+        assert was_late == (arrival.answered == (rank,) and not arrival.apply)
+        assert versions.version == before + bool(arrival.apply)
+        assert len(arrival.apply) in (0, num_workers - num_backup)
+        late_since = 0 if arrival.apply else late_since + was_late
+        assert late_since <= num_backup
+        assert all(versions.given[other] == versions.version for other in arrival.answered)
+        for other in arrival.apply:
+            counted[other] += 1
+    assert [sum(pair) for pair in zip(counted, versions.dropped, strict=True)] == versions.answered
