@@ -250,4 +250,4 @@ def test_of_each_workers_logged_steps_those_are_kept_that_were_dealt_with_at_the
     saved, dealt_with = workers.schedule.batches, list(workers.dealt_with)
     run(workers, data)
     for rounds, kept in zip(workers.logs, dealt_with, strict=True):
-        assert kept_and_lost(rounds, saved) == (kept, len(rounds) - kept)
+        assert kept_and_lost(rounds, saved) == (rounds[:kept], len(rounds) - kept)
