@@ -6,17 +6,19 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from algorithms import Entry
 from report.bands import band
 from report.definitions import mark
 from report.marks import draw_marks, place_marks
 from report.metrics import IID, NON_IID, STANDALONE, Curve, Event, Mode
 from report.over import SECONDS, Over
-from report.statistics import FEWEST_RUNS, Estimate
+from report.statistics import FEWEST_RUNS, PROFILE_END, Estimate, profile
 from report.tables import span
 from summary import natural_order
 
@@ -42,7 +44,7 @@ def draw_accuracy(
         axes.plot(
             [at / size for at, _ in curve],
             [accuracy for _, accuracy in curve],
-            **_curve_look(mode, len(curve), number, len(curves)),
+            **_look(mode.algorithm, len(curve), number, len(curves)),
         )
     kinds = draw_marks(axes, place_marks(curves, events or {}), size)
     _finish_accuracy(figure, axes, title, label, standalone, kinds)
@@ -64,14 +66,14 @@ def draw_accuracy_of_runs(
     for number, (mode, curves) in enumerate(runs.items()):
         its = band(curves) if len(curves) >= FEWEST_RUNS else None
         if its is not None:
-            look = _curve_look(mode, len(its.at), number, len(runs))
+            look = _look(mode.algorithm, len(its.at), number, len(runs))
             axes.fill_between(
                 its.at / size, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"]
             )
             axes.plot(its.at / size, its.mean, drawstyle="steps-post", **look)
             continue
         for place, curve in enumerate(curves):
-            look = _curve_look(mode, len(curve), number, len(runs))
+            look = _look(mode.algorithm, len(curve), number, len(runs))
             look["label"] = look["label"] if place == 0 else "_"  # one line of the legend for all
             positions, accuracies = zip(*curve, strict=True)
             axes.plot([at / size for at in positions], accuracies, drawstyle="steps-post", linewidth=0.9, **look)
@@ -87,16 +89,16 @@ def _of_how_many(runs: Mapping[Mode, Sequence[Curve]]) -> str:
     return "; ".join(parts + [single] * (len(enough) < len(numbers)))
 
 
-def _curve_look(mode: Mode, points: int, number: int, of: int) -> dict[str, Any]:
+def _look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any]:
     """As Axes.plot takes it, of curve `number` of so many; markers that touch would hide the line's dashes."""
-    look, every = mode.algorithm.look, max(1, points // 12)
+    look, every = entry.look, max(1, points // 12)
     return {
         "color": look.colour,
         "linestyle": look.line,
         "marker": look.marker,
         "markersize": 5,
         "markevery": (number * every // of, every),
-        "label": mode.algorithm.title,
+        "label": entry.title,
     }
 
 
@@ -111,10 +113,7 @@ def _finish_accuracy(
     axes.set_xlim(left=0)
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy")
-    curve_handles = axes.get_legend_handles_labels()[0]
-    # Handles so long that a whole pattern of dashes can be seen.
-    at_most = 4 if max(len(str(handle.get_label())) for handle in curve_handles) < 20 else 3
-    rows = _legend(figure, curve_handles, at_most, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
+    rows = _legend_of_curves(figure, axes)
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
         room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}
@@ -122,11 +121,40 @@ def _finish_accuracy(
     figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
 
 
+def _legend_of_curves(figure: Figure, axes: Axes) -> int:
+    """With handles so long that a whole pattern of dashes can be seen; returns the number of rows."""
+    handles = axes.get_legend_handles_labels()[0]
+    at_most = 4 if max(len(str(handle.get_label())) for handle in handles) < 20 else 3
+    return _legend(figure, handles, at_most, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
+
+
 def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -> int:
     """Adds a legend of at most so many columns, with rows about as long as each other, and returns their number."""
     rows = -(-len(handles) // at_most)
     figure.legend(handles=handles, ncols=-(-len(handles) // rows), **look)
     return rows
+
+
+def draw_profiles(figure: Figure, ratios: Mapping[Entry, np.ndarray], title: str, end: float = PROFILE_END) -> None:
+    """Performance profiles: the share of jobs on which an algorithm's time is at most t times the best one's.
+
+    Args:
+        ratios: of each algorithm, its time over the best one's on each job.
+        end: the greatest t.
+    """
+    axes = figure.add_subplot()
+    for number, (entry, its) in enumerate(ratios.items()):
+        steps = np.unique([1.0, *its[its <= end], end])
+        shares = [profile(its, step) for step in steps]
+        look = _look(entry, len(steps), number, len(ratios))
+        axes.plot(steps, shares, drawstyle="steps-post", clip_on=False, **look)
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.set_xlim(1, end)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("t, times the time of the fastest")
+    axes.set_ylabel("share of jobs within t")
+    rows = _legend_of_curves(figure, axes)
+    figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
 
 
 def draw_bars(
