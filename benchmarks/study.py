@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS  # noqa: E402
 from benchmarks.comparison import TARGET, TARGETS  # noqa: E402
-from benchmarks.study_run import Runner, Task, step_times_s  # noqa: E402
+from benchmarks.study_run import BATCH, Runner, Task, step_times_s  # noqa: E402
 from config import NETWORKS, names_of  # noqa: E402
 from report import comparison  # noqa: E402
 from report.comparison import BY_CLASS, PHASES, REPORT, SPLITS, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
@@ -48,7 +48,7 @@ MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # whose times are those of R
 FLAGS = {"sync-switch": ("--switch-order", "10", "--train-steps", "30", "1000000")}
 # The row of one machine alone is standalone training on the fastest, where there is such a preset.
 ALL_ENTRIES = tuple(name for name in ENTRIES if name != "local" or "alone" not in ENTRIES)
-TRAINING_SAMPLES, BATCH = 60_000, 64
+TRAINING_SAMPLES = 60_000
 REPORT_SEEDS_FROM = 100  # trials have the seeds 0, 1, ...: one a study
 DRAW_SEED = 2026  # of the step sizes
 

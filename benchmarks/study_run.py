@@ -17,7 +17,7 @@ from typing import Any
 
 import summary
 from algorithms import OWNERS, folder_name
-from config import LEARNING_RATES
+from config import LEARNING_RATES, Config
 from report import metrics
 from report.comparison import TUNING, RunLine, Workload
 from trainer import cluster_file, version
@@ -25,6 +25,7 @@ from trainer.virtual_job import HOST
 from utils import DIVERGED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
 
 ROOT = Path(__file__).resolve().parents[1]
+BATCH = Config().batch_size
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ class Task:
 
 
 def step_times_s(cluster: str) -> list[float]:
-    """Of its workers, a step as a whole."""
+    """Of its workers, a step of a batch as a whole."""
     rows = cluster_file.read(cluster_file.find(cluster)).workers
-    return [row.step_time_s + row.overhead_s for row in rows]
+    return [row.shortest_step_s(BATCH) + row.overhead_s for row in rows]
 
 
 class Runner:
