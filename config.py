@@ -175,6 +175,12 @@ class Config:
         "evaluate after so many seconds, whatever rounds they hold, in place of -e (0: as -e says)",
         type=at_least(0, float),
     )
+    validation: int = _flag(
+        0,
+        "hold out so many training samples, always the same ones, and evaluate on them in place of the test set: to "
+        "choose step sizes by (0: none)",
+        type=at_least(0),
+    )
     evaluate: str = _flag(
         "auto",
         "whether this worker evaluates and saves the global model: yes, no, or if it is the fastest in a test step "

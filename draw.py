@@ -3,7 +3,8 @@
     python draw.py -b /path/to/logs -n resnet18-v1
 
 reads what summary.py wrote and saves each figure as PNG and PDF: test accuracy over time (i.i.d. and non-i.i.d.) with
-marks where something happened, data throughput, traffic load and computing time ratio. The numbers are worked out in
+marks where something happened, data throughput, traffic load and computing time ratio. Of several runs of the same
+jobs, /path/to/logs/seed-N/NETWORK, it draws the means and their 95 % bootstrap intervals. The numbers are worked out in
 report/metrics.py, the table and the figures made in report/.
 """
 
@@ -22,15 +23,19 @@ from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
 import summary
-from report import definitions, metrics, tables
+from report import definitions, metrics, run_tables, tables
 from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
-from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
+from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
 from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, compared
+from report.over import OVERS, SECONDS, Over
+from report.runs import Run, by_mode, estimate, mean_ratios
+from report.statistics import Estimate
 from summary import warning
 from trainer.flag_values import accuracy, at_least
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
+ALL = "all"  # of OVERS
 STYLE = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -106,38 +111,52 @@ NamedFigure = tuple[str, Mapping[Mode, Any], Callable[[Figure, Any], None]]  # f
 
 
 def accuracy_figures(
-    network: str, curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Event]], standalone: float | None
+    network: str,
+    curves: Mapping[Mode, Curve],
+    events: Mapping[Mode, Sequence[Event]],
+    standalone: float | None,
+    over: Over = SECONDS,
 ) -> list[NamedFigure]:
-    """Accuracy over time on each split, with marks where the device that evaluated logged an event."""
+    """Accuracy over an axis on each split, with marks where the device that evaluated logged an event."""
+    return _of_each_split(
+        {mode: curve for mode, curve in curves.items() if curve},
+        partial(draw_accuracy, standalone=standalone, events=events, over=over),
+        network,
+        over,
+    )
+
+
+def _of_each_split(data: Mapping[Mode, Any], draw: Callable[..., None], network: str, over: Over) -> list[NamedFigure]:
     return [
         (
-            name,
-            {mode: curve for mode, curve in compared(curves).items() if curve and mode.split == split},
-            partial(draw_accuracy, title=f"{network}, {split}", standalone=standalone, events=events),
+            name + over.suffix,
+            {mode: its for mode, its in compared(data).items() if mode.split == split},
+            partial(draw, title=f"{network}, {split}"),
         )
         for name, split in (("accuracy-iid", IID), ("accuracy-non-iid", NON_IID))
     ]
 
 
-def bar_figures(
-    network: str, runs: Mapping[Mode, Devices], numbers: Mapping[Mode, Numbers], warn: Warn
-) -> list[NamedFigure]:
-    """Throughput, traffic and computing time of distributed training; `warn` gets what is left out."""
-    numbers = {mode: numbers[mode] for mode in runs}
-    loads = {mode: its.traffic for mode, its in numbers.items()}
-    by_size = [mode for mode, its in numbers.items() if its.traffic_published]
-    by_aggregation = [mode for mode, its in numbers.items() if its.ratios_published]
-    if 0 < len(by_size) < len(runs) or 0 < len(by_aggregation) < len(runs):
+def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigure]:
+    """Throughput, traffic and computing time of distributed training, of several runs the means; `warn` gets what is
+    left out."""
+    devices = compared(by_mode([run.devices for run in runs]))
+    numbers = {mode: its for mode, its in by_mode([run.numbers for run in runs]).items() if mode in devices}
+    speeds = {mode: estimate([metrics.throughput(run.values()) for run in its]) for mode, its in devices.items()}
+    loads = {mode: estimate([run.traffic for run in its]) for mode, its in numbers.items()}
+    by_size = [mode for mode, its in numbers.items() if any(run.traffic_published for run in its)]
+    by_aggregation = [mode for mode, its in numbers.items() if any(run.ratios_published for run in its)]
+    if 0 < len(by_size) < len(devices) or 0 < len(by_aggregation) < len(devices):
         warn(
             f"numbers with {MARK} follow the published definition, the others are measured: compare them with "
             "--definitions published"
         )
+    ratios = {
+        mode: mean_ratios([_ratios(mode, *run, warn) for run in zip(devices[mode], its, strict=True)])
+        for mode, its in numbers.items()
+    }
     return [
-        (
-            "throughput",
-            {mode: metrics.throughput(devices.values()) for mode, devices in runs.items()},
-            partial(draw_bars, title=network, label="data throughput (samples/s)"),
-        ),
+        ("throughput", speeds, partial(draw_bars, title=network, label="data throughput (samples/s)")),
         (
             "traffic",
             _known(loads, by_size, warn),
@@ -151,13 +170,15 @@ def bar_figures(
         ),
         (
             "computing-time",
-            {mode: ratios for mode, devices in runs.items() if (ratios := _ratios(mode, devices, numbers[mode], warn))},
+            {mode: its for mode, its in ratios.items() if its},
             partial(draw_computing_ratio, title=network, marked=by_aggregation, note=published_note(RATIO)),
         ),
     ]
 
 
-def _known(loads: Mapping[Mode, float | None], by_size: Collection[Mode], warn: Warn) -> dict[Mode, float]:
+def _known(
+    loads: Mapping[Mode, float | Estimate | None], by_size: Collection[Mode], warn: Warn
+) -> dict[Mode, float | Estimate]:
     for mode, load in loads.items():
         if load is None:
             lack = "do not count the bytes of every worker"
@@ -216,32 +237,75 @@ def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
 
 def _draw(options: argparse.Namespace) -> None:
     base, network, target = options.base, options.network, options.target
-    network_folder = summary.find_network(base, network)
-    runs = read_summaries(network_folder, base, warning)
-    model_bytes = options.model_bytes or MODEL_BYTES.get(network)
-    numbers = {
-        mode: definitions.numbers(devices, options.definitions, model_bytes, mode.exchanges)
-        for mode, devices in runs.items()
-    }
-    evaluators = {mode: evaluator(mode, devices, options.eval_duration, warning) for mode, devices in runs.items()}
-    curves = {mode: device.curve if device else [] for mode, device in evaluators.items()}
-    events = {mode: device.events for mode, device in evaluators.items() if device}
-    print(f"{network}\n{tables.table(runs, numbers, curves, target)}")
-    absent = [mode.name for mode in MODES.values() if mode not in runs and not _has_logs(network_folder / mode.name)]
-    print(f"no logs of: {', '.join(absent)}\n" if absent else "")
+    runs = [_read_run(folder, options) for folder in summary.find_runs(base, network, warning)]
+    if len(runs) == 1:
+        folder, run = runs[0]
+        _print_table(network, tables.table(run.devices, run.numbers, run.curves, target), [run], folder)
+        lines = tables.speed_up_lines(run.curves, target)
+        figures = _figures_of_run(network, run, options.over)
+        figures += bar_figures(network, [run], warning)
+        out = folder / "figures"
+    else:
+        several = [run for _, run in runs]
+        _print_table(network, run_tables.table(several, target), several, *(folder for folder, _ in runs))
+        lines = run_tables.speed_up_lines(several, target)
+        figures = _figures_of_runs(network, several, options.over)
+        figures += bar_figures(network, several, warning)
+        out = base / "figures" / network
     print(f"Speed-up over {SSGD.title}, as time to test accuracy {tables.accuracy_text(target)}:")
-    print("\n".join(tables.speed_up_lines(curves, target)) or "nothing to compare", end="\n\n")
-
-    standalone = read_standalone(network_folder, warning)
-    figures = accuracy_figures(network, curves, events, standalone)
-    figures += bar_figures(network, compared(runs), numbers, warning)
+    print("\n".join(lines) or "nothing to compare", end="\n\n")
     new_figure = _window_figure(warning) if options.show else None
     with mpl.rc_context(STYLE):
-        save_figures(figures, options.out or network_folder / "figures", new_figure or Figure, print)
+        save_figures(figures, options.out or out, new_figure or Figure, print)
         if new_figure is not None:
             from matplotlib import pyplot
 
             pyplot.show()
+
+
+def _read_run(network_folder: Path, options: argparse.Namespace) -> tuple[Path, Run]:
+    """A network's folder, and what there is of it to draw."""
+    devices = read_summaries(network_folder, network_folder.parent, warning)
+    model_bytes = options.model_bytes or MODEL_BYTES.get(options.network)
+    return network_folder, Run(
+        devices,
+        {
+            mode: definitions.numbers(its, options.definitions, model_bytes, mode.exchanges)
+            for mode, its in devices.items()
+        },
+        {mode: evaluator(mode, its, options.eval_duration, warning) for mode, its in devices.items()},
+        read_standalone(network_folder, warning),
+    )
+
+
+def _print_table(network: str, table: str, runs: Sequence[Run], *folders: Path) -> None:
+    print(f"{network}\n{table}")
+    there = {mode for run in runs for mode in run.devices}
+    absent = [
+        mode.name
+        for mode in MODES.values()
+        if mode not in there and not any(_has_logs(folder / mode.name) for folder in folders)
+    ]
+    print(f"no logs of: {', '.join(absent)}\n" if absent else "")
+
+
+def _figures_of_run(network: str, run: Run, overs: Sequence[str]) -> list[NamedFigure]:
+    figures = []
+    for over in map(OVERS.__getitem__, overs):
+        curves, events = run.drawn_over(over, warning)
+        figures += accuracy_figures(network, curves, events, run.standalone, over)
+    return figures
+
+
+def _figures_of_runs(network: str, runs: Sequence[Run], overs: Sequence[str]) -> list[NamedFigure]:
+    figures = []
+    known = [run.standalone for run in runs if run.standalone is not None]
+    standalone = sum(known) / len(known) if known else None
+    for over in map(OVERS.__getitem__, overs):
+        curves = by_mode([run.drawn_over(over, warning)[0] for run in runs])
+        draw = partial(draw_accuracy_of_runs, standalone=standalone, over=over)
+        figures += _of_each_split(curves, draw, network, over)
+    return figures
 
 
 def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:
@@ -272,6 +336,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
     )
     parser.add_argument(
+        "--over",
+        nargs="+",
+        choices=[*OVERS, ALL],
+        default=["seconds"],
+        help="what the accuracy is drawn over, each in a figure of its own (%(default)s)",
+    )
+    parser.add_argument(
         "-e",
         "--eval-duration",
         type=at_least(1),
@@ -293,6 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--show", action="store_true", help="also open the figures in windows")
     options = parser.parse_args(arguments)
+    options.over = [*OVERS] if ALL in options.over else [*dict.fromkeys(options.over)]
     return summary.run_tool(lambda: _draw(options))
 
 

@@ -47,7 +47,7 @@ NOWHERE = {
 }
 STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
-    **dict.fromkeys(("eval_duration", "eval_seconds", "evaluate"), f"-n {NO_NETWORK} has no accuracy"),
+    **dict.fromkeys(("eval_duration", "eval_seconds", "evaluate", "validation"), f"-n {NO_NETWORK} has no accuracy"),
     "target_accuracy": f"-n {NO_NETWORK} has no accuracy",
 }
 

@@ -3,8 +3,8 @@
     python summary.py -b /path/to/logs -n resnet18-v1 -m esync
 
 reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt (or rounds.jsonl there) and writes
-/path/to/logs/{network}/{mode}/ESync.json, which draw.py reads. Needs nothing but the standard library. Durations are in
-seconds, sizes in bytes.
+/path/to/logs/{network}/{mode}/ESync.json, which draw.py reads; so it does below each /path/to/logs/seed-N, where there
+are several runs. Needs nothing but the standard library. Durations are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from utils import JobError, SetupError
 
 # ---------------------------------------------------------------------------------------------- log tree
 
+SEED_FOLDER = re.compile(r"seed-\d+")  # the log tree of one of several runs
+
 
 def find_network(base: Path, network: str) -> Path:
     """The folder of `network` in the log tree.
@@ -39,6 +41,22 @@ def find_network(base: Path, network: str) -> Path:
         there = ", ".join(path.name for path in folders(base)) or "nothing"
         raise SetupError(f"{folder} is not a folder; {base} holds {there}: choose with -n, or another folder with -b")
     return folder
+
+
+def find_runs(base: Path, network: str, warn: Warn) -> list[Path]:
+    """The folders of `network` in the log trees of several runs of the same jobs, BASE/seed-N, where the base holds
+    them as simulate.py files them; else the one in the base itself.
+
+    Raises:
+        SetupError: there is none.
+    """
+    trees = [path for path in folders(base) if SEED_FOLDER.fullmatch(path.name)] if base.is_dir() else []
+    seeds = [path / network for path in trees if (path / network).is_dir()]
+    if not seeds or (base / network).is_dir():
+        if seeds:
+            warn(f"{base} holds {network} and {len(seeds)} seed-N with it: the former is taken; move it elsewhere")
+        return [find_network(base, network)]
+    return seeds
 
 
 def folders(parent: Path) -> list[Path]:
@@ -262,7 +280,24 @@ def warning(message: str) -> None:
 
 
 def _summarise(base: Path, network: str, mode_name: str) -> None:
-    network_folder = find_network(base, network)
+    _do_all([partial(_summarise_run, folder, mode_name) for folder in find_runs(base, network, warning)])
+
+
+def _do_all(works: Sequence[Callable[[], None]]) -> None:
+    """Does all that can be done; what cannot is told. Raises SetupError where nothing can."""
+    failures = []
+    for work in works:
+        try:
+            work()
+        except SetupError as error:
+            failures.append(str(error))
+    if len(failures) == len(works):
+        raise SetupError("; ".join(failures))
+    for failure in failures:
+        warning(failure)
+
+
+def _summarise_run(network_folder: Path, mode_name: str) -> None:
     there = {path.name: path for path in folders(network_folder)}
     if mode_name == "all":
         chosen = [mode for mode in MODES.values() if mode.name in there]
@@ -277,16 +312,7 @@ def _summarise(base: Path, network: str, mode_name: str) -> None:
             f"{network_folder} holds {missing}, but {', '.join(there) or 'nothing'}; "
             f"train first, or copy the logs to {network_folder}/MODE/HOST/DEVICE"
         )
-    failures = []
-    for mode in chosen:
-        try:
-            _summarise_one(mode, network_folder)
-        except SetupError as error:
-            failures.append(str(error))
-    if len(failures) == len(chosen):
-        raise SetupError("; ".join(failures))
-    for failure in failures:
-        warning(failure)
+    _do_all([partial(_summarise_one, mode, network_folder) for mode in chosen])
 
 
 def _summarise_one(mode: Mode, network_folder: Path) -> None:

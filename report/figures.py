@@ -6,15 +6,22 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from algorithms import Entry
+from report.bands import band
 from report.definitions import mark
 from report.marks import draw_marks, place_marks
 from report.metrics import IID, NON_IID, STANDALONE, Curve, Event, Mode
+from report.over import SECONDS, Over
+from report.statistics import FEWEST_RUNS, PROFILE_END, Estimate, profile
+from report.tables import span
 from summary import natural_order
 
-MINUTES_FROM_S = 600.0  # longer time axes are in minutes
 _ROW_INCHES = 0.22  # of a legend
 
 
@@ -24,44 +31,101 @@ def draw_accuracy(
     title: str,
     standalone: float | None,
     events: Mapping[Mode, Sequence[Event]] | None = None,
+    over: Over = SECONDS,
 ) -> None:
-    """Test accuracy over time, one curve a mode, and a dotted line at the accuracy of standalone training.
+    """Test accuracy over time or another axis, one curve a mode, and a dotted line at that of standalone training.
 
-    `events` are marked on the curve of their mode, and explained below the axes.
+    `events` are marked on the curve of their mode, and explained below the axes. All positions are in the axis's own
+    smallest unit, such as seconds.
     """
     axes = figure.add_subplot()
-    longest_s = max(curve[-1][0] for curve in curves.values())
-    unit, unit_s = ("min", 60.0) if longest_s > MINUTES_FROM_S else ("s", 1.0)
+    label, size = over.unit(max(curve[-1][0] for curve in curves.values()))
     for number, (mode, curve) in enumerate(curves.items()):
-        look = mode.algorithm.look
-        every = max(1, len(curve) // 12)  # markers that touch hide the line's dashes
         axes.plot(
-            [elapsed_s / unit_s for elapsed_s, _ in curve],
+            [at / size for at, _ in curve],
             [accuracy for _, accuracy in curve],
-            color=look.colour,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=5,
-            markevery=(number * every // len(curves), every),
-            label=mode.algorithm.title,
+            **_look(mode.algorithm, len(curve), number, len(curves)),
         )
+    kinds = draw_marks(axes, place_marks(curves, events or {}), size)
+    _finish_accuracy(figure, axes, title, label, standalone, kinds)
+
+
+def draw_accuracy_of_runs(
+    figure: Figure,
+    runs: Mapping[Mode, Sequence[Curve]],
+    title: str,
+    standalone: float | None,
+    over: Over = SECONDS,
+) -> None:
+    """As draw_accuracy, of several runs a mode: their mean in its band, and each run's curve where they are too few.
+
+    Means are step functions, as report/bands.py takes them.
+    """
+    axes = figure.add_subplot()
+    label, size = over.unit(max(curve[-1][0] for curves in runs.values() for curve in curves))
+    for number, (mode, curves) in enumerate(runs.items()):
+        its = band(curves) if len(curves) >= FEWEST_RUNS else None
+        if its is not None:
+            look = _look(mode.algorithm, len(its.at), number, len(runs))
+            axes.fill_between(
+                its.at / size, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"]
+            )
+            axes.plot(its.at / size, its.mean, drawstyle="steps-post", **look)
+            continue
+        for place, curve in enumerate(curves):
+            look = _look(mode.algorithm, len(curve), number, len(runs))
+            look["label"] = look["label"] if place == 0 else "_"  # one line of the legend for all
+            positions, accuracies = zip(*curve, strict=True)
+            axes.plot([at / size for at in positions], accuracies, drawstyle="steps-post", linewidth=0.9, **look)
+    _finish_accuracy(figure, axes, f"{title}: {_of_how_many(runs)}", label, standalone, [])
+
+
+def _of_how_many(runs: Mapping[Mode, Sequence[Curve]]) -> str:
+    """What a figure of several runs shows, in words."""
+    numbers = [len(curves) for curves in runs.values()]
+    enough = [number for number in numbers if number >= FEWEST_RUNS]
+    single = "single runs" + (f" where there are fewer than {FEWEST_RUNS}" if enough else "")
+    parts = [f"mean of {span(enough)} runs with 95 % interval"] if enough else []
+    return "; ".join(parts + [single] * (len(enough) < len(numbers)))
+
+
+def _look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any]:
+    """As Axes.plot takes it, of curve `number` of so many; markers that touch would hide the line's dashes."""
+    look, every = entry.look, max(1, points // 12)
+    return {
+        "color": look.colour,
+        "linestyle": look.line,
+        "marker": look.marker,
+        "markersize": 5,
+        "markevery": (number * every // of, every),
+        "label": entry.title,
+    }
+
+
+def _finish_accuracy(
+    figure: Figure, axes: Axes, title: str, label: str, standalone: float | None, kinds: Sequence[Line2D]
+) -> None:
+    """The line of standalone training, labels, and legends of the curves and of the marks on them."""
     if standalone is not None:
-        look, title = STANDALONE.look, STANDALONE.title
-        axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{title} ({standalone:.3f})")
-    kinds = draw_marks(axes, place_marks(curves, events or {}), unit_s)
+        look, name = STANDALONE.look, STANDALONE.title
+        axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{name} ({standalone:.3f})")
     axes.set_title(title, loc="left", fontsize="medium")
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"time ({unit})")
+    axes.set_xlabel(label)
     axes.set_ylabel("test accuracy")
-    curve_handles = axes.get_legend_handles_labels()[0]
-    # Handles so long that a whole pattern of dashes can be seen.
-    at_most = 4 if max(len(str(handle.get_label())) for handle in curve_handles) < 20 else 3
-    rows = _legend(figure, curve_handles, at_most, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
+    rows = _legend_of_curves(figure, axes)
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
         room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}
         rows += _legend(figure, kinds, at_most, loc="outside lower center", **room)
     figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
+
+
+def _legend_of_curves(figure: Figure, axes: Axes) -> int:
+    """With handles so long that a whole pattern of dashes can be seen; returns the number of rows."""
+    handles = axes.get_legend_handles_labels()[0]
+    at_most = 4 if max(len(str(handle.get_label())) for handle in handles) < 20 else 3
+    return _legend(figure, handles, at_most, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
 
 
 def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -> int:
@@ -71,12 +135,40 @@ def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -
     return rows
 
 
+def draw_profiles(figure: Figure, ratios: Mapping[Entry, np.ndarray], title: str, end: float = PROFILE_END) -> None:
+    """Performance profiles: the share of jobs on which an algorithm's time is at most t times the best one's.
+
+    Args:
+        ratios: of each algorithm, its time over the best one's on each job.
+        end: the greatest t.
+    """
+    axes = figure.add_subplot()
+    for number, (entry, its) in enumerate(ratios.items()):
+        steps = np.unique([1.0, *its[its <= end], end])
+        shares = [profile(its, step) for step in steps]
+        look = _look(entry, len(steps), number, len(ratios))
+        axes.plot(steps, shares, drawstyle="steps-post", clip_on=False, **look)
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.set_xlim(1, end)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("t, times the time of the fastest")
+    axes.set_ylabel("share of jobs within t")
+    rows = _legend_of_curves(figure, axes)
+    figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
+
+
 def draw_bars(
-    figure: Figure, values: Mapping[Mode, float], title: str, label: str, marked: Collection[Mode] = (), note: str = ""
+    figure: Figure,
+    values: Mapping[Mode, float | Estimate],
+    title: str,
+    label: str,
+    marked: Collection[Mode] = (),
+    note: str = "",
 ) -> None:
     """One bar a mode; an algorithm's runs on both splits stand side by side.
 
-    The numbers of the `marked` modes follow the published definition; `note` says below the axes what it is.
+    A mean over runs has a line from end to end of its interval. The numbers of the `marked` modes follow the published
+    definition; `note` says below the axes what it is.
     """
     algorithms = list(dict.fromkeys(mode.algorithm for mode in values))
     figure.set_size_inches(1.8 + 1.2 * len(algorithms), 4.0)
@@ -86,7 +178,11 @@ def draw_bars(
     for mode, value in values.items():
         x = algorithms.index(mode.algorithm) + (splits.index(mode.split) - (len(splits) - 1) / 2) * width
         hatch = _SPLIT_HATCHES[mode.split] if len(splits) > 1 else ""
-        bar = axes.bar(x, value, 0.92 * width, color=mode.algorithm.look.colour, hatch=hatch, edgecolor="white")
+        look: dict[str, Any] = {"color": mode.algorithm.look.colour, "hatch": hatch, "edgecolor": "white"}
+        if isinstance(value, Estimate):
+            value, low, high = value
+            look |= {"yerr": [[max(0.0, value - low)], [max(0.0, high - value)]], "capsize": 3}
+        bar = axes.bar(x, value, 0.92 * width, **look)
         axes.bar_label(bar, labels=[mark(_short_number(value), mode in marked)], padding=2)
     axes.set_title(title, loc="left", fontsize="medium")
     axes.set_xticks(range(len(algorithms)), [textwrap.fill(algorithm.title, 12) for algorithm in algorithms])

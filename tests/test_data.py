@@ -10,7 +10,7 @@ from cifar_files import CIFAR10, CIFAR100, arrays, write_binary, write_python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data import EndlessBatches, Samples, load, partition
+from trainer.data import Dataset, EndlessBatches, Samples, hold_out, load, partition
 from utils import SetupError
 
 DATA = Path(__file__).parents[1] / "data"
@@ -190,6 +190,24 @@ def test_the_python_file_of_another_dataset_is_named(tmp_path, name, form):
 
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(lambda values: np.array(values, np.uint8))
+
+
+@given(st.integers(2, 60), st.data())
+def test_samples_that_are_held_out_are_evaluated_on_and_not_trained_on(total, data):
+    count = data.draw(st.integers(1, total - 1))
+    samples = Samples(np.arange(total), np.arange(total) % 10)
+    whole = Dataset(samples, samples, 10)
+    train, test, classes = hold_out(whole, count)
+    assert (len(test.labels), classes) == (count, 10)
+    assert sorted([*train.images, *test.images]) == list(range(total))
+    assert all((part.labels == part.images % 10).all() for part in (train, test))
+    assert (hold_out(whole, count).test.images == test.images).all()  # the same ones every time
+
+
+def test_holding_out_everything_is_refused():
+    samples = Samples(np.arange(5), np.arange(5))
+    with pytest.raises(SetupError, match="--validation 5 leaves nothing of the 5 training samples"):
+        hold_out(Dataset(samples, samples, 10), 5)
 
 
 @given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))

@@ -11,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 import simulate
+from benchmarks import study
 from scripts import cluster, demo, find_switch_point, flags, local_cluster
 from trainer import cluster_file, command_line
 
@@ -113,6 +114,11 @@ def test_a_command_for_the_search_is_one(command):
 @pytest.mark.parametrize("command", known("scripts/demo.sh"))
 def test_a_command_for_the_demo_is_one(command):
     assert demo.parse(words(command))
+
+
+@pytest.mark.parametrize("command", known(".venv/bin/python benchmarks/study.py"))
+def test_a_command_for_a_study_is_one(command):
+    assert study.parse(words(command))[1].runs
 
 
 def test_every_ready_made_cluster_that_is_named_exists():

@@ -9,6 +9,8 @@ from textwrap import indent
 import pytest
 
 import draw
+from benchmarks import comparison as command
+from report import comparison, comparison_tables
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 # A figure, and below it the table that draw.py printed with it.
@@ -32,3 +34,13 @@ def test_a_table_of_the_results_is_made_again_from_its_summaries(folder, figure,
 def test_the_table_that_nine_ways_keeps_is_the_one_that_is_shown():
     (shown,) = (table for folder, _, table in SHOWN if folder == "nine-ways")
     assert shown in indent((RESULTS / "nine-ways" / "table.txt").read_text(), "    ")
+
+
+def test_what_the_page_shows_of_a_comparison_is_made_again_from_its_runs():
+    page = (RESULTS / "README.md").read_text()
+    for name in re.findall(r"^<!-- comparison (\S+) -->$", page, re.MULTILINE):
+        its = comparison.Comparison(comparison.read(RESULTS / name))
+        part = command.part_of_page(its, name, command.TARGET)
+        assert page == command.updated(page, name, part), f"run benchmarks/comparison.py results/{name} --page ..."
+        details = comparison_tables.details(its, command.TARGETS, command.TARGET)
+        assert (RESULTS / name / "details.md").read_text() == details

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import os
@@ -12,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+import tiny_data
 
 import draw
 import simulate
@@ -29,20 +28,10 @@ CLUSTER = (
 )
 
 
-def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
-
-
 @pytest.fixture
 def place(tmp_path):
     """A folder with a dataset of 96 images, whose class is their brightness, and a cluster of two workers."""
-    (tmp_path / "data" / "mnist").mkdir(parents=True)
-    for name, count in (("train", 96), ("t10k", 40)):
-        labels = (np.arange(count) % 4).astype(np.uint8)
-        images = np.repeat(labels * 60 + 20, 28 * 28).reshape(count, 28, 28).astype(np.uint8)
-        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            path = tmp_path / "data" / "mnist" / f"{name}-{kind}-ubyte.gz"
-            path.write_bytes(gzip.compress(idx(array)))
+    tiny_data.write_mnist(tmp_path / "data" / "mnist")
     (tmp_path / "two.csv").write_text(CLUSTER)
     return tmp_path
 

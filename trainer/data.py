@@ -57,6 +57,26 @@ def load(name: str, data_dir: str) -> Dataset:
         raise SetupError(f"{error.filename} cannot be read: {error.strerror}; {what_to_do}") from None
 
 
+HELD_OUT_SEED = 0  # not the job's: runs with other seeds are evaluated on the same samples
+
+
+def hold_out(dataset: Dataset, count: int) -> Dataset:
+    """The same with a test part of its own: the last `count` training samples of a seeded permutation, which are left
+    out of the training part. So step sizes can be chosen while nobody looks at the test set.
+
+    Raises:
+        SetupError: nothing would be left to train on.
+    """
+    total = len(dataset.train.labels)
+    if count >= total:
+        raise SetupError(f"--validation {count} leaves nothing of the {total} training samples: hold out fewer")
+    order = np.random.default_rng(HELD_OUT_SEED).permutation(total)
+    kept, held = (
+        Samples(*(part[np.sort(chosen)] for part in dataset.train)) for chosen in (order[:-count], order[-count:])
+    )
+    return dataset._replace(train=kept, test=held)
+
+
 def sha256(arrays: Iterable[np.ndarray]) -> str:
     """A hash of the content of arrays, one after the other."""
     digest = hashlib.sha256()

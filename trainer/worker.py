@@ -142,12 +142,14 @@ def trace_of(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
 
 
 def dataset_of(config: Config) -> data.Dataset:
-    """The dataset that the flags name.
+    """The dataset that the flags name, with the part to evaluate on that they ask for.
 
     Raises:
         SetupError: it cannot be read, or has less than a batch.
     """
     dataset = data.load(config.dataset, config.data_dir)
+    if config.validation:
+        dataset = data.hold_out(dataset, config.validation)
     total = len(dataset.train.labels)
     if (largest := max(config.batch_size, *config.phase_batch_size)) > total:
         flag = "-b" if largest == config.batch_size else "--phase-batch-size"

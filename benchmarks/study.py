@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""Does the runs of a comparison by its rules (results/README.md), in virtual time: simulate.py, again and again.
+
+    .venv/bin/python benchmarks/study.py --folder results/comparison --networks mlp --jobs 2
+
+For each job (cluster, split, network) and each algorithm: so many trials of the step size in each study, drawn from
+--range, evaluated on --validation held-out training samples; then the chosen step size with other seeds on the test
+set; and the step size --untuned, with the same seeds, for all. Each run is a line of FOLDER/runs.jsonl
+(report/comparison.py), also one that diverged or failed. The limit of a job is the time in which its fastest machine
+alone would see all training samples --epochs times. What follows `--` goes to every run. The same command goes on with
+what is not done yet, by this version of the program; Ctrl-C ends it. benchmarks/comparison.py makes the tables.
+Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from algorithms import ENTRIES, OWNERS  # noqa: E402
+from benchmarks.comparison import TARGET, TARGETS  # noqa: E402
+from benchmarks.study_run import BATCH, Runner, Task, step_times_s  # noqa: E402
+from config import NETWORKS, names_of  # noqa: E402
+from report import comparison  # noqa: E402
+from report.comparison import BY_CLASS, PHASES, REPORT, SPLITS, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
+from scripts import launch  # noqa: E402
+from trainer import cluster_file, version  # noqa: E402
+from trainer.flag_values import above_zero, at_least, several  # noqa: E402
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, setup_logging  # noqa: E402
+
+CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
+MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # whose times are those of ResNet-18's model
+# Flags beside the step size without which a mode cannot do well in so short a job; the same for all step sizes.
+FLAGS = {"sync-switch": ("--switch-order", "10", "--train-steps", "30", "1000000")}
+# The row of one machine alone is standalone training on the fastest, where there is such a preset.
+ALL_ENTRIES = tuple(name for name in ENTRIES if name != "local" or "alone" not in ENTRIES)
+TRAINING_SAMPLES = 60_000
+REPORT_SEEDS_FROM = 100  # trials have the seeds 0, 1, ...: one a study
+DRAW_SEED = 2026  # of the step sizes
+
+
+def step_sizes(study: int, trials: int, low: float, high: float) -> list[float]:
+    """The step sizes of a study, log-uniform in the range: equally far apart, all moved by the same random amount, and
+    round the end. Every algorithm gets the same ones. Three digits, as they are on the command line.
+
+    Sets like these cover a range better than independent draws (Cranley and Patterson 1976), of which five often leave
+    out a factor of ten.
+    """
+    moved = np.random.default_rng((DRAW_SEED, study)).random()
+    places = sorted((moved + trial / trials) % 1 for trial in range(trials))
+    return [float(f"{low * (high / low) ** place:.3g}") for place in places]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, as the command line says."""
+
+    folder: Path
+    workloads: Sequence[Workload]
+    entries: Sequence[str]
+    phases: Sequence[str]
+    studies: int
+    trials: int
+    seeds: int
+    low: float
+    high: float
+    untuned: float
+    validation: int
+    epochs: float
+    evaluations: int
+    target: float
+    more: Sequence[str]
+
+    def tuning(self, workload: Workload) -> Iterator[Task]:
+        """The trials of all algorithms, a study after the other."""
+        for study in range(self.studies):
+            sizes = step_sizes(study, self.trials, self.low, self.high)
+            for (trial, size), entry in itertools.product(enumerate(sizes), self.entries):
+                yield Task(TUNING, workload, entry, study, trial, study, size)
+
+    def reporting(self, workload: Workload, trials: Sequence[RunLine]) -> Iterator[Task]:
+        """The runs on the test set with the step sizes that the trials have shown to be best."""
+        its = Comparison(trials)
+        for seed, entry in itertools.product(self.report_seeds, self.entries):
+            if chosen := its.chosen(workload, entry, self.target):
+                yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, chosen.step_size)
+
+    def without_tuning(self, workload: Workload) -> Iterator[Task]:
+        """The runs on the test set with one step size for all."""
+        for seed, entry in itertools.product(self.report_seeds, self.entries):
+            yield Task(UNTUNED, workload, entry, 0, 0, seed, self.untuned)
+
+    @property
+    def report_seeds(self) -> range:
+        """Others than those of the trials."""
+        return range(REPORT_SEEDS_FROM, REPORT_SEEDS_FROM + self.seeds)
+
+    @property
+    def runs(self) -> int:
+        """How many there are in all."""
+        of_phase = {TUNING: self.studies * self.trials, REPORT: self.seeds, UNTUNED: self.seeds}
+        return len(self.workloads) * len(self.entries) * sum(of_phase[phase] for phase in self.phases)
+
+    def command(self, task: Task) -> list[str]:
+        """The run's, without where its logs go."""
+        (cluster, split, network), row = task.workload, OWNERS[task.entry]
+        limit_s = self.limit_s(cluster)
+        words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network, "--seed", str(task.seed)]
+        words += [names_of(task.rate)[0], f"{task.step_size:g}", *FLAGS.get(task.entry, ())]
+        words += ["--max-seconds", f"{limit_s:g}", "--eval-seconds", f"{limit_s / self.evaluations:g}"]
+        if cluster in MODEL_BYTES:
+            words += ["--model-bytes", f"{MODEL_BYTES[cluster]:g}"]
+        if split == BY_CLASS and "split_by_class" in row.all_flags:  # one worker alone has all classes
+            words += ["-s", "1"]
+        if task.phase == TUNING:  # who has reached the last target need not go on
+            words += ["--validation", str(self.validation), "--target-accuracy", f"{max(TARGETS):g}"]
+        return [*words, "--log-form", "lines", *self.more]
+
+    def limit_s(self, cluster: str) -> float:
+        """The virtual seconds of each run on a cluster."""
+        fastest_s = min(step_times_s(cluster))
+        return float(f"{self.epochs * TRAINING_SAMPLES / BATCH * fastest_s:.4g}")
+
+
+# ------------------------------------------------------------------------------------------------------ all of them
+
+
+class Study:
+    """Does a plan, as far as it is not done yet."""
+
+    def __init__(self, plan: Plan, runner: Runner, jobs: int, budget_s: float, again_failed: bool) -> None:
+        self._plan, self._runner, self._jobs = plan, runner, jobs
+        self._begin = time.monotonic()
+        self._until = self._begin + budget_s
+        self._again_failed = again_failed
+        there = (plan.folder / comparison.RUNS_FILE).exists()
+        self._lines = {line.key: line for line in (comparison.read(plan.folder) if there else ())}
+        self._fresh: set[Any] = set()  # the keys of what was done by this call
+        self._done = self._took = self._failed = 0
+        self._program = version.files_hash()
+
+    def do(self) -> int:
+        """Returns how many runs have failed; raises KeyboardInterrupt where it was stopped."""
+        plan = self._plan
+        for workload in plan.workloads:
+            trials = list(plan.tuning(workload))
+            if TUNING in plan.phases:
+                self._do(trials)
+            known = [line for line in map(self._line_of, trials) if line is not None]
+            if REPORT in plan.phases and len(known) == len(trials):
+                self._do(list(plan.reporting(workload, known)))
+            elif REPORT in plan.phases and not self.is_over:
+                logging.info("%s: its trials are not complete, so no step size is chosen yet", " ".join(workload))
+            if UNTUNED in plan.phases:
+                self._do(list(plan.without_tuning(workload)))
+        return self._failed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no other run is to be begun."""
+        return self._runner.stopped or time.monotonic() > self._until
+
+    def _do(self, tasks: Sequence[Task]) -> None:
+        to_do = [task for task in tasks if self._line_of(task) is None]
+        self._done += len(tasks) - len(to_do)
+        with ThreadPoolExecutor(self._jobs) as pool:
+            futures = {pool.submit(self._run, task): task for task in to_do}
+            for future in as_completed(futures):
+                line = future.result()
+                if line is None:
+                    continue
+                comparison.append(self._plan.folder, line)
+                self._lines[line.key] = line
+                self._fresh.add(line.key)
+                self._done, self._took = self._done + 1, self._took + 1
+                self._failed += bool(line.failed)
+                self._tell(futures[future], line)
+        if self._runner.stopped:
+            raise KeyboardInterrupt
+
+    def _run(self, task: Task) -> RunLine | None:
+        return None if self.is_over else self._runner.run(task, self._plan.command(task))
+
+    def _line_of(self, task: Task) -> RunLine | None:
+        """What there is of a run, if it was this very one, by this version of the program."""
+        line = self._lines.get(task.key)
+        if line is None or list(line.command) != self._plan.command(task) or line.program != self._program:
+            return None
+        return None if line.failed and self._again_failed and line.key not in self._fresh else line
+
+    def _tell(self, task: Task, line: RunLine) -> None:
+        said = line.failed or ("diverged" if line.diverged else f"{line.best_accuracy:.4f} at best")
+        left_s = (time.monotonic() - self._begin) / self._took * (self._plan.runs - self._done)
+        logging.info("%d of %d: %s: %s; about %s left", self._done, self._plan.runs, task, said, _duration(left_s))
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
+    """Parses the command line; a bad value ends the process with exit code 2.
+
+    Raises:
+        SetupError: a cluster file is wrong.
+    """
+    own, more = launch.split(arguments)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/study.py", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--folder", type=Path, default=Path("results/comparison"), help="of the results")
+    parser.add_argument("--clusters", type=_names(None), default=",".join(CLUSTERS), help="files, or ready-made ones")
+    parser.add_argument("--splits", type=_names(SPLITS), default=",".join(SPLITS), help="of the data")
+    parser.add_argument("--networks", type=_names(NETWORKS), default="mlp,lenet", help="with commas")
+    parser.add_argument("--entries", type=_names(ENTRIES), default=",".join(ALL_ENTRIES), help="algorithms and presets")
+    parser.add_argument("--phases", type=_names(PHASES), default=",".join(PHASES), help="what to do")
+    parser.add_argument("--studies", type=at_least(1), default=3, help="each with step sizes and a seed of its own")
+    parser.add_argument("--trials", type=at_least(1), default=5, help="of a study")
+    parser.add_argument("--seeds", type=at_least(1), default=5, help="runs with a chosen step size")
+    parser.add_argument("--range", type=above_zero, nargs=2, default=(2e-4, 5e-2), help="of the step sizes")
+    parser.add_argument("--untuned", type=above_zero, default=0.001, help="the one step size for all")
+    parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
+    parser.add_argument("--epochs", type=above_zero, default=8.0, help="of the fastest machine alone, in a run's time")
+    parser.add_argument("--evaluations", type=at_least(1), default=100, help="in that time: so fine are the times")
+    parser.add_argument("--jobs", type=at_least(1), default=1, help="runs at the same time")
+    parser.add_argument("--budget", type=above_zero, default=float("inf"), help="seconds after which no run is begun")
+    parser.add_argument("--again-failed", action="store_true", help="also what has failed before")
+    given = parser.parse_args(own)
+    if given.range[0] >= given.range[1]:
+        parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
+    for cluster in given.clusters:
+        cluster_file.find(cluster)
+    every = itertools.product(given.networks, given.clusters, given.splits)
+    plan = Plan(
+        folder=given.folder,
+        workloads=[Workload(cluster, split, network) for network, cluster, split in every],
+        low=given.range[0],
+        high=given.range[1],
+        target=TARGET,
+        more=more,
+        **{
+            name: getattr(given, name)
+            for name in (
+                "entries",
+                "phases",
+                "studies",
+                "trials",
+                "seeds",
+                "untuned",
+                "validation",
+                "epochs",
+                "evaluations",
+            )
+        },
+    )
+    return given, plan
+
+
+def _names(allowed: Any) -> Any:
+    def parse(text: str) -> str:
+        if allowed is not None and text not in allowed:
+            raise argparse.ArgumentTypeError(f"{text!r} is unknown; choose from {', '.join(allowed)}")
+        return text
+
+    return several(parse, "names with commas")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses and does what is not done yet; returns the exit code."""
+    setup_logging("study")
+    try:
+        given, plan = parse(list(sys.argv[1:] if arguments is None else arguments))
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        runner = Runner(Path("logs") / "study" / plan.folder.name)
+        study = Study(plan, runner, given.jobs, given.budget, given.again_failed)
+        before = [signal.signal(each, lambda *_: runner.stop()) for each in (signal.SIGINT, signal.SIGTERM)]
+        try:
+            failed = study.do()
+        except KeyboardInterrupt:
+            logging.info("stopped; the same command goes on")
+            return EXIT_FORCED
+        finally:
+            for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+                signal.signal(each, handler)
+    except JobError as error:
+        logging.error("error: %s", error)
+        return error.exit_code
+    return EXIT_BUG if failed else EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

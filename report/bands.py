@@ -1,0 +1,54 @@
+"""Curves of several runs of the same job -> their mean and its interval at each point. Pure functions.
+
+An accuracy holds from its evaluation to the next, so a curve is a step function; nothing is guessed between two
+evaluations. Before its first evaluation a run has no accuracy, after its last nobody knows it: the mean over runs is
+there only where all of them have one, from the latest first evaluation to the earliest last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from report import statistics
+from report.metrics import Curve
+
+MAX_POINTS = 1000  # of a band; more cannot be seen
+RESAMPLES = 2000  # at each of them
+
+
+@dataclass(frozen=True)
+class Band:
+    """Means of runs, and the ends of their intervals, (points,) at points where one of the runs was evaluated."""
+
+    at: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    runs: int
+
+
+def band(curves: Sequence[Curve]) -> Band | None:
+    """The band of several curves; None where there is no point at which all of them have an accuracy.
+
+    Raises:
+        ValueError: there is no curve, or one without evaluations.
+    """
+    if not curves or not all(curves):
+        raise ValueError("a mean over runs needs curves, and each of them an evaluation")
+    begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    if end < begin:
+        return None
+    grid = np.array(sorted({at for curve in curves for at, _ in curve if begin <= at <= end}))
+    if len(grid) > MAX_POINTS:
+        grid = grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(int)]
+    values = [_step_values(curve, grid) for curve in curves]
+    return Band(grid, *statistics.mean_band(values, RESAMPLES), len(curves))
+
+
+def _step_values(curve: Curve, grid: np.ndarray) -> np.ndarray:
+    """The accuracy (points,) of the last evaluation at or before each point; the first is not before the curve's."""
+    places, accuracies = np.array(curve).T
+    return accuracies[np.searchsorted(places, grid, side="right") - 1]

@@ -1,0 +1,245 @@
+"""The raw results of a comparison: one JSON line a run in FOLDER/runs.jsonl, which benchmarks/study.py writes, and what
+they say of each job. The rules are those of results/README.md. No numpy, no figures: a reader needs nothing but this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from algorithms import ENTRIES
+from report.metrics import Curve, is_quantity, time_to_accuracy
+from utils import SetupError, append_line
+
+RUNS_FILE = "runs.jsonl"
+TUNING, REPORT, UNTUNED = PHASES = "tuning", "report", "untuned"  # what a run is for
+IID, BY_CLASS = SPLITS = "iid", "by-class"
+
+
+class Workload(NamedTuple):
+    """A job on which all algorithms are compared."""
+
+    cluster: str
+    split: str  # of SPLITS
+    network: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """One run. Its fields are the keys of the JSON.
+
+    Attributes:
+        entry: name of an algorithm or a preset, of algorithms.ENTRIES.
+        phase: TUNING on held-out samples; REPORT and UNTUNED on the test set, with a chosen step size or the same for
+            all.
+        study: from 0; of REPORT that of the chosen trial; of UNTUNED 0.
+        trial: from 0 in its study; the same.
+        step_sizes: by field of Config.
+        validation: [seconds, accuracy] on the held-out samples; empty where it was evaluated on the test set.
+        test: the same on the test set.
+        seconds: virtual ones, that it took.
+        ended: why, in words.
+        diverged: its loss was no longer finite.
+        failed: the error that ended it otherwise; empty in nearly all.
+        step_times_s: of all workers of the cluster, also of those that took no part.
+        workers: that took part.
+        initial_weights, partition: SHA-256.
+        command: of simulate.py, that makes it again.
+        commit, program: that made it; the program's hash is known without git too.
+    """
+
+    entry: str
+    cluster: str
+    split: str
+    network: str
+    phase: str
+    study: int
+    trial: int
+    seed: int
+    step_sizes: Mapping[str, float]
+    validation: Curve = ()
+    test: Curve = ()
+    seconds: float = 0.0
+    samples_per_s: float = 0.0
+    final_accuracy: float | None = None
+    ended: str = ""
+    diverged: bool = False
+    failed: str = ""
+    step_times_s: Sequence[float] = ()
+    workers: int = 0
+    initial_weights: str = ""
+    partition: str = ""
+    command: Sequence[str] = ()
+    commit: str | None = None
+    program: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("entry", self.entry, tuple(ENTRIES)),
+            ("split", self.split, SPLITS),
+            ("phase", self.phase, PHASES),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; it should be one of {', '.join(allowed)}")
+        for name, curve in (("validation", self.validation), ("test", self.test)):
+            if not all(len(point) == 2 and all(map(is_quantity, point)) for point in curve):
+                raise ValueError(f"{name} is no list of [seconds, accuracy]")
+        if not self.step_sizes or not all(map(is_quantity, self.step_sizes.values())):
+            raise ValueError(f"step_sizes are {self.step_sizes!r}; they should be a flag's field and a number each")
+
+    @property
+    def workload(self) -> Workload:
+        """The job."""
+        return Workload(self.cluster, self.split, self.network)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What it is a run of; of two with the same the later one counts, as when other trials turned out best."""
+        trial = (self.study, self.trial) if self.phase == TUNING else ()
+        return (self.phase, self.workload, self.entry, self.seed, *trial)
+
+    @property
+    def curve(self) -> Curve:
+        """On the samples that this run was evaluated on."""
+        return self.validation if self.phase == TUNING else self.test
+
+    @property
+    def step_size(self) -> float:
+        """The one that was searched for."""
+        return next(iter(self.step_sizes.values()))
+
+    def seconds_to(self, target: float) -> float:
+        """Infinite where it did not reach the target, or diverged or failed: nobody would have its model."""
+        seconds = time_to_accuracy(self.curve, target)
+        return math.inf if seconds is None or self.diverged or self.failed else seconds
+
+    @property
+    def best_accuracy(self) -> float:
+        """0 where it was never evaluated, or diverged or failed."""
+        return 0.0 if self.diverged or self.failed else max((accuracy for _, accuracy in self.curve), default=0.0)
+
+
+def append(folder: Path, line: RunLine) -> None:
+    """Adds a run.
+
+    Raises:
+        SetupError: the disk is full, or the folder cannot be written to.
+    """
+    append_line(folder / RUNS_FILE, json.dumps(dataclasses.asdict(line), allow_nan=False))
+
+
+def read(folder: Path) -> list[RunLine]:
+    """All runs, in order; of those of the same thing only the last.
+
+    Raises:
+        SetupError: the file is not there, or a line of it is no run. The message names it.
+    """
+    path = folder / RUNS_FILE
+    try:
+        texts = path.read_text().splitlines()
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}; benchmarks/study.py makes one") from None
+    lines: dict[tuple[Any, ...], RunLine] = {}
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = RunLine(**json.loads(text))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise SetupError(f"{path}, line {number} is no run: {error}") from None
+        lines.pop(line.key, None)
+        lines[line.key] = line
+    return list(lines.values())
+
+
+# ---------------------------------------------------------------------------------------------- what the runs say
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a folder."""
+
+    lines: Sequence[RunLine]
+    _parts: dict[tuple[str, Workload, str], list[RunLine]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for line in self.lines:
+            self._parts.setdefault((line.phase, line.workload, line.entry), []).append(line)
+
+    @cached_property
+    def workloads(self) -> list[Workload]:
+        """In the order of their first runs."""
+        return list(dict.fromkeys(line.workload for line in self.lines))
+
+    @cached_property
+    def entries(self) -> list[str]:
+        """In the order of the table of algorithms."""
+        return [entry for entry in ENTRIES if any(line.entry == entry for line in self.lines)]
+
+    def runs(self, phase: str, workload: Workload, entry: str) -> list[RunLine]:
+        """Those of an algorithm on a job; empty where there are none."""
+        return self._parts.get((phase, workload, entry), [])
+
+    def seconds(self, phase: str, workload: Workload, entry: str, target: float) -> list[float]:
+        """The times of its runs to a target."""
+        return [line.seconds_to(target) for line in self.runs(phase, workload, entry)]
+
+    def studies(self, workload: Workload, entry: str) -> list[list[RunLine]]:
+        """The trials of each study."""
+        trials: dict[int, list[RunLine]] = {}
+        for line in self.runs(TUNING, workload, entry):
+            trials.setdefault(line.study, []).append(line)
+        return [trials[study] for study in sorted(trials)]
+
+    def chosen(self, workload: Workload, entry: str, target: float) -> RunLine | None:
+        """The trial whose step size is reported: the best one of the study whose best one is the median.
+
+        Of trials that did not reach the target the one with the greatest accuracy is better. Of an even number of
+        studies the slower of the two in the middle counts, as the score's would be worse than the faster.
+        """
+
+        def rank(line: RunLine) -> tuple[float, float]:
+            return line.seconds_to(target), -line.best_accuracy
+
+        best = sorted((min(trials, key=rank) for trials in self.studies(workload, entry)), key=rank)
+        return best[len(best) // 2] if best else None
+
+    def is_at_an_end(self, chosen: RunLine) -> bool:
+        """Whether no trial of the same algorithm had a smaller step size, or none had a greater one."""
+        tried = [line.step_size for line in self.runs(TUNING, chosen.workload, chosen.entry)]
+        return chosen.step_size in (min(tried), max(tried))
+
+    def ceiling(self, workload: Workload) -> float | None:
+        """Sum of the workers' speeds over the greatest one: no algorithm trains on more samples/s, beside that."""
+        times_s = next(
+            (line.step_times_s for line in self.lines if line.workload == workload and line.step_times_s), ()
+        )
+        return sum(min(times_s) / time_s for time_s in times_s) if times_s else None
+
+    def differences(self) -> list[str]:
+        """Where runs with the same seed of the same job began with other weights, or with another partition."""
+        found = []
+        weights, parts = (lambda line: (line.initial_weights,)), (lambda line: (line.partition, line.workers))
+        for name, of_line in (("initial weights", weights), ("partitions", parts)):
+            by_job: dict[Any, dict[str, set[str]]] = {}
+            for line in self.lines:
+                value, *more = of_line(line)
+                if value:
+                    same = by_job.setdefault((line.workload, line.phase == TUNING, line.seed, *more), {})
+                    same.setdefault(value, set()).add(line.entry)
+            for (workload, _, seed, *_), values in by_job.items():
+                if len(values) > 1:
+                    sides = " against ".join(", ".join(sorted(entries)) for entries in values.values())
+                    found.append(f"{name} differ on {', '.join(workload)}, seed {seed}: {sides}")
+        return found
+
+
+def programs(lines: Iterable[RunLine]) -> list[str]:
+    """The versions of the program that made the runs: commits, with `-dirty` where files were changed since, or hashes
+    of its files where there was no git."""
+    names = ((line.commit or line.program).partition("-") for line in lines)
+    return list(dict.fromkeys(f"{name[:12]}{dash}{changed}" for name, dash, changed in names))

@@ -1,0 +1,86 @@
+"""What an accuracy can be drawn over beside seconds: rounds, samples and bytes. Pure functions."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from report.metrics import Curve, Device, Devices, Event
+
+Position = Callable[[float], float]  # elapsed seconds of a run -> where that is on the axis
+_Count = Callable[[Devices, Device], "Position | None"]
+
+
+@dataclass(frozen=True)
+class Over:
+    """A horizontal axis.
+
+    Attributes:
+        label: what it counts.
+        units: (unit, its size, what the longest curve must exceed for it), the smallest unit first.
+        position: of all devices of a run and the one that evaluated; None where their logs do not count it.
+        suffix: of the name of the figure.
+    """
+
+    label: str
+    units: Sequence[tuple[str, float, float]]
+    position: _Count
+    suffix: str = ""
+
+    def unit(self, longest: float) -> tuple[str, float]:
+        """Label and size of the unit for curves up to `longest`."""
+        name, size, _ = next(unit for unit in reversed(self.units) if longest > unit[2] or unit is self.units[0])
+        return (f"{self.label} ({name})" if name else self.label), size
+
+    def curve(self, devices: Devices, evaluator: Device, events: Sequence[Event]) -> tuple[Curve, list[Event]] | None:
+        """The accuracies of a run and what happened in it, with their places on this axis in place of seconds."""
+        position = self.position(devices, evaluator)
+        if position is None:
+            return None
+        curve = [(position(elapsed_s), accuracy) for elapsed_s, accuracy in evaluator.curve]
+        return curve, [event._replace(elapsed_s=position(event.elapsed_s)) for event in events]
+
+
+def _counted(*lists: tuple[Sequence[float], Sequence[float]]) -> Position:
+    """The sum of what was counted until then: of pairs of the times at which rounds ended and what each counts."""
+    totals = [(times, [0, *itertools.accumulate(counts)]) for times, counts in lists]
+    return lambda elapsed_s: sum(total[bisect.bisect_right(times, elapsed_s)] for times, total in totals)
+
+
+def _seconds(devices: Devices, evaluator: Device) -> Position:
+    return lambda elapsed_s: elapsed_s
+
+
+def _rounds(devices: Devices, evaluator: Device) -> Position:
+    return _counted((evaluator.elapsed_time_list, [1] * len(evaluator.elapsed_time_list)))
+
+
+def _samples(devices: Devices, evaluator: Device) -> Position:
+    return _counted(*((device.elapsed_time_list, device.num_samples_list) for device in devices.values()))
+
+
+def _bytes(devices: Devices, evaluator: Device) -> Position | None:
+    lists = []
+    for device in devices.values():
+        for counts in (device.bytes_pushed_list, device.bytes_pulled_list):
+            if counts is None:  # it is measured, not assumed
+                return None
+            lists.append((device.elapsed_time_list, counts))
+    return _counted(*lists)
+
+
+MINUTES_FROM_S = 600.0  # longer time axes are in minutes
+SECONDS = Over("time", (("s", 1.0, 0.0), ("min", 60.0, MINUTES_FROM_S)), _seconds)
+OVERS: Mapping[str, Over] = {
+    "seconds": SECONDS,
+    "rounds": Over("rounds of the worker that evaluates", (("", 1.0, 0.0),), _rounds, "-over-rounds"),
+    "samples": Over(
+        "samples of all workers",
+        (("", 1.0, 0.0), ("thousand", 1e3, 1e4), ("million", 1e6, 1e7)),
+        _samples,
+        "-over-samples",
+    ),
+    "bytes": Over("pushed and pulled by all workers", (("MB", 1e6, 0.0), ("GB", 1e9, 1e10)), _bytes, "-over-bytes"),
+}

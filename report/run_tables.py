@@ -1,0 +1,89 @@
+"""The numbers of several runs of the same jobs as text: means with their intervals. No files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from report import metrics, statistics
+from report.metrics import SSGD, Mode, compared
+from report.runs import Run, by_mode
+from report.statistics import FEWEST_RUNS, LEVEL
+from report.tables import accuracy_text, aligned, span
+
+
+def table(runs: Sequence[Run], target: float) -> str:
+    """One row a mode; `-` where the logs of a run do not have a number."""
+    columns = ["mode", "runs", "samples/s", "MB/s", "final acc.", "best acc.", f"s to {accuracy_text(target)}"]
+    rows = [[*columns, "computing ratio"]]
+    devices, numbers = by_mode([run.devices for run in runs]), by_mode([run.numbers for run in runs])
+    curves = by_mode([run.curves for run in runs])
+    for mode, its in devices.items():
+        accuracies = [[accuracy for _, accuracy in curve] for curve in curves[mode]]
+        ratios = [ratio for run in numbers[mode] for ratio in run.ratios.values()]
+        rows.append(
+            [
+                mode.title,
+                str(len(its)),
+                _text([metrics.throughput(run.values()) for run in its], ".1f"),
+                _text([run.traffic for run in numbers[mode]], ".2f"),
+                _text([each[-1] if each else None for each in accuracies], ".4f"),
+                _text([max(each, default=None) for each in accuracies], ".4f"),
+                times_text([statistics.time_to_target(curve, target) for curve in curves[mode]]),
+                span(ratios, ".2f") if ratios else "-",
+            ]
+        )
+    return "\n".join([*aligned(rows), _note(devices)])
+
+
+def _note(runs: Mapping[Mode, Sequence[object]]) -> str:
+    numbers = [len(its) for its in runs.values()]
+    few = f"from the least to the greatest of fewer than {FEWEST_RUNS} runs"
+    enough = f"mean ({LEVEL:.0%} bootstrap interval) of {FEWEST_RUNS} runs or more"
+    parts = [enough] * (max(numbers) >= FEWEST_RUNS) + [few] * (min(numbers) < FEWEST_RUNS)
+    return f"{'; '.join(parts)}; computing ratio: from the least to the greatest of all workers"
+
+
+def _text(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return "-"
+    return span(known, form) if len(known) < FEWEST_RUNS else statistics.estimate_text(statistics.mean(known))
+
+
+def times_text(seconds: Sequence[float]) -> str:
+    """The mean of times to a target; where not all runs reached it how many did, and the median where it is finite."""
+    times = statistics.times(seconds)
+    if times.mean is not None:
+        return _text(seconds, ".1f")
+    reached = f"{times.reached} of {times.runs}"
+    if times.median.value == float("inf"):
+        return reached
+    return f"{reached}, median {statistics.estimate_text(times.median)}"
+
+
+def speed_up_lines(runs: Sequence[Run], target: float) -> list[str]:
+    """One line a mode: how much sooner than SSGD on the same split it reached the target, by the means of the runs."""
+    curves = by_mode([run.curves for run in runs])
+    seconds = {
+        mode: [statistics.time_to_target(curve, target) for curve in its] for mode, its in compared(curves).items()
+    }
+    baselines = {mode.split: its for mode, its in seconds.items() if mode.algorithm == SSGD}
+    return [
+        f"{mode.algorithm.title}, {mode.split}: {_speed_up_text(mode.algorithm.title, its, baselines.get(mode.split))}"
+        for mode, its in seconds.items()
+        if mode.algorithm != SSGD
+    ]
+
+
+def _speed_up_text(title: str, seconds: Sequence[float], baseline: Sequence[float] | None) -> str:
+    if baseline is None:
+        return f"unknown: no summary of {SSGD.title} on the same split"
+    sides = ((title, statistics.times(seconds)), (SSGD.title, statistics.times(baseline)))
+    missed = [f"{times.reached} of {times.runs} runs of {name}" for name, times in sides if times.mean is None]
+    if missed:
+        return f"unknown: {' and '.join(missed)} reached it"
+    gain = statistics.ratio_of_means(baseline, seconds)
+    if min(len(seconds), len(baseline)) < FEWEST_RUNS:
+        return f"{gain.value:.1f}x, by the means of {len(seconds)} and {len(baseline)} runs"
+    value, low, high = statistics.texts(gain)
+    return f"{value}x ({low} to {high}), by the means of {len(seconds)} and {len(baseline)} runs"

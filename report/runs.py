@@ -1,0 +1,67 @@
+"""What is drawn of a run, and of several runs of the same job, such as one for each seed. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from report import metrics, statistics
+from report.definitions import Numbers
+from report.metrics import Curve, Device, Devices, Event, Mode, Value, Warn
+from report.over import Over
+from report.statistics import FEWEST_RUNS, Estimate
+
+
+@dataclass(frozen=True)
+class Run:
+    """One log tree's modes, all of the same network.
+
+    Attributes:
+        devices: of each mode.
+        evaluators: the device of each mode whose curve is drawn; None where none has evaluated.
+        standalone: the accuracy of training on one device.
+    """
+
+    devices: Mapping[Mode, Devices]
+    numbers: Mapping[Mode, Numbers]
+    evaluators: Mapping[Mode, Device | None]
+    standalone: float | None = None
+
+    @property
+    def curves(self) -> dict[Mode, Curve]:
+        """Accuracy over seconds of each mode; empty where it has none."""
+        return {mode: device.curve if device else [] for mode, device in self.evaluators.items()}
+
+    def drawn_over(self, over: Over, warn: Warn) -> tuple[dict[Mode, Curve], dict[Mode, Sequence[Event]]]:
+        """The curves that there are on an axis, and what happened on them; `warn` gets what is left out."""
+        curves: dict[Mode, Curve] = {}
+        events: dict[Mode, Sequence[Event]] = {}
+        for mode, device in self.evaluators.items():
+            if device is None or not device.curve:
+                continue
+            found = over.curve(self.devices[mode], device, device.events)
+            if found is None:
+                warn(f"{mode.title} left out of the accuracy over {over.label}: its logs do not count that")
+            else:
+                curves[mode], events[mode] = found
+        return curves, events
+
+
+def by_mode(runs: Sequence[Mapping[Mode, Value]]) -> dict[Mode, list[Value]]:
+    """What the runs have of each mode, in the order of the table of algorithms; a mode need not be in all runs."""
+    order = [mode for mode in metrics.MODES.values() if any(mode in run for run in runs)]
+    return {mode: [run[mode] for run in runs if mode in run] for mode in order}
+
+
+def estimate(values: Sequence[float | None]) -> float | Estimate | None:
+    """The mean of runs, with its interval where there are enough of them; None where a run does not have the number."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return statistics.mean(known) if len(known) >= FEWEST_RUNS else sum(known) / len(known)
+
+
+def mean_ratios(runs: Sequence[Mapping[tuple[str, str], float]]) -> dict[tuple[str, str], float]:
+    """The mean over runs of each device's number, of those devices that all of them have."""
+    common = [key for key in runs[0] if all(key in run for run in runs)]
+    return {key: sum(run[key] for run in runs) / len(runs) for key in common}

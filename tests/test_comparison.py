@@ -1,0 +1,250 @@
+"""The lines of a comparison and what is made of them, on a small one whose numbers can be followed by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from benchmarks import comparison as command
+from report import comparison, comparison_tables
+from report.comparison import REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
+
+NINE, SLOW = Workload("nine-ways", "iid", "mlp"), Workload("slow-link", "iid", "mlp")
+STEP_TIMES = {NINE: (0.04, 0.04, 0.04, 0.4), SLOW: (0.05,) * 4}
+# Seconds to 0.85 of the five seeds.
+TIMES = {
+    NINE: {"esync": (10, 11, 12, 13, 14), "sync": (50, 55, math.inf, 60, 65), "local": (20, 22, 24, 26, 28)},
+    SLOW: {"esync": (30, 30, 30, 30, 30), "sync": (15, 15, 15, 15, 15), "local": (60, 60, 60, 60, 60)},
+}
+
+
+def curve(seconds):
+    """0.80 after half of the time; where that is infinite 0.80 after 70 s, and no more."""
+    return [(70.0, 0.8)] if math.isinf(seconds) else [(seconds / 2, 0.8), (float(seconds), 0.85)]
+
+
+def line(entry="esync", workload=NINE, seconds=10.0, phase=TUNING, **more):
+    """A run of one of four workers, or of a machine alone."""
+    its = curve(seconds)
+    fields = {
+        "study": 0,
+        "trial": 0,
+        "seed": 0,
+        "step_sizes": {"local_lr": 0.003},
+        "validation" if phase == TUNING else "test": its,
+        "final_accuracy": its[-1][1],
+        "samples_per_s": 1000.0,
+        "step_times_s": STEP_TIMES[workload],
+        "workers": 1 if entry == "local" else 4,
+        "initial_weights": "w",
+        "partition": "alone" if entry == "local" else "p",
+        "program": "0123456789abcdef",
+    }
+    return RunLine(entry=entry, **workload._asdict(), phase=phase, **{**fields, **more})
+
+
+def all_lines():
+    found = []
+    for workload, entries in TIMES.items():
+        for entry, times in entries.items():
+            for study, (first, second) in enumerate([(9, 12), (8, 20), (math.inf, 11)]):
+                found.append(line(entry, workload, first, study=study, step_sizes={"local_lr": 0.001 * (study + 1)}))
+                more = {"study": study, "trial": 1, "step_sizes": {"local_lr": 0.01 * (study + 1)}}
+                found.append(line(entry, workload, second, **more))
+            for number, seconds in enumerate(times):
+                found.append(line(entry, workload, seconds, REPORT, seed=100 + number))
+                found.append(line(entry, workload, 2 * seconds, UNTUNED, seed=100 + number))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Those lines as a folder of results, and a page beside it with a place for them."""
+    (tmp_path / "toy").mkdir()
+    for each in all_lines():
+        comparison.append(tmp_path / "toy", each)
+    (tmp_path / "page.md").write_text("# Results\n\n" + "\n".join(command.marks("toy")) + "\n\nand more\n")
+    return tmp_path / "toy"
+
+
+# ------------------------------------------------------------------------------------------------------ the lines
+
+
+def test_what_was_written_is_read_back(folder):
+    again = comparison.read(folder)
+    assert [json.dumps(dataclasses.asdict(each)) for each in again] == [
+        json.dumps(dataclasses.asdict(each)) for each in all_lines()
+    ]
+
+
+def test_of_two_runs_of_the_same_thing_the_later_counts(folder):
+    comparison.append(folder, line(phase=REPORT, seconds=99.0, seed=100, study=2))
+    again = comparison.read(folder)
+    assert len(again) == len(all_lines())
+    assert again[-1].seconds_to(0.85) == 99.0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "line 97 is no run"),
+        ('{"entry": "esync"}', "missing"),
+        (json.dumps({**dataclasses.asdict(line()), "entry": "fast"}), "entry is 'fast'; it should be one of esync"),
+        (json.dumps({**dataclasses.asdict(line()), "split": "even"}), "split is 'even'; it should be one of iid"),
+        (json.dumps({**dataclasses.asdict(line()), "validation": [[1]]}), "validation is no list of"),
+        (json.dumps({**dataclasses.asdict(line()), "step_sizes": {}}), "step_sizes are {}"),
+        (json.dumps({**dataclasses.asdict(line()), "speed": 1}), "unexpected keyword argument 'speed'"),
+    ],
+)
+def test_a_line_that_is_no_run_is_named(folder, capsys, text, complaint):
+    with (folder / "runs.jsonl").open("a") as file:
+        file.write(text + "\n")
+    assert command.main([str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert f"{folder}/runs.jsonl, line" in error
+    assert complaint in error
+
+
+def test_a_folder_without_runs_is_told(tmp_path, capsys):
+    assert command.main([str(tmp_path)]) == 2
+    assert "benchmarks/study.py makes one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", [{"diverged": True}, {"failed": "no memory"}])
+def test_a_run_that_diverged_or_failed_has_reached_nothing(lost):
+    assert line().seconds_to(0.85) == 10.0
+    assert line(**lost).seconds_to(0.85) == math.inf
+    assert line(**lost).best_accuracy == 0.0
+
+
+# ------------------------------------------------------------------------------------------------------ what they say
+
+
+def test_the_score_is_the_median_of_the_studies_best_and_its_trial_gives_the_step_size():
+    its = Comparison(all_lines())
+    # Best of the studies: 9, 8 and 11 s.
+    assert comparison_tables.score_text(its, NINE, "esync", 0.85) == "9.0"
+    chosen = its.chosen(NINE, "esync", 0.85)
+    assert (chosen.study, chosen.trial, chosen.step_size) == (0, 0, 0.001)
+    assert its.is_at_an_end(chosen)  # 0.001 is the least of those tried
+
+
+def test_of_trials_that_did_not_reach_the_target_the_most_accurate_is_best():
+    trials = [
+        line(trial=number, validation=[(5.0, accuracy)], step_sizes={"local_lr": 0.001 * (number + 1)})
+        for number, accuracy in enumerate([0.5, 0.7, 0.6])
+    ]
+    its = Comparison(trials)
+    assert its.chosen(NINE, "esync", 0.85).trial == 1
+    assert not its.is_at_an_end(its.chosen(NINE, "esync", 0.85))
+    assert comparison_tables.score_text(its, NINE, "esync", 0.85) == "inf"
+
+
+def test_the_versions_that_made_the_runs_are_named_also_where_files_were_changed():
+    commit = "f8d4e9ccf64e0123456789012345678901234567"
+    lines = [line(commit=commit), line(commit=f"{commit}-dirty"), line(), line(commit=commit)]
+    assert comparison.programs(lines) == ["f8d4e9ccf64e", "f8d4e9ccf64e-dirty", "0123456789ab"]
+
+
+def test_without_trials_nothing_is_chosen():
+    assert Comparison([line(phase=REPORT)]).chosen(NINE, "esync", 0.85) is None
+
+
+def test_the_ceiling_is_the_sum_of_speeds_over_the_greatest():
+    its = Comparison(all_lines())
+    assert its.ceiling(NINE) == pytest.approx(3.1)
+    assert its.ceiling(SLOW) == pytest.approx(4.0)
+
+
+def test_other_weights_or_partitions_under_the_same_seed_are_told():
+    lines = all_lines()
+    assert Comparison(lines).differences() == []  # one machine alone has another partition, as it must
+    lines[0] = dataclasses.replace(lines[0], initial_weights="x", partition="q")
+    weights, partitions = Comparison(lines).differences()
+    assert weights == "initial weights differ on nine-ways, iid, mlp, seed 0: esync against esync, local, sync"
+    assert partitions == "partitions differ on nine-ways, iid, mlp, seed 0: esync against esync, sync"
+    assert f"NOT COMPARABLE: {weights}." in comparison_tables.notes(Comparison(lines))
+
+
+def cells(table, title):
+    (row,) = (row for row in table.splitlines() if row.startswith(f"| {title} |"))
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_the_table_of_times_by_hand():
+    table = comparison_tables.times_table(Comparison(all_lines()), REPORT, "mlp", "iid", 0.85)
+    assert cells(table, "") == ["", "nine-ways, s", "x alone", "slow-link, s", "x alone"]
+    esync = cells(table, "ESync")
+    # Mean 12, against 24 alone. Of five seeds all alike there is no doubt.
+    assert esync[1].startswith("12.0 (10.") and esync[1].endswith(")")
+    assert esync[2].startswith("2.00 (") or esync[2].startswith("2.0 (")
+    assert esync[3:] == ["30.0 (30.0 to 30.0)", "2.00 (2.00 to 2.00)"]
+    # One run never came there: so many did, their median, and no factor.
+    assert cells(table, "SSGD")[1].startswith("4 of 5, median 60.0 (")
+    assert cells(table, "SSGD")[2] == "-"
+    assert cells(table, "Standalone")[2] == ""
+    assert cells(table, "ceiling") == ["ceiling", "", "3.10", "", "4.00"]
+
+
+def test_the_standings_over_all_jobs_by_hand():
+    standings = comparison_tables.standings(Comparison(all_lines()), REPORT, 0.85)
+    assert standings["esync"].ratios.tolist() == [1.0, 2.0]
+    assert standings["sync"].ratios.tolist() == [5.0, 1.0]
+    assert standings["local"].ratios.tolist() == [2.0, 4.0]
+    # (1 + 2/3) / 2, (0 + 1) / 2, (2/3 + 0) / 2
+    assert [standings[name].profile.value for name in ("esync", "sync", "local")] == pytest.approx(
+        [5 / 6, 1 / 2, 1 / 3]
+    )
+    assert standings["esync"].faster.value == 1.0
+    assert standings["sync"].faster.value == 0.5  # always on one job, never on the other
+    assert standings["local"].faster is None
+    assert 0 < standings["sync"].speed.value < standings["esync"].speed.value <= 1
+
+
+def test_a_job_on_which_not_all_have_run_does_not_count():
+    lines = [each for each in all_lines() if (each.workload, each.entry, each.phase) != (SLOW, "sync", REPORT)]
+    its = Comparison(lines)
+    assert comparison_tables.complete_jobs(its, REPORT) == [NINE]
+    assert comparison_tables.complete_jobs(its, UNTUNED) == [NINE, SLOW]
+    only = Comparison([each for each in lines if each.phase == TUNING])
+    assert comparison_tables.jobs_table(only, REPORT, 0.85).startswith("No job is complete yet")
+
+
+# --------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_tables_are_written_between_their_marks_and_again_the_same(folder):
+    page = folder.parent / "page.md"
+    assert command.main([str(folder), "--page", str(page)]) == 0
+    text = page.read_text()
+    begin, end = command.marks("toy")
+    assert text.startswith(f"# Results\n\n{begin}\n\nTuned, mlp, i.i.d.: seconds to 0.85 on the test set\n\n|")
+    assert text.endswith(f"{end}\n\nand more\n")
+    assert "One step size for all, all jobs, by the seconds to 0.85" in text
+    assert "96 runs (36 for tuning, 30 tuned, 30 with one step size for all)" in text
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(files) == {"runs.jsonl", "details.md", "profile.png", "profile-untuned.png"}
+    assert command.main([str(folder), "--page", str(page)]) == 0
+    assert page.read_text() == text
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+def test_the_details_have_every_job_and_every_target(folder):
+    assert command.main([str(folder)]) == 0
+    details = (folder / "details.md").read_text()
+    assert "## nine-ways, i.i.d., mlp" in details and "## slow-link, i.i.d., mlp" in details
+    head = next(row for row in details.splitlines() if "score 0.80" in row)
+    assert all(f"s to {goal}" in head and f"score {goal}" in head for goal in ("0.80", "0.85", "0.87"))
+    row = next(row for row in details.splitlines() if row.startswith("| ESync |"))
+    assert "| 0.003! | 4.5 | 9.0 | inf |" in row
+
+
+def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder, capsys):
+    page = folder.parent / "page.md"
+    page.write_text("no marks")
+    assert command.main([str(folder), "--page", str(page)]) == 2
+    assert "add the lines <!-- comparison toy --> and <!-- end of comparison toy --> to it" in capsys.readouterr().err
+    assert page.read_text() == "no marks"

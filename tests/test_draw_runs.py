@@ -1,0 +1,259 @@
+"""Several runs of the same jobs: their means with intervals; and what accuracy is drawn over beside seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_tree import NETWORK, device, write_device, write_esync, write_sync
+from matplotlib.figure import Figure
+
+import draw
+import summary
+from report import figures, metrics, run_tables
+from report.bands import band
+from report.metrics import Event
+from report.over import OVERS
+from report.runs import Run, by_mode, estimate, mean_ratios
+from report.statistics import Estimate
+from utils import SetupError
+
+ESYNC, SYNC = metrics.MODES["esync"], metrics.MODES["sync"]
+ACCURACIES = ((0.4, 0.8, 0.75), (0.4, 0.8, 0.8), (0.5, 0.85, 0.85))
+
+
+def seeds(base, number=3, esync=None):
+    """So many runs of SSGD, of which `esync` have one of ESync too; all summarised."""
+    for seed in range(number):
+        write_sync(base / f"seed-{seed}", accuracies=ACCURACIES[seed])
+        if esync is None or seed < esync:
+            write_esync(base / f"seed-{seed}")
+    assert summary.main(["-b", str(base), "-n", NETWORK]) == 0
+    return base
+
+
+def draw_all(base, *arguments):
+    return draw.main(["-b", str(base), "-n", NETWORK, *arguments])
+
+
+# ------------------------------------------------------------------------------------------------------- bands
+
+
+def test_a_mean_is_there_where_all_runs_have_an_accuracy():
+    # The second run is evaluated from 2 s on, the first until 5 s; between, each evaluation holds until the next.
+    its = band([[(1.0, 0.1), (3.0, 0.3), (5.0, 0.5)], [(2.0, 0.2), (4.0, 0.6), (9.0, 0.9)]])
+    assert its.at.tolist() == [2.0, 3.0, 4.0, 5.0]
+    assert its.mean.tolist() == pytest.approx([(0.1 + 0.2) / 2, (0.3 + 0.2) / 2, (0.3 + 0.6) / 2, (0.5 + 0.6) / 2])
+    assert its.runs == 2
+
+
+def test_runs_that_were_never_evaluated_at_the_same_time_have_no_mean():
+    assert band([[(1.0, 0.1), (2.0, 0.3)], [(3.0, 0.2)]]) is None
+    with pytest.raises(ValueError, match="each of them an evaluation"):
+        band([[(1.0, 0.1)], []])
+
+
+def test_of_two_evaluations_at_the_same_place_the_later_counts():
+    # Over bytes, a worker may evaluate twice before anything is sent.
+    assert band([[(1.0, 0.1), (1.0, 0.3)]]).mean.tolist() == [0.3]
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0, 1), min_size=1, max_size=30).map(
+            lambda accuracies: [(float(at), accuracy) for at, accuracy in enumerate(accuracies, start=1)]
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_band_holds_its_mean_and_lies_between_the_runs(curves):
+    its = band(curves)
+    least = [min(curve[point][1] for curve in curves) for point in range(len(its.at))]
+    greatest = [max(curve[point][1] for curve in curves) for point in range(len(its.at))]
+    assert len(its.at) == min(map(len, curves))
+    for low, value, high in ((its.low, its.mean, its.high), (least, its.low, its.high), (its.low, its.high, greatest)):
+        assert (np.array(low) <= np.array(value) + 1e-9).all()
+        assert (np.array(value) <= np.array(high) + 1e-9).all()
+
+
+def test_a_band_of_many_evaluations_is_thinned_out():
+    curve = [(float(at), 0.5) for at in range(5000)]
+    its = band([curve, curve])
+    assert len(its.at) == 1000
+    assert (its.at[0], its.at[-1]) == (0.0, 4999.0)
+
+
+# -------------------------------------------------------------------------------------------------- what is drawn
+
+
+def test_means_are_drawn_in_their_bands_and_two_runs_as_they_are():
+    figure = Figure()
+    runs = {
+        ESYNC: [[(1.0, 0.1 * n), (2.0, 0.2 * n)] for n in (1, 2, 3)],
+        SYNC: [[(1.0, 0.1), (2.0, 0.2)], [(1.0, 0.2), (3.0, 0.3)]],
+    }
+    figures.draw_accuracy_of_runs(figure, runs, "lenet, i.i.d.", None)
+    (axes,) = figure.axes
+    mean, first, second = axes.lines
+    assert list(mean.get_ydata()) == pytest.approx([0.2, 0.4])
+    assert (mean.get_color(), mean.get_drawstyle()) == (ESYNC.algorithm.look.colour, "steps-post")
+    (area,) = axes.collections
+    assert area.get_paths()[0].get_extents().y0 == pytest.approx(0.1)
+    assert area.get_paths()[0].get_extents().y1 == pytest.approx(0.6)
+    assert [list(line.get_ydata()) for line in (first, second)] == [[0.1, 0.2], [0.2, 0.3]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ESync", "SSGD"]
+    assert axes.get_title(loc="left") == (
+        "lenet, i.i.d.: mean of 3 runs with 95 % interval; single runs where there are fewer than 3"
+    )
+
+
+def test_bars_of_means_have_the_ends_of_their_intervals():
+    figure = Figure()
+    figures.draw_bars(figure, {ESYNC: Estimate(50.0, 40.0, 55.0), SYNC: 10.0}, "lenet", "data throughput")
+    (axes,) = figure.axes
+    assert [bar.get_height() for bar in axes.patches] == [50.0, 10.0]
+    (line,) = axes.collections
+    assert line.get_segments()[0][:, 1].tolist() == [40.0, 55.0]
+
+
+def test_a_title_stays_where_there_is_a_line_of_standalone_training():
+    figure = Figure()
+    figures.draw_accuracy(figure, {ESYNC: [(4.0, 0.5), (8.0, 0.8)]}, "lenet, i.i.d.", standalone=0.926)
+    assert figure.axes[0].get_title(loc="left") == "lenet, i.i.d."
+
+
+def test_what_a_run_lacks_has_no_mean():
+    assert estimate([1.0, None, 2.0]) is None
+    assert estimate([1.0, 2.0]) == 1.5
+    assert estimate([1.0, 2.0, 3.0]).value == 2.0
+    cpu, gpu = ("a", "cpu"), ("a", "gpu0")
+    assert mean_ratios([{cpu: 0.5, gpu: 0.1}, {cpu: 0.7}]) == {cpu: pytest.approx(0.6)}
+
+
+# ---------------------------------------------------------------------------------------------------------- axes
+
+
+def two_devices():
+    """The first ends rounds after 4 and 8 s, the second after 3 and 12 s."""
+    counted = {"bytes_pushed_list": [10, 20], "bytes_pulled_list": [1, 2]}
+    return {
+        ("a", "cpu0"): device(accuracy_list=[0.5, 0.6], accuracy_time_list=[4.0, 8.0], **counted),
+        ("a", "cpu1"): device(elapsed_time_list=[3.0, 12.0], num_samples_list=[32, 100], **counted),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [("seconds", [4.0, 8.0]), ("rounds", [1, 2]), ("samples", [64 + 32, 128 + 32]), ("bytes", [11 + 11, 33 + 11])],
+)
+def test_an_accuracy_stands_at_what_all_had_done_by_then(name, places):
+    devices = two_devices()
+    curve, events = OVERS[name].curve(devices, devices["a", "cpu0"], [Event(8.0, "switch", "")])
+    assert curve == list(zip(places, [0.5, 0.6], strict=True))
+    assert events == [Event(places[1], "switch", "")]
+
+
+def test_what_the_logs_do_not_count_is_told_and_left_out():
+    devices = two_devices() | {("a", "cpu1"): device()}
+    warnings = []
+    run = Run({SYNC: devices}, {}, {SYNC: devices["a", "cpu0"]})
+    assert run.drawn_over(OVERS["bytes"], warnings.append) == ({}, {})
+    assert warnings == [
+        "SSGD left out of the accuracy over pushed and pulled by all workers: its logs do not count that"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "longest", "label"),
+    [
+        ("seconds", 600.0, "time (s)"),
+        ("seconds", 601.0, "time (min)"),
+        ("rounds", 1e6, "rounds of the worker that evaluates"),
+        ("samples", 500.0, "samples of all workers"),
+        ("samples", 2e6, "samples of all workers (thousand)"),
+        ("bytes", 5e9, "pushed and pulled by all workers (MB)"),
+        ("bytes", 5e10, "pushed and pulled by all workers (GB)"),
+    ],
+)
+def test_an_axis_has_a_unit_that_can_be_read(name, longest, label):
+    assert OVERS[name].unit(longest)[0] == label
+
+
+# ----------------------------------------------------------------------------------------------- the whole program
+
+
+def test_the_runs_of_three_seeds_are_one_table_and_one_set_of_figures(tmp_path, capsys):
+    seeds(tmp_path)
+    capsys.readouterr()
+    assert draw_all(tmp_path, "--over", "seconds", "rounds") == 0
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    rows = [line for line in lines if line.startswith(("mode ", "ESync  ", "SSGD  "))]
+    header, esync, _ = (line.split("  ") for line in rows)
+    assert [cell for cell in map(str.strip, header) if cell][:4] == ["mode", "runs", "samples/s", "MB/s"]
+    assert [cell for cell in map(str.strip, esync) if cell][1:3] == ["3", "51.2 (51.2 to 51.2)"]
+    assert "0.80 (0.75 to 0.85)" in rows[2]  # of 0.75, 0.80 and 0.85 in the end
+    assert "ESync, i.i.d.: 3.00x (3.00 to 3.00), by the means of 3 and 3 runs" in lines
+    assert "mean (95% bootstrap interval) of 3 runs or more" in output.out
+    drawn = sorted(path.name for path in (tmp_path / "figures" / NETWORK).glob("*.png"))
+    assert drawn == [
+        "accuracy-iid-over-rounds.png",
+        "accuracy-iid.png",
+        "computing-time.png",
+        "throughput.png",
+        "traffic.png",
+    ]
+
+
+def test_a_mode_that_not_all_seeds_have_shows_how_many(tmp_path, capsys):
+    seeds(tmp_path, esync=2)
+    capsys.readouterr()
+    assert draw_all(tmp_path) == 0
+    out = capsys.readouterr().out
+    (row,) = (line for line in out.splitlines() if line.startswith("ESync  "))
+    assert row.split()[1:3] == ["2", "51.2"]
+    assert "; from the least to the greatest of fewer than 3 runs;" in out
+    assert "ESync, i.i.d.: 3.0x, by the means of 2 and 3 runs" in out
+
+
+def test_runs_that_did_not_reach_the_target_are_counted_not_averaged(tmp_path, capsys):
+    seeds(tmp_path)
+    capsys.readouterr()
+    assert draw_all(tmp_path, "--target", "0.85") == 0
+    out = capsys.readouterr().out
+    (row,) = (line for line in out.splitlines() if line.startswith("SSGD  "))
+    assert " 1 of 3 " in row
+    assert "ESync, i.i.d.: unknown: 0 of 3 runs of ESync and 1 of 3 runs of SSGD reached it" in out
+
+
+def test_the_median_of_runs_of_which_most_came_there_is_said():
+    assert run_tables.times_text([10.0, 12.0, 14.0, 16.0, float("inf")]) == "4 of 5, median 14.0 (10.0 to inf)"
+    assert run_tables.times_text([10.0, float("inf")]) == "1 of 2"
+    assert run_tables.times_text([10.0, 12.0]) == "10.0..12.0"
+
+
+def test_one_tree_beside_those_of_seeds_is_taken_and_the_others_are_told_of(tmp_path):
+    seeds(tmp_path, 2)
+    write_sync(tmp_path)
+    warnings = []
+    assert summary.find_runs(tmp_path, NETWORK, warnings.append) == [tmp_path / NETWORK]
+    assert warnings == [f"{tmp_path} holds {NETWORK} and 2 seed-N with it: the former is taken; move it elsewhere"]
+
+
+def test_seeds_of_another_network_are_not_taken(tmp_path):
+    write_sync(tmp_path / "seed-0")
+    with pytest.raises(SetupError, match="holds seed-0"):
+        summary.find_runs(tmp_path, "mlp", pytest.fail)
+
+
+def test_a_seed_whose_logs_are_broken_costs_only_itself(tmp_path, capsys):
+    write_sync(tmp_path / "seed-0")
+    write_device(tmp_path / "seed-1" / NETWORK / "sync" / "a" / "cpu", [])
+    assert summary.main(["-b", str(tmp_path), "-n", NETWORK]) == 0
+    assert f"warning: {tmp_path}/seed-1/{NETWORK}/sync holds no readable round log" in capsys.readouterr().err
+
+
+def test_modes_are_in_the_order_of_the_table():
+    assert by_mode([{SYNC: 1}, {SYNC: 2, ESYNC: 3}]) == {ESYNC: [3], SYNC: [1, 2]}

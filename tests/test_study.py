@@ -1,0 +1,154 @@
+"""benchmarks/study.py: which runs a comparison needs, and that it goes on where it was stopped."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+
+import pytest
+import tiny_data
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simulate
+from benchmarks import study
+from benchmarks.study_run import Task, result
+from report import comparison
+from report.comparison import REPORT, TUNING, UNTUNED, Workload
+from utils import DIVERGED, EXIT_BUG, EXIT_OK
+
+NINE = Workload("nine-ways", "by-class", "mlp")
+
+
+def plan(*arguments):
+    return study.parse(["--networks", "mlp", "--clusters", "nine-ways", "--splits", "by-class", *arguments])[1]
+
+
+# -------------------------------------------------------------------------------------------------- what is to be done
+
+
+@given(st.integers(0, 5), st.integers(1, 9))
+def test_step_sizes_cover_their_range_and_are_always_the_same(number, trials):
+    sizes = study.step_sizes(number, trials, 2e-4, 5e-2)
+    assert sizes == study.step_sizes(number, trials, 2e-4, 5e-2) == sorted(sizes)
+    assert all(2e-4 * 0.99 <= size <= 5e-2 * 1.01 for size in sizes)
+    apart = 250 ** (1 / trials)
+    assert all(later / earlier == pytest.approx(apart, rel=0.02) for earlier, later in itertools.pairwise(sizes))
+
+
+def test_studies_have_step_sizes_of_their_own():
+    assert len({size for number in range(3) for size in study.step_sizes(number, 5, 2e-4, 5e-2)}) == 15
+
+
+def test_every_algorithm_gets_as_many_trials_with_the_same_step_sizes():
+    tasks = list(plan("--entries", "esync,dcasgd", "--trials", "4").tuning(NINE))
+    assert len(tasks) == 2 * 3 * 4
+    of = {entry: [(task.study, task.trial, task.step_size) for task in tasks if task.entry == entry] for entry in
+          ("esync", "dcasgd")}  # fmt: skip
+    assert of["esync"] == of["dcasgd"]
+    assert {(task.study, task.seed) for task in tasks} == {(0, 0), (1, 1), (2, 2)}
+
+
+def test_the_seeds_of_the_report_are_others_than_those_of_the_trials():
+    its = plan("--entries", "esync")
+    trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)]) for task in its.tuning(NINE)]
+    tasks = list(its.reporting(NINE, trials))
+    assert [task.seed for task in tasks] == [100, 101, 102, 103, 104]
+    assert {task.step_size for task in tasks} == {task.step_size for task in its.tuning(NINE) if
+                                                  (task.study, task.trial) == (1, 4)}  # fmt: skip
+    assert [(task.phase, task.step_size) for task in its.without_tuning(NINE)] == [(UNTUNED, 0.001)] * 5
+
+
+@pytest.mark.parametrize("entry", study.ALL_ENTRIES)
+@pytest.mark.parametrize("phase", [TUNING, REPORT])
+def test_simulate_takes_the_command_of_every_run(entry, phase):
+    its = plan()
+    _, (run,) = simulate.parse(its.command(Task(phase, NINE, entry, 0, 0, 7, 0.0123))[1:])
+    config = run.job.config
+    assert 0.0123 in (config.learning_rate, config.local_lr)
+    assert (config.seed, config.network) == (7, "mlp")
+    assert (config.validation, config.target_accuracy) == ((5000, 0.87) if phase == TUNING else (0, 0.0))
+    assert config.max_seconds == 8 * 60000 / 64 * 0.04
+    assert bool(config.split_by_class) == config.algorithm.is_distributed
+
+
+def test_the_paper_s_cluster_sends_resnet_s_bytes():
+    words = plan().command(Task(REPORT, Workload("paper", "iid", "mlp"), "sync", 0, 0, 0, 0.1))
+    assert words[words.index("--model-bytes") + 1] == "4.47e+07"
+    assert "-s" not in words
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--entries", "fast"], "'fast' is unknown; choose from esync"),
+        (["--range", "0.1", "0.01"], "--range 0.1 0.01: the first must be less than the second"),
+        (["--trials", "0"], "0 is out of range"),
+    ],
+)
+def test_what_is_no_plan_is_refused(flags, complaint, capsys):
+    with pytest.raises(SystemExit):
+        plan(*flags)
+    assert complaint in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------- what a run leaves
+
+
+TASK = Task(TUNING, NINE, "sync", 0, 0, 0, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "diverged", "failed"),
+    [
+        (f"2026 sync seed 0 | error: {DIVERGED} in round 1, it is nan\n", EXIT_BUG, True, ""),
+        ("2026 sync seed 0 | error: no room\n", EXIT_BUG, False, "error: no room"),
+        ("", -9, False, "exit code -9"),
+    ],
+)
+def test_a_run_that_ended_badly_is_kept_as_what_it_was(tmp_path, output, code, diverged, failed):
+    (tmp_path / "output.txt").write_text(output)
+    line = result(TASK, ["simulate.py"], tmp_path, code)
+    assert (line.diverged, line.failed, line.validation) == (diverged, failed, ())
+    assert line.seconds_to(0.1) == math.inf
+
+
+def test_a_run_without_logs_has_failed(tmp_path):
+    (tmp_path / "output.txt").write_text("")
+    assert "does not exist" in result(TASK, ["simulate.py"], tmp_path, EXIT_OK).failed
+
+
+@pytest.mark.cluster
+def test_a_small_study_is_tuned_on_held_out_samples_reported_on_the_test_set_and_not_done_twice(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level(logging.INFO)
+    monkeypatch.chdir(tmp_path)
+    tiny_data.write_mnist(tmp_path / "data" / "mnist")
+    (tmp_path / "two.csv").write_text("step_time_s\n0.1\n0.3\n")
+    of_study = ["--clusters", "two.csv", "--splits", "iid", "--networks", "mlp", "--entries", "sync"]
+    of_study += ["--studies", "1", "--trials", "1", "--seeds", "1", "--validation", "16", "--epochs", "0.02"]
+    of_study += ["--phases", "tuning,report", "--folder", str(tmp_path / "results"), "--jobs", "2"]
+    command = [*of_study, "--", "-b", "8", "--dataset", "mnist"]
+    monkeypatch.setattr(study, "setup_logging", lambda role: None)
+    assert study.main(command) == EXIT_OK
+    tuned, reported = comparison.read(tmp_path / "results")
+    assert (tuned.phase, reported.phase) == (TUNING, REPORT)
+    assert tuned.validation and not tuned.test and reported.test and not reported.validation
+    assert all(accuracy * 16 == round(accuracy * 16) for _, accuracy in tuned.validation)
+    counts = [accuracy * tiny_data.TEST for _, accuracy in reported.test]
+    assert counts == pytest.approx([*map(round, counts)])
+    assert reported.step_size == tuned.step_size
+    assert (tuned.workers, tuned.step_times_s) == (2, [0.1, 0.3])
+    assert tuned.partition and tuned.initial_weights and tuned.samples_per_s > 0
+    assert "2 of 2: report two.csv iid mlp sync, seed 100" in caplog.text
+    assert not list((tmp_path / "logs" / "study" / "results").iterdir())
+    before = (tmp_path / "results" / "runs.jsonl").read_bytes()
+    assert study.main(command) == EXIT_OK
+    assert (tmp_path / "results" / "runs.jsonl").read_bytes() == before
+    # Of another version of the program it would be done anew.
+    monkeypatch.setattr(study.version, "files_hash", lambda: "another")
+    _, its = study.parse(command)
+    (trial,) = its.tuning(its.workloads[0])
+    assert study.Study(its, None, 1, 0.0, False)._line_of(trial) is None
