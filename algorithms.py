@@ -65,6 +65,7 @@ class Algorithm(Entry):
     flags: tuple[str, ...]  # fields of Config that count in this mode and not in all
     rule: str | None = None  # the state server's policy, with fields of Config in braces; None: there is none
     page_only: bool = False  # the optimizer on the server decides by the rule; a state server is told, for its page
+    waits: bool = True  # whether a worker waits for others in its exchanges
     one_server: bool = False  # whether it must have all of the model on one; else any number of parameter servers
     check: str = ""  # module:function(config, num_workers) that raises SetupError where its flags do not fit together
     presets: tuple[Entry, ...] = ()
@@ -132,6 +133,7 @@ TABLE = (
         trainer="trainer.asynchronous:build",
         transport=TransportKind.SERVER,
         flags=("learning_rate", "use_dcasgd", "dcasgd_lambda"),
+        waits=False,
         stem="Async",
         look=Look("#009E73", "-.", "^", ".."),
         presets=(
@@ -174,6 +176,7 @@ TABLE = (
         flags=("local_lr", "wbsp_overlap"),
         rule="wbsp",
         page_only=True,
+        waits=False,
         one_server=True,
         stem="WBSP",
         look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from report import metrics
 from report.definitions import Numbers, mark, notes
@@ -36,9 +36,13 @@ def table(
                 "-" if lost is None else f"{lost:.1%}",
             ]
         )
+    return "\n".join([*aligned(rows), *notes(numbers.values())])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    return "\n".join([*lines, *notes(numbers.values())])
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def span(values: Collection[float], form: str = "") -> str:
