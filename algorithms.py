@@ -87,6 +87,7 @@ class Algorithm(Entry):
     rule: str | None = None  # the state server's policy, with fields of Config in braces; None: there is none
     page_only: bool = False  # the optimizer on the server decides by the rule; a state server is told, for its page
     shares_batch: bool = False  # the rule decides on the sizes of the workers' batches
+    waits: bool = True  # whether a worker waits for others in its exchanges
     one_server: bool = False  # whether it must have all of the model on one; else any number of parameter servers
     # module:function(config, num_workers) that raises SetupError where its flags do not fit together; num_workers is
     # None as long as nobody knows it.
@@ -195,6 +196,7 @@ TABLE = (
         trainer="trainer.asynchronous:build",
         transport=TransportKind.SERVER,
         flags=("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda", "dcasgd_adaptive"),
+        waits=False,
         stem="Async",
         look=Look("#009E73", "-.", "^", ".."),
         presets=(
@@ -250,6 +252,7 @@ TABLE = (
         flags=("local_lr", *OWN_STEP_FLAGS, "wbsp_overlap"),
         rule="wbsp",
         page_only=True,
+        waits=False,
         one_server=True,
         stem="WBSP",
         look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),

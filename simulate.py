@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from algorithms import ENTRIES, OWNERS, Workers, folder_name
@@ -47,9 +48,12 @@ NOWHERE = {
 }
 STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
-    **dict.fromkeys(("eval_duration", "eval_seconds", "evaluate", "validation"), f"-n {NO_NETWORK} has no accuracy"),
-    "target_accuracy": f"-n {NO_NETWORK} has no accuracy",
+    **dict.fromkeys(("target_accuracy", "validation"), f"-n {NO_NETWORK} has no accuracy"),
 }
+STUB_EVALUATES_NOT = dict.fromkeys(
+    ("eval_duration", "eval_seconds", "evaluate"),
+    f"-n {NO_NETWORK} has no accuracy, and only with --evaluation-time its evaluations take time",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,13 +150,17 @@ def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
     return command_line.parse(
         words,
         warn=lambda text: logging.warning("warning: %s", text),
-        program=command_line.Program("simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), _nowhere),
+        program=command_line.Program(
+            "simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
+        ),
         beside=own.beside.split(","),
     )
 
 
-def _nowhere(given: Config) -> dict[str, str]:
-    return NOWHERE | STUB_NOWHERE if given.network == NO_NETWORK else NOWHERE
+def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:
+    if given.network != NO_NETWORK:
+        return NOWHERE
+    return NOWHERE | STUB_NOWHERE | ({} if evaluation_s else STUB_EVALUATES_NOT)
 
 
 def train(run: Run) -> int:

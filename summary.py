@@ -20,6 +20,7 @@ from typing import Any
 
 import utils
 from report import metrics, tables
+from report.job_logs import read_run
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from utils import JobError, SetupError
 
@@ -187,17 +188,7 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
 
 def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
     """Rank, number of workers and size of the model, where there is a run.json: published logs have none."""
-    path = folder / utils.RUN_FILE
-    if not path.exists():
-        return {}
-    try:
-        run = utils.read_json(path)
-    except SetupError as error:
-        warn(str(error))
-        return {}
-    if not isinstance(run, dict):
-        warn(f"{path} is not a JSON object")
-        return {}
+    run = read_run(folder, warn)
     said = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
     return {key: value for key, value in said.items() if isinstance(value, int) and metrics.is_quantity(value)}
 
@@ -253,9 +244,9 @@ def read_summary(path: Path, warn: Warn) -> Devices:
 # --------------------------------------------------------------------------------------------- command line
 
 
-def tree_parser(description: str) -> argparse.ArgumentParser:
-    """A parser with the two flags that name a network's folder in the log tree."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+def tree_parser(description: str | None, **more: Any) -> argparse.ArgumentParser:
+    """A parser with the two flags that name a network's folder in the log tree; `more` goes to argparse."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **more)
     parser.add_argument("-b", "--base", type=Path, default=Path("logs"), help="folder of all logs (%(default)s)")
     parser.add_argument("-n", "--network", default="resnet18-v1", help="the network, a folder in it (%(default)s)")
     return parser

@@ -53,7 +53,7 @@ ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchma
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
 # Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
 BESIDE = {"wbsp-pcc": "wbsp"}
-NEVER_WAITS = ("async", "dcasgd", "wbsp")
+NEVER_WAITS = tuple(mode for mode in MODES if not OWNERS[mode].waits and mode not in BESIDE)
 NOBODY_WAITS = (*NEVER_WAITS, "sync-switch")  # in most rounds; elsewhere the slowest alone does not
 # As in nine_ways.sh.
 FLAGS = {

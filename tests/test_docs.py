@@ -12,7 +12,7 @@ import pytest
 
 import simulate
 from benchmarks import study
-from scripts import cluster, demo, find_switch_point, flags, local_cluster
+from scripts import cluster, demo, find_switch_point, flags, local_cluster, why
 from trainer import cluster_file, command_line
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,6 +119,11 @@ def test_a_command_for_the_demo_is_one(command):
 @pytest.mark.parametrize("command", known(".venv/bin/python benchmarks/study.py"))
 def test_a_command_for_a_study_is_one(command):
     assert study.parse(words(command))[1].runs
+
+
+@pytest.mark.parametrize("command", known("scripts/why.sh"))
+def test_a_command_that_asks_why_is_one(command):
+    assert why.parse(words(command)).network == "lenet"
 
 
 def test_every_ready_made_cluster_that_is_named_exists():

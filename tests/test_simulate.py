@@ -18,6 +18,7 @@ import draw
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS
+from scripts import why
 from scripts.side_by_side import run_side_by_side
 from trainer import version, virtual_cluster
 from utils import COMPUTING_STAGES, EXIT_OK, RUN_FILE, SetupError
@@ -143,6 +144,25 @@ def test_an_evaluation_takes_no_virtual_time_unless_it_is_asked_for(place):
         run(place, "-m", "sync", "--max-rounds", "3", "--evaluation-time", seconds)
         took.append([each["time"]["0"]["evaluation"] for each in rounds(place / "logs/mlp/sync/virtual/cpu0")])
     assert took == [[0.0] * 3, pytest.approx([0.7] * 3)]
+
+
+def test_an_evaluation_without_a_network_takes_its_time_and_gives_no_accuracy(place):
+    limits = ["-m", "sync", "--max-rounds", "4", "--evaluate", "auto"]
+    run(place, *limits, "--evaluation-time", "0.7", "-e", "2", network="none")
+    logged = rounds(place / "logs/none/sync/virtual/cpu0")
+    assert [each["time"]["0"].get("evaluation", 0.0) for each in logged] == pytest.approx([0.0, 0.7, 0.0, 0.7])
+    assert not any("accuracy" in each for each in logged)
+
+
+def test_why_a_job_was_slow_can_be_asked_with_gradients(place, capsys):
+    """Whose updates are others, such as those of fewer workers, has a time to the target only where it is trained."""
+    (place / "two.csv").write_text("step_time_s\n0.1\n0.3\n")
+    run(place, "-m", "sync", "--max-rounds", "30", "-l", "0.03", "-e", "3")
+    why_slow = ["-b", str(place / "logs"), "-n", "mlp", "--target", "0.3", "--without", "1"]
+    assert why.main([*why_slow, "--train"]) == EXIT_OK
+    times = {line.split("  ")[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if line}
+    assert float(times["as simulated"]) == pytest.approx(float(times["as measured"]), rel=0.1)
+    assert float(times["without worker 1"]) > 0
 
 
 def test_local_sgd_logs_each_local_step_and_the_aggregation(place):

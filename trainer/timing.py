@@ -59,7 +59,7 @@ class _EqualBatches:
 
 
 def context(config: Config, **others: Any) -> Context:
-    """What the flags say, as Context.from_config, of a worker that computes nothing and evaluates nothing.
+    """What the flags say, as Context.from_config, of a worker that computes nothing, and evaluates only in `others`.
 
     Args:
         others: fields of Context that are no matter of flags.
@@ -74,6 +74,8 @@ def context(config: Config, **others: Any) -> Context:
         config=config,
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
         logs_lines=config.logs_lines,
+        eval_every=config.eval_duration,
+        eval_every_s=config.eval_seconds,
         **others,
     )
 

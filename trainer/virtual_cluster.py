@@ -151,6 +151,7 @@ class _Run:
         }
         if self._dataset is None:
             made = timing.context(config, **others)
+            made.evaluate = self._only_take_time if self._job.evaluation_s else None
         else:
             made = Context.from_config(config, self._dataset, mx.cpu(), folder=self._folders[rank], **others)
             evaluate = Evaluator(made.network, self._dataset.test, made.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
@@ -170,6 +171,9 @@ class _Run:
     def _evaluate(self, evaluate: Evaluator) -> float:
         self._clock.sleep(self._job.evaluation_s)
         return evaluate()
+
+    def _only_take_time(self) -> None:
+        self._clock.sleep(self._job.evaluation_s)
 
     @functools.cached_property
     def _evaluating_rank(self) -> int | None:

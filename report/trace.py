@@ -1,0 +1,160 @@
+"""A job as a file for ui.perfetto.dev and chrome://tracing, from its logs alone: where did each worker's time go?
+
+The format is Chrome's trace events as JSON ("Trace Event Format", Google, 2016): a process for each host, a track for
+each worker, on it a slice for each round, and in that one for each stage of each local step; events are marks, the test
+accuracy is a counter. Times are microseconds since the worker began to train, by its own clock. All begin when they
+have the initial model, within the time of one pull of each other; nothing is shifted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from report.job_logs import LaidOut, WorkerLog, laid_out
+from report.metrics import Event, Warn, is_quantity
+from utils import SetupError
+
+MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens
+ROUND_ARGUMENTS = ("num_samples", "loss", "bytes_pushed", "bytes_pulled", "release", "batches", "steps_lost")
+
+
+class Written(NamedTuple):
+    """What a trace holds."""
+
+    slices: int
+    until_s: float | None  # it ends there, though the job did not: there would be too many slices
+    apart_s: (
+        float | None
+    )  # how far apart the workers' clocks have the ends of the same rounds, at most, half of the time
+
+
+def write(
+    path: Path, logs: Sequence[WorkerLog], title: str, in_step: bool, warn: Warn, limit: int = MAX_SLICES
+) -> Written:
+    """Writes a trace, event by event, and atomically.
+
+    Args:
+        title: of the job.
+        in_step: rounds of one number end together on all workers.
+        limit: slices at most; of a longer job the beginning is written, as far on all tracks.
+
+    Raises:
+        SetupError: the file cannot be written.
+    """
+    until_s = _cut(logs, limit)
+    apart_s = ends_apart(logs) if in_step else None
+    about = {
+        "title": title,
+        "clocks": "each track has the clock of its worker, from when that began to train; nothing is shifted",
+        "rounds_end_apart_s": apart_s,
+        "cut_after_s": until_s,
+    }
+    temporary, slices = path.with_name(f"{path.name}.tmp"), 0
+    try:
+        with temporary.open("w") as file:
+            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[')
+            for number, event in enumerate(events(logs, until_s, warn)):
+                file.write(("," if number else "") + "\n" + json.dumps(event, separators=(",", ":")))
+                slices += event["ph"] == "X"
+            file.write("\n]}\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
+    return Written(slices, until_s, apart_s)
+
+
+def events(logs: Sequence[WorkerLog], until_s: float | None, warn: Warn) -> Iterator[dict[str, Any]]:
+    """All events of a trace: first the names, then those of each track in order of time, enclosing ones first."""
+    hosts = {host: number for number, host in enumerate(dict.fromkeys(log.host for log in logs), start=1)}
+    for host, number in hosts.items():
+        yield _name("process_name", number, 0, f"host {host}")
+    for track, log in enumerate(logs, start=1):
+        rank = log.run.get("rank")
+        name = log.device if rank is None else f"{log.device} (rank {rank})"
+        yield _name("thread_name", hosts[log.host], track, name)
+        yield {
+            "ph": "M",
+            "name": "thread_sort_index",
+            "pid": hosts[log.host],
+            "tid": track,
+            "args": {"sort_index": track},
+        }
+    for track, log in enumerate(logs, start=1):
+        where = {"pid": hosts[log.host], "tid": track}
+        for one in laid_out(log.rounds):
+            if until_s is not None and one.end_s > until_s:
+                break
+            yield from ({**event, **where} for event in _of_round(one, warn))
+
+
+def ends_apart(logs: Sequence[WorkerLog]) -> float:
+    """How far apart the ends of a round are by the workers' own clocks: of each two workers' median difference the
+    greatest, in seconds.
+
+    Where rounds end together this is what the clocks differ by, and what one gets the sum sooner than another.
+    """
+    ends = [{record["num_iters"]: record["total_time"] for record in log.rounds} for log in logs]
+    common = set.intersection(*map(set, ends))
+    if not common:
+        return 0.0
+    late = [statistics.median(of_worker[number] - ends[0][number] for number in common) for of_worker in ends]
+    return max(late) - min(late)
+
+
+def _name(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _of_round(one: LaidOut, warn: Warn) -> Iterator[dict[str, Any]]:
+    record, end = one.record, _us(one.end_s)
+    more = {name: record[name] for name in ROUND_ARGUMENTS if name in record}
+    yield _slice(f"round {record['num_iters']}", "round", one.begin_s, one.end_s, {"steps": _steps(one), **more})
+    for each in one.slices:
+        if _us(each.end_s) > _us(each.begin_s):
+            yield _slice(each.stage, "stage", each.begin_s, each.end_s, {"entry": each.step})
+    for event in _events(record, warn):
+        yield {"ph": "i", "s": "t", "name": event.kind, "cat": "event", "ts": end, "args": {"text": event.text}}
+    if is_quantity(record.get("accuracy")):
+        yield {"ph": "C", "name": "accuracy", "ts": end, "args": {"accuracy": record["accuracy"]}}
+
+
+def _slice(name: str, kind: str, begin_s: float, end_s: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    begin = _us(begin_s)  # both ends are rounded, not the length: so slices that touch still touch
+    return {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": _us(end_s) - begin, "args": arguments}
+
+
+def _steps(one: LaidOut) -> int:
+    return sum(1 for _ in one.step_slices())
+
+
+def _events(record: Mapping[str, Any], warn: Warn) -> Iterator[Event]:
+    values = record.get("events", [])
+    for value in values if isinstance(values, list) else []:
+        try:
+            yield Event.from_log(record["total_time"], value)
+        except ValueError as error:
+            warn(f"{record['where']}: {error}; left out")
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _cut(logs: Sequence[WorkerLog], limit: int) -> float | None:
+    """Where a trace ends that may hold so many slices; None where all of the job fits."""
+    sizes = sorted(
+        (record["total_time"], 1 + sum(map(len, record["time"].values()))) for log in logs for record in log.rounds
+    )
+    slices, before_s = 0, 0.0
+    for end_s, size in sizes:
+        slices += size
+        if slices > limit:
+            return before_s
+        before_s = end_s
+    return None

@@ -1,0 +1,270 @@
+"""Why a job was slow: what its logs say of its speed, and what-ifs against runs in virtual time that really are so."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from log_tree import NETWORK, esync_round, sync_round, write_device, write_esync, write_sync
+
+import simulate
+from algorithms import ALGORITHMS, ENTRIES, OWNERS
+from report import job_logs
+from report.measured import Measured, measured
+from scripts import what_if, why
+from scripts.what_if import NO_EVALUATION, NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT
+from trainer import cluster_file, virtual_cluster
+from utils import EXIT_OK, EXIT_SETUP, SetupError
+
+HEADER = "step_time_s,step_spread,latency_s,state_server_round_trip_s,straggler_trace"
+FAST, SLOW = "0.1,0.05,0.01,0.002,", "0.6,0.05,0.01,0.002,"
+NINE_WAYS = (FAST, FAST, FAST, SLOW)  # the cluster of nine-ways, with spread and network
+BAR = 0.1  # what-ifs are as near to runs that really are so
+EVALUATING = ("--evaluation-time", "0.15", "--eval-seconds", "2")
+FLAGS = {"sync-switch": ("--train-steps", "5", "10000")}
+
+
+def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: float = 12, server: str = "") -> Measured:
+    """A job of simulate.py without gradients: what its logs say."""
+    folder.mkdir(exist_ok=True)
+    (folder / "cluster.csv").write_text("\n".join([*filter(None, [server]), HEADER, *rows]) + "\n")
+    words = ["-m", mode, "--cluster", str(folder / "cluster.csv"), "-n", "none", "--max-seconds", str(seconds)]
+    words += ["--model-bytes", "1e6", "--log-base", str(folder / "logs"), *FLAGS.get(mode, ()), *flags]
+    _, (one,) = simulate.parse(words)
+    virtual_cluster.run(one.job)
+    return measured(logs_of(folder, mode), OWNERS[mode].waits)
+
+
+def logs_of(folder: Path, mode: str) -> list[job_logs.WorkerLog]:
+    return job_logs.read((folder / "logs" / "none" / mode / "virtual").glob("cpu*"), pytest.fail)
+
+
+def answer(folder: Path, mode: str, left_out=(), network=None) -> why.Answer:
+    job, cluster = what_if.job_of(logs_of(folder, mode), network)
+    return why.answer_of(job, cluster, OWNERS[mode], left_out)
+
+
+def expected(found: why.Answer, kind: str, removes: tuple[int, ...] = ()) -> float:
+    """Samples/s that a what-if says."""
+    (gain,) = [gain for each, gain in found.gains if (each.kind, each.removes) == (kind, removes)]
+    return gain * found.job.measured.samples_s
+
+
+# --------------------------------------------------------------------------------------- against what really is so
+
+
+@pytest.mark.parametrize("mode", ["esync", "sync", "async"])
+def test_what_ifs_are_near_to_runs_that_really_are_so(tmp_path, mode):
+    was = run(tmp_path / "was", mode, NINE_WAYS, *EVALUATING)
+    found = answer(tmp_path / "was", mode, [(3,), (0,)])
+    assert found.simulated_s == pytest.approx(was.samples_s, rel=0.03)
+
+    def really(name: str, rows: tuple[str, ...], *flags: str) -> object:
+        return pytest.approx(run(tmp_path / name, mode, rows, *flags).samples_s, rel=BAR)
+
+    assert expected(found, WITHOUT, (3,)) == really("no-3", NINE_WAYS[:3], *EVALUATING)
+    assert expected(found, WITHOUT, (0,)) == really("no-0", NINE_WAYS[1:], *EVALUATING)
+    assert expected(found, NO_STRAGGLER) == really("even", (FAST,) * 4, *EVALUATING)
+    assert expected(found, NO_EVALUATION) == really("not-evaluated", NINE_WAYS)
+    ideal = tuple(row.replace(",0.01,0.002,", ",,,") for row in NINE_WAYS)
+    assert expected(found, NO_NETWORK_TIME) == really("ideal", ideal, *EVALUATING)
+
+
+# Every algorithm, and every preset that flags make of one.
+OTHERS = [mode for mode, row in OWNERS.items() if row.is_distributed and (mode == row.name or ENTRIES[mode].values)]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in OTHERS if mode not in ("esync", "sync", "async")])
+def test_a_job_of_every_mode_is_simulated_as_it_was_and_without_its_slowest_worker(tmp_path, mode):
+    was = run(tmp_path / "was", mode, NINE_WAYS, seconds=10)
+    try:
+        job, cluster = what_if.job_of(logs_of(tmp_path / "was", mode), None)
+    except SetupError as error:
+        assert "samples a step, not the 64 of -b" in str(error)  # of an algorithm that chooses them
+        return
+    cluster, baseline = what_if.calibrated(job, cluster)
+    assert baseline.measured.samples_s == pytest.approx(was.samples_s, rel=0.05)
+    change, *_ = what_if.changes(cluster, OWNERS[mode], [(3,)])
+    gain = what_if.simulate(job, change.cluster).measured.samples_s / baseline.measured.samples_s
+    really = run(tmp_path / "no-3", mode, NINE_WAYS[:3], seconds=10)
+    assert gain * was.samples_s == pytest.approx(really.samples_s, rel=BAR)
+
+
+def test_a_worker_that_was_slow_for_a_while_is_so_in_the_simulation(tmp_path):
+    (tmp_path / "was").mkdir()
+    (tmp_path / "was" / "slow.csv").write_text("start_s,duration_s,extra_s\n6,6,0.4\n")
+    was = run(tmp_path / "was", "sync", (FAST, FAST, FAST + "slow.csv"), seconds=24)
+    (slow,) = [speed.slow for speed in was.speeds if speed.slow]
+    assert sum(each.duration_s * each.extra_s for each in slow) == pytest.approx(6 * 0.4, rel=0.2)
+    found = answer(tmp_path / "was", "sync", [(2,)])
+    assert found.simulated_s == pytest.approx(was.samples_s, rel=0.05)
+    really = run(tmp_path / "even", "sync", (FAST, FAST, FAST), seconds=24)
+    assert expected(found, NO_STRAGGLER) == pytest.approx(really.samples_s, rel=BAR)
+
+
+def test_where_the_network_is_told_who_leaves_makes_room_for_the_others(tmp_path):
+    """All share the server's link of 40 Mbit/s: 1 MB up and 1 MB down of each are 0.2 s alone, and more together."""
+    server = "server_bandwidth_mbit_s,40"
+    rows = ("0.1,,,,",) * 3
+    run(tmp_path / "was", "sync", rows, server=server)
+    told = cluster_file.read(tmp_path / "was" / "cluster.csv")
+    really = run(tmp_path / "no-2", "sync", rows[:2], server=server)
+    assert expected(answer(tmp_path / "was", "sync", [(2,)], told), WITHOUT, (2,)) == pytest.approx(
+        really.samples_s, rel=BAR
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what logs say
+
+
+def test_times_of_steps_are_those_that_were_logged_with_their_spread(tmp_path):
+    draw = random.Random(0)
+    rounds, now = [], 0.0
+    for number in range(1, 401):
+        step_s = 0.2 * draw.lognormvariate(0.0, 0.3)
+        now += step_s + 0.1
+        rounds.append(
+            sync_round(number, now) | {"time": {"0": {"forward and backward": step_s, "global aggregate": 0.1}}}
+        )
+    device = write_device(tmp_path / "alpha" / "cpu0", rounds)
+    (speed,) = measured(job_logs.read([device], pytest.fail), waits=True).speeds
+    assert (speed.steps, speed.samples_per_step, speed.slow) == (400, 64, ())
+    assert speed.step_s == pytest.approx(0.2, rel=0.05) and speed.spread == pytest.approx(0.3, rel=0.1)
+    assert speed.mean_step_s == pytest.approx(now / 400 - 0.1)
+
+
+def test_an_exchange_takes_what_it_takes_the_worker_that_comes_last_unless_nobody_waits(tmp_path):
+    """In rounds of 4 s the first worker exchanges for 3 and 1 s, the second for 1.5 and 2 s."""
+    for device, times in (("cpu0", (3.0, 1.0)), ("cpu1", (1.5, 2.0))):
+        rounds = [
+            sync_round(number, 4.0 * number)
+            | {"time": {"0": {"forward and backward": 1.0, "global aggregate": seconds}}}
+            for number, seconds in enumerate(times, start=1)
+        ]
+        write_device(tmp_path / "alpha" / device, rounds)
+    logs = job_logs.read(sorted((tmp_path / "alpha").iterdir()), pytest.fail)
+    assert [speed.exchange_s for speed in measured(logs, waits=True).speeds] == [1.25, 1.25]  # median of 1.5 and 1
+    assert [speed.exchange_s for speed in measured(logs, waits=False).speeds] == [2.0, 1.75]
+
+
+def test_uploads_beside_the_steps_follow_each_other(tmp_path):
+    rounds = [sync_round(n, 1.0 * n, bytes_pushed=9 if n % 4 == 0 else 0) | {"time": {"0": {}}} for n in range(1, 41)]
+    device = write_device(tmp_path / "alpha" / "cpu0", rounds)
+    (speed,) = measured(job_logs.read([device], pytest.fail), waits=False).speeds
+    assert speed.exchange_s == 4.0
+
+
+def test_who_waits_is_known_of_every_algorithm():
+    assert {name for name, row in ALGORITHMS.items() if row.is_distributed and not row.waits} == {"async", "wbsp"}
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def why_of(folder: Path, *more: str, network: str = "none") -> int:
+    return why.main(["-b", str(folder / "logs"), "-n", network, *more])
+
+
+def test_the_command_prints_a_table_and_who_held_the_job_up(tmp_path, capsys):
+    run(tmp_path, "sync", (FAST, SLOW), seconds=10)
+    assert why_of(tmp_path) == EXIT_OK
+    out = capsys.readouterr().out
+    assert (tmp_path / "logs" / "none" / "sync" / "trace.json").exists()
+    for name in ("as measured", "as simulated", "without worker 0", "without worker 1", "with an ideal network"):
+        assert f"\n{name}  " in out
+    assert "Worker 1 held the others up: with steps of 0.6" in out
+
+
+def test_of_several_slow_workers_all_are_left_out_together_too(tmp_path, capsys):
+    run(tmp_path, "sync", (FAST, FAST, FAST, SLOW, SLOW), seconds=10)
+    assert why_of(tmp_path) == EXIT_OK
+    assert "Workers 3 and 4 held the others up" in capsys.readouterr().out
+
+
+def test_a_slow_network_is_named(tmp_path, capsys):
+    run(tmp_path, "async", ("0.1,,0.2,,",) * 2, seconds=10)
+    assert why_of(tmp_path, "--without", "0") == EXIT_OK
+    out = capsys.readouterr().out
+    assert "The network held the job up: an exchange takes 0.4 s, the median worker's step 0.1 s" in out
+    assert "without worker 1" not in out
+
+
+def test_where_nobody_waits_a_slow_worker_holds_nobody_up(tmp_path, capsys):
+    run(tmp_path, "async", ("0.1,,,,",) * 3 + ("0.6,,,,",), seconds=10)
+    assert why_of(tmp_path, "--without", "3") == EXIT_OK
+    assert "Nobody and nothing held the job up, but there are slow workers" in capsys.readouterr().out
+
+
+def test_times_to_the_target_follow_where_rounds_stay_what_they_were(tmp_path, capsys):
+    """SSGD with evaluations of 1 s: half of the time. Without worker 1 the updates are others."""
+    config = {"network": NETWORK, "mode": "sync", "batch_size": 64, "eval_duration": 1}
+    rounds = [
+        sync_round(n, 2.0 * n, accuracy=0.1 * n) | {"time": {"0": {"forward and backward": 1.0, "evaluation": 1.0}}}
+        for n in range(1, 10)
+    ]
+    others = [sync_round(n, 2.0 * n) | {"time": {"0": {"forward and backward": 1.0, "global aggregate": 1.0}}}
+              for n in range(1, 10)]  # fmt: skip
+    for rank, each in enumerate((rounds, others)):
+        write_device(
+            tmp_path / "logs" / NETWORK / "sync" / "alpha" / f"cpu{rank}",
+            each, {"rank": rank, "num_workers": 2, "config": config},
+        )  # fmt: skip
+    assert why_of(tmp_path, "--target", "0.6", network=NETWORK) == EXIT_OK
+    lines = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert lines["as measured"][-1] == "12.0"
+    assert lines["without worker 1"][-1] == "-"
+    assert float(lines["evaluations in no time"][-1]) == pytest.approx(6.0, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--logs-only", "--train"], "--train does nothing with --logs-only"),
+        (["--logs-only", "--without", "0"], "--without does nothing with --logs-only"),
+        (["--data-dir", "data"], "--data-dir does nothing without --train"),
+        (["--without", "a"], "'a' is no list of ranks; give whole numbers with commas"),
+        (["--target", "1.5"], "1.5 is out of range"),
+    ],
+)
+def test_what_does_nothing_is_refused(flags, complaint, capsys):
+    with pytest.raises(SystemExit) as end:
+        why.parse(flags)
+    assert end.value.code == EXIT_SETUP
+    assert complaint in capsys.readouterr().err
+
+
+def config_of(folder: Path, **changed: object) -> None:
+    """Writes run.json of both workers of write_esync."""
+    config = {"network": NETWORK, "mode": "esync", "batch_size": 64, **changed}
+    for rank, place in enumerate(("alpha/gpu0", "beta/cpu")):
+        (folder / place / "run.json").write_text(json.dumps({"rank": rank, "num_workers": 2, "config": config}))
+
+
+def test_what_cannot_be_answered_is_said(tmp_path, capsys):
+    folder = write_esync(tmp_path / "logs")
+
+    def complaint(*more: str) -> str:
+        assert why_of(tmp_path, *more, network=NETWORK) == EXIT_SETUP
+        return capsys.readouterr().err
+
+    assert "no run.json says with which flags the job ran" in complaint()
+    config_of(folder, batch_size=32)
+    assert "alpha/gpu0 took 64.0 samples a step, not the 32 of -b" in complaint()
+    config_of(folder)
+    assert "--without 2: the job's ranks are 0 to 1" in complaint("--without", "2")
+    assert "the cluster has 4 row(s), the job had 2 workers" in complaint("--cluster", "nine-ways")
+    assert "holds no folder sync, but esync: choose with -m" in complaint("-m", "sync")
+    write_sync(tmp_path / "logs")
+    assert "holds esync, sync: choose one with -m" in complaint()
+    (folder / "beta" / "cpu" / "iter-1.txt").unlink()
+    (folder / "beta" / "cpu" / "iter-2.txt").unlink()
+    assert "the job had 2 workers, the logs are of 1" in complaint("-m", "esync")
+
+
+def test_one_worker_alone_has_nothing_to_leave_out(tmp_path, capsys):
+    write_device(tmp_path / "logs" / NETWORK / "local" / "alpha" / "cpu", [esync_round(1, 4.0, 3)])
+    assert why_of(tmp_path, network=NETWORK) == EXIT_OK
+    out = capsys.readouterr().out
+    assert "0 alpha/cpu" in out and "as simulated" not in out
