@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
+from config import NO_NETWORK  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
 from utils import (  # noqa: E402
     EVALUATION,
@@ -48,6 +49,7 @@ from utils import (  # noqa: E402
 CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
 MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distributed and entry.workers is Workers.ALL)
 TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row have reached
+TRIES = 3  # to find what a way takes
 CALIBRATION_CLUSTER, CALIBRATION_SEED, CALIBRATION_S = CLUSTERS[0], 99, 15
 ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchmarks/query_round_trip.py
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
@@ -104,7 +106,7 @@ def real(job: Job, folder: Path) -> dict[int, Rounds]:
     return _run(["-m", "scripts.local_cluster", *own, "--", *job.flags, "--seed", str(job.seed)], folder / "real", job)
 
 
-def virtual(job: Job, folder: Path, costs: dict[str, float]) -> dict[int, Rounds]:
+def virtual(job: Job, folder: Path, costs: dict[str, float], network: str = "lenet") -> dict[int, Rounds]:
     """The same in virtual time."""
     lines = ["step_time_s,overhead_s,latency_s,state_server_round_trip_s,straggler_trace"]
     for row in cluster_file.read(cluster_file.find(job.cluster)).workers:
@@ -112,19 +114,19 @@ def virtual(job: Job, folder: Path, costs: dict[str, float]) -> dict[int, Rounds
         lines.append(f"{row.step_time_s},{more}")
     file = folder / f"{job.cluster}-{job.mode}.csv"
     file.write_text("\n".join(lines) + "\n")
-    own = ["-m", job.mode, "-n", "lenet", "--cluster", str(file), "--log-base", str(folder / "virtual")]
+    own = ["-m", job.mode, "-n", network, "--cluster", str(file), "--log-base", str(folder / "virtual")]
     own += ["--evaluation-time", f"{costs['evaluation_s']:.4f}", "--again", "--seed", str(job.seed)]
-    return _run(["simulate.py", *own, *job.flags], folder / "virtual", job)
+    return _run(["simulate.py", *own, *job.flags], folder / "virtual", job, network)
 
 
-def _run(arguments: Sequence[str], base: Path, job: Job) -> dict[int, Rounds]:
+def _run(arguments: Sequence[str], base: Path, job: Job, network: str = "lenet") -> dict[int, Rounds]:
     finished = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     if finished.returncode:
         raise SystemExit(f"{' '.join(arguments)} ended with {finished.returncode}:\n{finished.stdout[-2000:]}")
-    devices = sorted((base / "lenet" / job.mode).glob("*/cpu*"), key=lambda path: int(path.name[3:]))
+    devices = sorted((base / network / job.mode).glob("*/cpu*"), key=lambda path: int(path.name[3:]))
     workers = len(cluster_file.read(cluster_file.find(job.cluster)).workers)
     return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
 
@@ -136,21 +138,26 @@ def calibrate(mode: str, folder: Path) -> dict[str, float]:
         known: dict[str, float] = read_json(path)
         return known
     rows = cluster_file.read(cluster_file.find(CALIBRATION_CLUSTER)).workers
-    runs = real(Job(CALIBRATION_CLUSTER, mode, CALIBRATION_SEED, CALIBRATION_S), folder / "calibration")
+    job = Job(CALIBRATION_CLUSTER, mode, CALIBRATION_SEED, CALIBRATION_S)
+    runs = real(job, folder / "calibration")
     of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
     # The exchange of a worker that waits for nobody is its own push and pull.
     of_speed = sorted(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
     alone = of_speed[0] if mode in NOBODY_WAITS else of_speed[-1]
     # Where some rounds wait for others or for an evaluation, a mean is no exchange's own.
     middle = statistics.fmean if mode in NEVER_WAITS else statistics.median
-    way_s = calibrate(BESIDE[mode], folder)["way_s"] if mode in BESIDE else middle(_exchanges(runs[alone])) / 2
     over_s = [_mean_step(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
     paused_s = [step[EVALUATION] for rounds in runs.values() for step in _steps(rounds) if EVALUATION in step]
+    exchange_s = middle(_exchanges(runs[alone]))
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
-        "way_s": way_s,
+        "way_s": calibrate(BESIDE[mode], folder)["way_s"] if mode in BESIDE else exchange_s / 2,
         "evaluation_s": statistics.fmean(paused_s),
     }
+    # How many ways an exchange has is a matter of the algorithm: it is to take as long as in the real run.
+    for _ in range(0 if mode in BESIDE else TRIES):
+        simulated = virtual(job, folder / "calibration", found, NO_NETWORK)
+        found["way_s"] *= exchange_s / middle(_exchanges(simulated[alone]))
     write_json(path, found)
     return found
 
