@@ -7,10 +7,10 @@ LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in t
 line of FOLDER/runs.jsonl; what stands there is not done again, but a virtual one of another version of the program. All
 modes of the first cluster with the first seed come first, then the other clusters, then the other seeds.
 
-What the work of real processes costs beyond the cluster file is measured once for each mode, by a short job on the
-first cluster with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an
-evaluation. The virtual cluster has these on all clusters (overhead_s and latency_s of its cluster file,
---evaluation-time). The machine's noise it has not.
+What the work of real processes costs beyond the cluster file is measured once for each cluster and mode, by a short
+job with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an evaluation. All of
+these take longer the more the others keep the machine's cores busy. The virtual cluster has them (overhead_s and
+latency_s of its cluster file, --evaluation-time). The machine's noise it has not.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
 MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distributed and entry.workers is Workers.ALL)
 TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row have reached
 TRIES = 3  # to find what a way takes
-CALIBRATION_CLUSTER, CALIBRATION_SEED, CALIBRATION_S = CLUSTERS[0], 99, 15
+CALIBRATION_SEED, CALIBRATION_S = 99, 15
 ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchmarks/query_round_trip.py
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
 # Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
@@ -131,15 +131,15 @@ def _run(arguments: Sequence[str], base: Path, job: Job, network: str = "lenet")
     return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
 
 
-def calibrate(mode: str, folder: Path) -> dict[str, float]:
-    """Seconds that the mode's steps, exchanges (each way) and evaluations cost real processes."""
-    path = folder / f"costs-{mode}.json"
+def calibrate(cluster: str, mode: str, folder: Path) -> dict[str, float]:
+    """Seconds that the mode's steps, exchanges (each way) and evaluations cost real processes on this cluster."""
+    path = folder / f"costs-{cluster}-{mode}.json"
     if path.exists():
         known: dict[str, float] = read_json(path)
         return known
-    rows = cluster_file.read(cluster_file.find(CALIBRATION_CLUSTER)).workers
-    job = Job(CALIBRATION_CLUSTER, mode, CALIBRATION_SEED, CALIBRATION_S)
-    runs = real(job, folder / "calibration")
+    rows = cluster_file.read(cluster_file.find(cluster)).workers
+    job = Job(cluster, mode, CALIBRATION_SEED, CALIBRATION_S)
+    runs = real(job, folder / "calibration" / cluster)
     of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
     # The exchange of a worker that waits for nobody is its own push and pull.
     of_speed = sorted(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
@@ -151,12 +151,12 @@ def calibrate(mode: str, folder: Path) -> dict[str, float]:
     exchange_s = middle(_exchanges(runs[alone]))
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
-        "way_s": calibrate(BESIDE[mode], folder)["way_s"] if mode in BESIDE else exchange_s / 2,
+        "way_s": calibrate(cluster, BESIDE[mode], folder)["way_s"] if mode in BESIDE else exchange_s / 2,
         "evaluation_s": statistics.fmean(paused_s),
     }
     # How many ways an exchange has is a matter of the algorithm: it is to take as long as in the real run.
     for _ in range(0 if mode in BESIDE else TRIES):
-        simulated = virtual(job, folder / "calibration", found, NO_NETWORK)
+        simulated = virtual(job, folder / "calibration" / cluster, found, NO_NETWORK)
         found["way_s"] *= exchange_s / middle(_exchanges(simulated[alone]))
     write_json(path, found)
     return found
@@ -247,7 +247,9 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
-    parser.add_argument("--kinds", default="real,virtual", help="one of them alone: the machine's noise is in one only")
+    parser.add_argument(
+        "--kinds", default="real,virtual", help="or costs alone: only virtual runs need no quiet machine"
+    )
     parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
     parser.add_argument("--table", action="store_true", help="only print what there is")
     given = parser.parse_args()
@@ -267,7 +269,9 @@ def main() -> None:
             break
         if (*dataclasses.astuple(job), kind) in done:
             continue
-        costs = calibrate(job.mode, folder)
+        costs = calibrate(job.cluster, job.mode, folder)
+        if kind == "costs":
+            continue
         runs = real(job, folder) if kind == "real" else virtual(job, folder, costs)
         row = {"kind": kind, **dataclasses.asdict(job), **sum_up(runs), "costs": costs, "program": program}
         append_line(path, json.dumps(row))
