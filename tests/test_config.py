@@ -102,6 +102,13 @@ def test_the_help_names_the_algorithms_whose_own_a_flag_is(capsys):
     assert "--seed SEED seed of" in told
 
 
+def test_real_workers_sum_on_the_parameter_server(capsys):
+    assert parse(["--collective", "ps"]).collective == "ps"
+    with pytest.raises(SystemExit):
+        parse(["--collective", "ring"])
+    assert "--collective means nothing to main.py: its workers sum on the parameter server" in capsys.readouterr().err
+
+
 SWITCH = ["-m", "sync-switch"]
 
 

@@ -23,8 +23,7 @@ import numpy as np
 from trainer.collectives.mesh import Parcel
 from utils import JobError, PeerLost
 
-CHUNK = 1 << 18  # float32 that are received before they are added: 1 MB, half of a core's own cache
-AT_ONCE = 1 << 20  # bytes that are sent before it is looked what has come
+CHUNK = 1 << 16  # float32 that are received before they are added: 256 KB, which a core's own cache holds
 PATIENCE_S = 600.0
 _HEADER = struct.Struct("!QQ")
 # A connection on which nothing comes for so many seconds is tried, so often, and so many seconds apart.
@@ -63,8 +62,8 @@ class _Sending:
         return self._done == len(self._content)
 
     def go_on(self) -> None:
-        """Sends what can be sent now, up to a limit; raises BlockingIOError if that is nothing."""
-        rest = self._content[max(self._done, 0) : max(self._done, 0) + AT_ONCE]
+        """Sends what can be sent now; raises BlockingIOError if that is nothing."""
+        rest = self._content[max(self._done, 0) :]
         if self._done < 0:
             self._done += self.peer.connection.sendmsg([self._header[self._done :], rest])
         else:

@@ -42,11 +42,7 @@ class CollectiveSums(ByteCounter):
         """As SummedArrays says."""
         self._buffers = buffers_of(arrays, self._transport.size_of)
 
-        def work() -> None:
-            for buffer in self._buffers:
-                self._follow(broadcast, buffer, arrays)
-
-        self._transport.begin(work, "broadcast").result()
+        self._transport.begin(lambda: self._follow(broadcast, arrays), "broadcast").result()
         self.take_traffic()  # the rounds' traffic is what is asked for
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
@@ -60,8 +56,7 @@ class CollectiveSums(ByteCounter):
             wait_for(arrays)
             transport.meet()
         begin = transport.clock.now()
-        for buffer in self._buffers:
-            self._follow(transport.algorithm, buffer, arrays)
+        self._follow(transport.algorithm, arrays)
         return transport.clock.now() - begin if is_timed else None
 
     def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
@@ -72,11 +67,48 @@ class CollectiveSums(ByteCounter):
             self._meets, self._is_first = timed, False
         return took_s if timed else None
 
-    def _follow(self, algorithm: Algorithm, buffer: Buffer, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def _follow(self, algorithm: Algorithm, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Takes one buffer after the other, each as soon as its arrays are computed."""
         transport = self._transport
         schedule = algorithm(transport.num_workers, transport.rank)
-        self.count_moved(*follow(schedule, transport.mesh, buffer.take(arrays), buffer.num_bytes))
-        buffer.give(arrays)
+        for buffer in self._buffers:
+            self.count_moved(*follow(schedule, transport.mesh, buffer.take(arrays), buffer.num_bytes))
+        mx.nd.waitall()
+        for buffer in self._buffers:
+            buffer.give(arrays)
+
+
+class CollectiveArrays:
+    """The part of SharedArrays that workers can do without a parameter server: rank 0's values go to all."""
+
+    def __init__(self, transport: CollectiveTransport) -> None:
+        self._sums = CollectiveSums(transport)
+        self.broadcast = self._sums.broadcast
+        self.take_traffic = self._sums.take_traffic
+
+    def define(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """There is nowhere to; raises SetupError."""
+        _refuse("arrays on one")
+
+    def push(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """There is nowhere to; raises SetupError."""
+        _refuse("pushes")
+
+    def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """Nothing can be pushed; raises SetupError."""
+        _refuse("pushes")
+
+    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> NoReturn:
+        """There is nowhere to pull from; raises SetupError."""
+        _refuse("pulls")
+
+    def wait(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """Nothing can be pulled; raises SetupError."""
+        _refuse("pulls")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise SetupError(f"workers that sum among themselves have no parameter server for {what}: take --collective ps")
 
 
 class CollectiveTransport:
@@ -106,17 +138,13 @@ class CollectiveTransport:
         """As Transport says."""
         return CollectiveSums(self)
 
-    def arrays(self, first_key: int = 0) -> NoReturn:
-        """There are none; raises SetupError."""
-        raise SetupError(
-            "workers that sum among themselves have no parameter server to keep arrays: take --collective ps"
-        )
+    def arrays(self, first_key: int = 0) -> CollectiveArrays:
+        """As Transport says; `broadcast` alone."""
+        return CollectiveArrays(self)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> NoReturn:
         """There is nowhere to; raises SetupError."""
-        raise SetupError(
-            "workers that sum among themselves have no parameter server for an optimizer: take --collective ps"
-        )
+        _refuse("an optimizer")
 
     def barrier(self) -> None:
         """As Transport says."""

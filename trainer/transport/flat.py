@@ -77,7 +77,9 @@ class Buffer:
     def take(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
         """The content of its arrays, once they are computed: float32 (n,). Nobody may use them until `give`."""
         if self._flat is None:
-            return memory_of(arrays[self._indices[0]])
+            (index,) = self._indices
+            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(arrays[index].handle))  # until nobody reads it
+            return memory_of(arrays[index])
         for index, begin, end in self._places():
             if self._is_on_cpu:
                 self._flat[begin:end] = memory_of(arrays[index])
@@ -86,7 +88,10 @@ class Buffer:
         return self._flat
 
     def give(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Writes the buffer's content into its arrays, where it is not in their memory anyway."""
+        """Writes the buffer's content into its arrays, where it is not in their memory anyway.
+
+        Nothing that was begun may still read them: to wait for that with each would take longer than all copies.
+        """
         if self._flat is None:
             return
         for index, begin, end in self._places():
@@ -106,12 +111,12 @@ def buffers_of(arrays: Sequence[mx.nd.NDArray], size_of: Callable[[mx.nd.NDArray
 
 
 def memory_of(array: mx.nd.NDArray) -> np.ndarray:
-    """An array's own memory on the CPU, float32 (n,), once all has been done that was begun with it.
+    """An array's own memory on the CPU, float32 (n,), once the array is computed.
 
     It stays valid while the array lives and is not given to MXNet: an inference pass may move weights elsewhere.
     """
     library, pointer = mx.base._LIB, ctypes.c_void_p()
-    mx.base.check_call(library.MXNDArrayWaitToWrite(array.handle))
+    array.wait_to_read()
     # Brings it back into the default layout where oneDNN has chosen another one.
     mx.base.check_call(library.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     assert pointer.value is not None
