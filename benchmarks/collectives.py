@@ -120,7 +120,7 @@ def main() -> None:
     print(f"| N | {' | '.join(names)} |\n|{' --- |' * (1 + len(names))}")
     for number in options.workers:
         medians = {name: statistics.median(times) for name, times in measure(number, options).items()}
-        cells = [f"{medians[name]:.0f} ({medians[name] / medians[KVSTORE]:.2f})" for name in names]
+        cells = [f"{medians[name]:.3g} ({medians[name] / medians[KVSTORE]:.2f})" for name in names]
         print(f"| {number} | {' | '.join(cells)} |", flush=True)
 
 

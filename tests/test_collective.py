@@ -211,6 +211,24 @@ def test_a_timed_sum_tells_the_time_of_the_collective_and_not_of_the_wait_for_th
     assert took_s == [(pytest.approx(2 * (1.0 + 1.0)), pytest.approx(2 * (1.0 + 1.0)))] * 2
 
 
+def test_all_are_told_the_same_time_the_longest_although_one_gets_its_sum_later() -> None:
+    """Of three, the butterfly folds rank 1 into rank 0, and sends it the sum at the end, 1 s after its own."""
+    took_s: dict[int, list[float | None]] = {}
+
+    def work(place: CollectiveTransport) -> None:
+        shared, arrays = place.sums(), [mx.nd.ones((100,))]
+        shared.broadcast(arrays)
+        took_s[place.rank] = []
+        for _ in range(3):
+            shared.begin_sum(arrays)
+            took_s[place.rank].append(shared.finish_sum(arrays, timed=True))
+
+    together(3, work, Link(400.0), name="butterfly")
+    assert took_s[1][0] == pytest.approx(took_s[2][0] + 1.0)
+    assert took_s[0][1:] == took_s[1][1:] == took_s[2][1:]
+    assert took_s[0][1] == pytest.approx(took_s[1][0])
+
+
 def test_where_nobody_asks_for_the_time_of_the_first_sum_no_later_one_waits_for_a_meeting() -> None:
     ended_s: list[float] = []
 
@@ -224,7 +242,7 @@ def test_where_nobody_asks_for_the_time_of_the_first_sum_no_later_one_waits_for_
             ended_s.append(place.clock.now() - moment)
 
     together(2, work, Link(400.0, 0.5))
-    meeting_s = 1.0
+    meeting_s = 1.0 + 4 / 400
     assert sorted(ended_s) == [pytest.approx(4.0)] * 2 + [pytest.approx(4.0 + meeting_s)] * 2
 
 
@@ -237,7 +255,7 @@ def test_the_worker_goes_on_while_its_arrays_travel() -> None:
         assert place.clock.now() == 100.0
         place.clock.sleep(3.0)
         shared.finish_sum(arrays)
-        assert place.clock.now() == pytest.approx(105.0)  # and not 108
+        assert place.clock.now() == pytest.approx(105.0, abs=0.02)  # and not 108
 
     together(2, work, Link(400.0, 0.5))
 

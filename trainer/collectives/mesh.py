@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.collectives.schedules import Schedule, Span
+from trainer.collectives.schedules import Schedule, Span, meeting
 
 
 class Parcel(NamedTuple):
@@ -75,3 +75,16 @@ def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | 
         sent += out.num_bytes
         received += into.num_bytes
     return Moved(sent, received)
+
+
+def meet(mesh: Mesh, value: float = 0.0) -> float:
+    """Waits until all workers are here; returns the greatest of the values that they bring (to float32's digits).
+
+    Raises:
+        PeerLost: as `Mesh.exchange` says.
+    """
+    greatest, other = np.array([value], np.float32), np.zeros(1, np.float32)
+    for step in meeting(mesh.num_workers, mesh.rank).steps:
+        mesh.exchange(step.to, Parcel(greatest, 4), step.source, Parcel(other, 4), adds=False)
+        greatest = np.maximum(greatest, other)
+    return float(greatest[0])

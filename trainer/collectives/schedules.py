@@ -141,8 +141,8 @@ def broadcast(num_workers: int, rank: int) -> Schedule:
 
 
 def meeting(num_workers: int, rank: int) -> Schedule:
-    """Empty messages after which all have been here (Hensgen, Finkel and Manber, "Two algorithms for barrier
-    synchronization", 1988): in round k each worker tells the one 2^k places on."""
+    """After these messages each worker has heard of all, through others or not (Hensgen, Finkel and Manber, "Two
+    algorithms for barrier synchronization", 1988): in round k it tells the one 2^k places on. No piece is exchanged."""
     distances = [1 << bit for bit in range((num_workers - 1).bit_length())]
     steps = [Step(to=(rank + away) % num_workers, source=(rank - away) % num_workers) for away in distances]
     return Schedule(1, tuple(steps))

@@ -2,9 +2,9 @@
 
 One task after the other uses the mesh, beside the training thread: gradients travel while the backward pass still runs.
 
-Traffic is what a worker's own link carries: bytes sent count as pushed, bytes received as pulled, once each, without
-headers. So it is on a parameter server, where what one worker sends to another is pushed by the one and pulled by the
-other: the sums of both kinds of job over all workers compare.
+Traffic is what a worker's own link carries of the arrays: bytes sent count as pushed, bytes received as pulled, once
+each, without headers and meetings. So it is on a parameter server, where what one worker sends to another is pushed by
+the one and pulled by the other: the sums of both kinds of job over all workers compare.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-import numpy as np
-
 from trainer.clock import Clock, Result, Task
 from trainer.collectives.memory import MemoryMesh, MemoryNetwork
-from trainer.collectives.mesh import Mesh, follow
-from trainer.collectives.schedules import Algorithm, broadcast, meeting
+from trainer.collectives.mesh import Mesh, follow, meet
+from trainer.collectives.schedules import Algorithm, broadcast
 from trainer.engine import mx
 from trainer.parameters import num_bytes, wait_for
 from trainer.transport.counter import ByteCounter
@@ -36,6 +34,7 @@ class CollectiveSums(ByteCounter):
         # the same, and does whoever asks for the time of the first sum: all workers of a job run the same algorithm.
         self._meets = True
         self._is_first = True
+        self._last_s = 0.0  # that the last timed sum took here
         self._summing: Task[float | None] | None = None
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
@@ -51,16 +50,24 @@ class CollectiveSums(ByteCounter):
         self._summing = self._transport.begin(lambda: self._sum(mine), "sum")
 
     def _sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
-        transport, is_timed = self._transport, self._meets
-        if is_timed:
-            wait_for(arrays)
-            transport.meet()
+        transport = self._transport
+        if not self._meets:
+            self._follow(transport.algorithm, arrays)
+            return None
+        wait_for(arrays)
+        told_s = transport.meet(self._last_s)
         begin = transport.clock.now()
         self._follow(transport.algorithm, arrays)
-        return transport.clock.now() - begin if is_timed else None
+        self._last_s = transport.clock.now() - begin
+        return self._last_s if self._is_first else told_s
 
     def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
-        """As SummedArrays says. Where the first sum was to be timed, all later ones are."""
+        """As SummedArrays says. Where the first sum was to be timed, all later ones are.
+
+        A sum begins when the last worker is there, and some have it before others, by their places in the schedule. So
+        that nobody takes that for a slow link of its own, all are told the same: the longest time of the sum before;
+        of the first one, their own.
+        """
         assert self._summing is not None, "begin_sum comes first"
         took_s = self._summing.result()
         if self._is_first:
@@ -156,9 +163,9 @@ class CollectiveTransport:
             self._last.result()
         mx.nd.waitall()
 
-    def meet(self) -> None:
-        """Waits until all workers are here; of the tasks that use the mesh."""
-        follow(meeting(self.num_workers, self.rank), self.mesh, np.zeros(0, np.float32))
+    def meet(self, value: float = 0.0) -> float:
+        """Waits until all workers are here, and tells them the greatest value; of the tasks that use the mesh."""
+        return meet(self.mesh, value)
 
     def begin(self, work: Callable[[], Result], name: str) -> Task[Result]:
         """Begins what uses the mesh, beside the caller and after what was begun before."""
