@@ -40,7 +40,6 @@ class CollectiveSums(ByteCounter):
     def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SummedArrays says."""
         self._buffers = buffers_of(arrays, self._transport.size_of)
-
         self._transport.begin(lambda: self._follow(broadcast, arrays), "broadcast").result()
         self.take_traffic()  # the rounds' traffic is what is asked for
 
@@ -80,7 +79,7 @@ class CollectiveSums(ByteCounter):
         schedule = algorithm(transport.num_workers, transport.rank)
         for buffer in self._buffers:
             self.count_moved(*follow(schedule, transport.mesh, buffer.take(arrays), buffer.num_bytes))
-        mx.nd.waitall()
+        mx.nd.waitall()  # until nothing that was begun before reads them any more
         for buffer in self._buffers:
             buffer.give(arrays)
 
