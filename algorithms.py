@@ -113,13 +113,18 @@ class Algorithm(Entry):
     @property
     def all_flags(self) -> tuple[str, ...]:
         """Its own, and those of the groups that it is in."""
-        groups = (DISTRIBUTED_FLAGS, self.is_distributed), (STATE_SERVER_FLAGS, self.has_state_server)
+        groups = (
+            (DISTRIBUTED_FLAGS, self.is_distributed),
+            (SUM_FLAGS, self.transport is TransportKind.SUM),
+            (STATE_SERVER_FLAGS, self.has_state_server),
+        )
         return (*self.flags, *(flag for group, is_in in groups if is_in for flag in group))
 
 
 DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout")
 STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take steps as trainer/steps.py says
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
+SUM_FLAGS = ("collective",)
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
 # --------------------------------------------------------------------------------------------------- the table

@@ -38,6 +38,8 @@ DATASETS = ("fashion-mnist", "mnist", "cifar10", "cifar100")
 POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
+PS = "ps"
+COLLECTIVES = (PS, "ring", "butterfly", "binary-blocks")  # on the parameter server, or among the workers alone
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
@@ -273,6 +275,11 @@ class Config:
         "non-blocking",
         "question after each local step: wait for the answer (as published), or train on meanwhile",
         choices=QUERIES,
+    )
+    collective: str = _flag(
+        "ps",
+        "how the workers sum: on the parameter server (ps), or among themselves; simulate.py alone has the others",
+        choices=COLLECTIVES,
     )
     query_delay: float = _flag(
         0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from algorithms import DISTRIBUTED_FLAGS, STATE_SERVER_FLAGS, titles_of
+from algorithms import DISTRIBUTED_FLAGS, STATE_SERVER_FLAGS, SUM_FLAGS, titles_of
 from config import FIELDS, names_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
@@ -40,6 +40,8 @@ def _algorithms(field: str) -> str:
         return "all but standalone"
     if field in STATE_SERVER_FLAGS:
         return "those with a state server"
+    if field in SUM_FLAGS:
+        return "those that sum over all workers"
     return ", ".join(titles_of(field)) or "all"
 
 

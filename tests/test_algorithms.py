@@ -23,6 +23,7 @@ from algorithms import (
     EVENTS,
     OWNERS,
     STATE_SERVER_FLAGS,
+    SUM_FLAGS,
     TABLE,
     Algorithm,
     Workers,
@@ -59,7 +60,7 @@ def test_no_two_entries_share_a_name_or_a_file_and_events_have_one_look():
 
 def test_the_flags_of_the_table_are_fields_of_the_configuration():
     named = {flag for row in TABLE for flag in row.all_flags}
-    assert named | {*DISTRIBUTED_FLAGS, *STATE_SERVER_FLAGS} <= set(FIELDS)
+    assert named | {*DISTRIBUTED_FLAGS, *STATE_SERVER_FLAGS, *SUM_FLAGS} <= set(FIELDS)
 
 
 def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
@@ -67,6 +68,7 @@ def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
     assert modes_of("staleness") == ("ssp",)
     assert modes_of("query_delay") == ("esync", "lb-bsp", "wbsp", "sync-switch")
     assert set(MODES) - set(modes_of("split_by_class")) == {"local"}
+    assert not {"async", "ssp", "wbsp", "sync-switch", "local"} & set(modes_of("collective"))
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)

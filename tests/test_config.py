@@ -117,6 +117,13 @@ def test_a_preset_of_the_launchers_is_told_from_a_misspelt_mode(preset, instead,
     assert f"{preset} is a preset of the launchers and of simulate.py: {instead}\n" in capsys.readouterr().err
 
 
+def test_real_workers_sum_on_the_parameter_server(capsys):
+    assert parse(["--collective", "ps"]).collective == "ps"
+    with pytest.raises(SystemExit):
+        parse(["--collective", "ring"])
+    assert "--collective means nothing to main.py: its workers sum on the parameter server" in capsys.readouterr().err
+
+
 SWITCH = ["-m", "sync-switch"]
 
 

@@ -125,6 +125,40 @@ def test_a_step_takes_its_own_time_and_that_of_its_samples_in_every_mode(place, 
     assert {round(seconds, 9) for seconds in steps if seconds} == {0.26, 0.66}
 
 
+COLLECTIVES = ("ring", "butterfly", "binary-blocks")
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("mode", ["esync", "sync", "local-sgd", "lb-bsp"])
+def test_what_sums_trains_as_well_without_a_parameter_server(place, mode, collective):
+    first = run(place, "-m", mode, "--collective", collective, "--max-seconds", "2")
+    logged = rounds(place / "logs" / "mlp" / mode / "virtual" / "cpu0")
+    assert run(place, "-m", mode, "--collective", collective, "--max-seconds", "2") == first
+    assert logged[-1]["total_time"] >= 1.5 and logged[-1]["bytes_pushed"] == logged[-1]["bytes_pulled"] > 1e5
+    run(place, "-m", mode, "--collective", "ps", "--max-rounds", str(len(logged)))
+    on_server = rounds(place / "logs" / "mlp" / mode / "virtual" / "cpu0")
+    if mode == "sync":  # the same steps: only the order of additions differs
+        assert [each["loss"] for each in logged] == pytest.approx([each["loss"] for each in on_server], rel=1e-3)
+
+
+def test_times_of_a_ring_are_those_of_the_cluster_file(place):
+    """SSGD by hand: twice a half of 100 kB at 8 Mbit/s, both ways at once, and 0.05 s of latency; no meetings later."""
+    (place / "two.csv").write_text("step_time_s,bandwidth_mbit_s,latency_s\n0.1,,\n0.3,8,0.05\n")
+    run(place, "-m", "sync", "--max-rounds", "3", "--model-bytes", "1e5", "--collective", "ring", network="none")
+    for device in ("cpu0", "cpu1"):
+        moments = [each["total_time"] for each in rounds(place / "logs" / "none" / "sync" / "virtual" / device)]
+        assert moments[2] - moments[1] == pytest.approx(0.3 + 2 * (0.05 + 0.05), abs=0.001)
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "wbsp", "sync-switch"])
+def test_a_mode_that_needs_a_parameter_server_refuses_a_collective(place, mode, capsys):
+    with pytest.raises(SystemExit):
+        simulate.parse(arguments(place, "-m", mode, "--collective", "ring"))
+    assert (
+        f"--collective ring belongs to mode esync, sync, local-sgd or lb-bsp, not to {mode}" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("mode", [name for name, row in OWNERS.items() if row.is_distributed])
 def test_the_model_of_a_stub_counts_as_many_bytes_in_every_mode(place, mode):
     limit = flags_of(mode) or ["--max-rounds", "4"]

@@ -1,20 +1,28 @@
-"""One suite over both transports: MXNet's kvstore in real processes, and the memory of this one."""
+"""One suite over all transports: MXNet's kvstore and TCP in real processes, and the memory of this one."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_processes import ROOT, cluster
+from cluster_processes import DEADLINE_S, ROOT, cluster
 from transport_worker import SCENARIOS, seen, two
 
 from algorithms import TransportKind
 from trainer.clock import VirtualClock, run_all
+from trainer.collectives.memory import MemoryNetwork
+from trainer.collectives.schedules import SUMS
+from trainer.transport.collective import in_memory
 from trainer.transport.memory import MemoryServer, MemoryTransport
 from trainer.transport.network import Link
+from trainer.transport.protocol import Transport
 from utils import PeerLost
 
 Saw = list[dict[str, Any]]  # what each worker saw, by rank
@@ -30,24 +38,65 @@ def through_the_kvstore(kind: TransportKind, folder: Path) -> Saw:
     return sorted((json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)), key=lambda saw: saw["rank"])
 
 
-def through_memory(kind: TransportKind, folder: Path) -> Saw:
-    clock = VirtualClock()
-    server = MemoryServer(clock, kind, [Link(1e3, 0.1), Link(1e2, 0.2)])
+LINKS = (Link(1e3, 0.1), Link(1e2, 0.2))
+
+
+def in_this_process(kind: TransportKind, clock: VirtualClock, place: Callable[[int], Transport]) -> Saw:
     saw: Saw = [{"rank": rank} for rank in range(2)]
 
     def worker(rank: int) -> Callable[[], None]:
-        return lambda: saw[rank].update(SCENARIOS[kind](MemoryTransport(server, rank)))
+        return lambda: saw[rank].update(SCENARIOS[kind](place(rank)))
 
     run_all(clock, [worker(rank) for rank in range(2)])
     return saw
 
 
-TRANSPORTS = {"kvstore": through_the_kvstore, "memory": through_memory}
+def through_memory(kind: TransportKind, folder: Path) -> Saw:
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind, LINKS)
+    return in_this_process(kind, clock, lambda rank: MemoryTransport(server, rank))
+
+
+def through_a_collective(name: str) -> Callable[[TransportKind, Path], Saw]:
+    def through(kind: TransportKind, folder: Path) -> Saw:
+        clock = VirtualClock()
+        network = MemoryNetwork(clock, LINKS)
+        return in_this_process(kind, clock, lambda rank: in_memory(network, SUMS[name], rank))
+
+    return through
+
+
+def over_tcp(kind: TransportKind, folder: Path) -> Saw:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    outputs, processes = [folder / f"{rank}.json" for rank in range(2)], []
+    for rank, (listener, output) in enumerate(zip(listeners, outputs, strict=True)):
+        words = ["tcp", str(output), str(rank), str(listener.fileno()), *addresses]
+        command = [sys.executable, str(ROOT / "tests/transport_worker.py"), *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        processes.append(subprocess.Popen(command, cwd=ROOT, pass_fds=[listener.fileno()], env=environment))
+        listener.close()
+    try:
+        assert [process.wait(DEADLINE_S) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [json.loads(output.read_text()) for output in outputs]
+
+
+TRANSPORTS = {
+    "kvstore": through_the_kvstore,
+    "memory": through_memory,
+    **{name: through_a_collective(name) for name in SUMS},
+    "tcp": over_tcp,
+}
 BOTH = (pytest.param("kvstore", marks=pytest.mark.cluster), "memory")
+ALL = (*BOTH, *SUMS, pytest.param("tcp", marks=pytest.mark.cluster))
 BYTES = 4 * (3 + 4)  # of both arrays
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(scope="module", params=ALL)
 def summed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
     return TRANSPORTS[request.param](TransportKind.SUM, tmp_path_factory.mktemp("sum"))
 
@@ -61,9 +110,17 @@ def of_both(saw: Saw, what: str) -> list[Any]:
     return [one[what] for one in saw]
 
 
-def test_all_begin_with_rank_0s_values(summed, served) -> None:
-    for saw in (summed, served):
-        assert of_both(saw, "broadcast") == [[1.0, 10.0]] * 2
+NO_BYTES = {"bytes_pushed": 0, "bytes_pulled": 0}
+
+
+def test_all_that_sum_begin_with_rank_0s_values_which_are_no_traffic_of_the_rounds(summed) -> None:
+    assert of_both(summed, "broadcast") == [[1.0, 10.0]] * 2
+    assert of_both(summed, "bytes at first") == [NO_BYTES] * 2
+
+
+def test_all_on_a_server_begin_with_rank_0s_values_which_are_no_traffic_of_the_rounds(served) -> None:
+    assert of_both(served, "broadcast") == [[1.0, 10.0]] * 2
+    assert of_both(served, "bytes at first") == [NO_BYTES] * 2
 
 
 def test_every_worker_gets_the_sum_over_all_of_each_round(summed) -> None:
@@ -71,12 +128,12 @@ def test_every_worker_gets_the_sum_over_all_of_each_round(summed) -> None:
     assert of_both(summed, "sum 2") == [[2.0 + 3.0, 20.0 + 30.0]] * 2
 
 
-def test_the_bytes_of_the_rounds_are_counted_once_and_those_of_the_beginning_are_not(summed, served) -> None:
-    nothing = {"bytes_pushed": 0, "bytes_pulled": 0}
-    for saw in (summed, served):
-        assert of_both(saw, "bytes at first") == [nothing] * 2
+def test_the_bytes_of_the_sums_are_counted_once(summed) -> None:
     assert of_both(summed, "bytes") == [{"bytes_pushed": 2 * BYTES, "bytes_pulled": 2 * BYTES}] * 2
-    assert of_both(summed, "bytes, taken again") == [nothing] * 2
+    assert of_both(summed, "bytes, taken again") == [NO_BYTES] * 2
+
+
+def test_the_bytes_of_pushes_and_pulls_are_counted_once(served) -> None:
     assert of_both(served, "bytes") == [{"bytes_pushed": sent, "bytes_pulled": BYTES} for sent in (0, BYTES)]
     assert of_both(served, "bytes of a part") == [{"bytes_pushed": sent, "bytes_pulled": 16} for sent in (BYTES, 0)]
 
@@ -90,7 +147,7 @@ def test_pushes_of_two_workers_at_once_both_count(served) -> None:
     assert of_both(served, "pushed by both") == [[3.0 + 2 * (1.0 + 2.0), 14.0]] * 2
 
 
-def in_memory(*workers: Callable[[MemoryTransport], None], kind: TransportKind = TransportKind.SUM) -> MemoryServer:
+def on_a_server(*workers: Callable[[MemoryTransport], None], kind: TransportKind = TransportKind.SUM) -> MemoryServer:
     clock = VirtualClock()
     server = MemoryServer(clock, kind, [Link()] * len(workers))
     run_all(
@@ -117,7 +174,7 @@ def test_whoever_waits_for_a_worker_that_is_lost_is_told() -> None:
         transport.server.clock.sleep(5)
         transport.server.lose(transport.rank)
 
-    in_memory(waits, is_lost)
+    on_a_server(waits, is_lost)
     assert told == ["twice"]
 
 

@@ -1,11 +1,13 @@
 """What two workers do with a transport, and what each of them sees: the same whatever carries the arrays.
 
 python tests/transport_worker.py KIND OUTPUT.json     as a worker of a real cluster
+python tests/transport_worker.py tcp OUTPUT.json RANK LISTENER HOST:PORT...     with a ring over TCP
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,14 +101,40 @@ def push(shared: SharedArrays, arrays: list[mx.nd.NDArray]) -> None:
 SCENARIOS = {TransportKind.SUM: sums, TransportKind.SERVER: server}
 
 
-if __name__ == "__main__":
+def over_tcp(rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
+    """With a ring.
+
+    Args:
+        listener: file descriptor of this worker's listening socket.
+        addresses: of all, by rank.
+    """
+    from trainer.clock import RealClock
+    from trainer.collectives.connecting import connect
+    from trainer.collectives.schedules import ring
+    from trainer.transport.collective import CollectiveTransport
+
+    pairs = [(host, int(port)) for host, port in (address.split(":") for address in addresses)]
+    mesh = connect(rank, pairs, socket.socket(fileno=listener), "a job")
+    try:
+        return sums(CollectiveTransport(mesh, ring, RealClock()))
+    finally:
+        mesh.close()
+
+
+def of_a_cluster(kind: TransportKind) -> dict[str, Any]:
+    """With MXNet's kvstore."""
     from trainer import roles
     from trainer.cluster import Cluster
     from trainer.watch import prepare_environment
 
     prepare_environment()
-    kind, cluster = TransportKind[sys.argv[1]], Cluster.from_environment()
+    cluster = Cluster.from_environment()
     assert cluster is not None
     with roles.joined(cluster, kind, 60) as joined:
-        saw = SCENARIOS[kind](joined.transport)
-    Path(sys.argv[2]).write_text(json.dumps({"rank": joined.transport.rank, **saw}))
+        return {"rank": joined.transport.rank, **SCENARIOS[kind](joined.transport)}
+
+
+if __name__ == "__main__":
+    what, output, *more = sys.argv[1:]
+    saw = over_tcp(int(more[0]), int(more[1]), more[2:]) if what == "tcp" else of_a_cluster(TransportKind[what])
+    Path(output).write_text(json.dumps(saw))

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from algorithms import ENTRIES, OWNERS, modes_of, titles_of
-from config import FIELDS, NETWORKS, Config, names_of
+from config import FIELDS, NETWORKS, PS, Config, names_of
 from utils import SetupError, version_number
+
+
+def _nowhere_yet(config: Config) -> dict[str, str]:
+    return {} if config.collective == PS else {"collective": "its workers sum on the parameter server, ps"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Program:
     name: str = "main.py"
     usage: str | None = None
     networks: Sequence[str] = NETWORKS
-    nowhere: Callable[[Config], Mapping[str, str]] = lambda config: {}
+    nowhere: Callable[[Config], Mapping[str, str]] = _nowhere_yet
 
 
 def parse(

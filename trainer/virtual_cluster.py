@@ -20,11 +20,13 @@ from typing import Any, Protocol
 from greenlet import getcurrent
 
 from algorithms import TransportKind
-from config import NO_NETWORK, Config
+from config import NO_NETWORK, PS, Config
 from trainer import timing, worker
 from trainer.buckets import Buckets
 from trainer.clock import VirtualClock
 from trainer.cluster_file import Worker
+from trainer.collectives.memory import MemoryNetwork
+from trainer.collectives.schedules import SUMS
 from trainer.command_line import check_job
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
@@ -36,8 +38,10 @@ from trainer.evaluating import Candidate, check_target, evaluating_rank
 from trainer.membership import Membership, of_all
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_folder import RunFolder
+from trainer.transport.collective import in_memory
 from trainer.transport.memory import MemoryServer, MemoryTransport
 from trainer.transport.network import Link
+from trainer.transport.protocol import Transport
 from trainer.virtual_job import HOST, VirtualJob
 from utils import SetupError
 
@@ -183,14 +187,19 @@ class _Run:
         )
 
     def _connect(self) -> None:
-        """Brings the workers to the parameter server."""
+        """Brings the workers to the parameter server, or to each other."""
         links = [Link(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
-        kind = self._job.config.algorithm.transport
+        kind, collective = self._job.config.algorithm.transport, self._job.config.collective
         server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
         assert kind is not TransportKind.NONE
-        server = MemoryServer(self._clock, kind, links, server_rate, self._size_of())
+        place: Callable[[int], Transport]
+        if collective == PS:
+            place = partial(MemoryTransport, MemoryServer(self._clock, kind, links, server_rate, self._size_of()))
+        else:
+            network = MemoryNetwork(self._clock, links, server_rate)
+            place = partial(in_memory, network, SUMS[collective], size_of=self._size_of())
         for rank, context in enumerate(self._contexts):
-            context.transport = MemoryTransport(server, rank)
+            context.transport = place(rank)
 
     def _size_of(self) -> Callable[[mx.nd.NDArray], int]:
         """Bytes of an array on its way: the model's arrays make up as many as the model is to have."""

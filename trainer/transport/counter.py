@@ -32,6 +32,11 @@ class ByteCounter:
         self._bytes_pulled += size
         return size
 
+    def count_moved(self, sent: int, received: int) -> None:
+        """Counts bytes over this worker's own link where pieces of arrays travel."""
+        self._bytes_pushed += sent
+        self._bytes_pulled += received
+
     def take_traffic(self) -> dict[str, int]:
         """As SharedArrays says."""
         traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}

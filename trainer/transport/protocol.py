@@ -1,9 +1,9 @@
 """What a trainer may ask of a transport, whatever carries the arrays.
 
-There are two kinds (algorithms.TransportKind). SUM: the workers broadcast, and add up what each of them gives; a ring
-or a tree of workers can do that as well as a parameter server. SERVER: an optimizer on a parameter server is told of
-each push on its own, and a pull takes what is there. With MXNet's distributed kvstore these are dist_sync and
-dist_async.
+There are two kinds (algorithms.TransportKind). SUM: the workers broadcast, and add up what each of them gives; workers
+among themselves can do that as well as a parameter server (collective.py). SERVER: an optimizer on a parameter server
+is told of each push on its own, and a pull takes what is there. With MXNet's distributed kvstore these are dist_sync
+and dist_async.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class SummedArrays(Counted, Protocol):
             timed: give up the overlap of the two ways, to tell how long one of them takes.
 
         Returns:
-            Seconds in which the sums came back, without the wait for other workers; None if that was not timed.
+            Seconds in which the sums came back, or were made where there is no server, without the wait for other
+            workers; None if that was not timed.
         """
 
 

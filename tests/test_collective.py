@@ -1,0 +1,316 @@
+"""A transport without a parameter server: flat buffers, what the virtual network takes, and how a sum is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.clock import VirtualClock, run_all
+from trainer.collectives.memory import MemoryMesh, MemoryNetwork
+from trainer.collectives.mesh import Parcel, follow
+from trainer.collectives.schedules import SUMS, ring
+from trainer.engine import mx
+from trainer.parameters import num_bytes
+from trainer.transport import flat
+from trainer.transport.collective import CollectiveTransport, in_memory
+from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
+from trainer.transport.network import Link
+from utils import PeerLost, SetupError
+
+# ------------------------------------------------------------------------------------------------- flat buffers
+
+
+def planned(*sizes: int, on_cpu: bool = True) -> list[list[int]]:
+    return plan(sizes, [on_cpu] * len(sizes))
+
+
+def test_a_small_model_is_one_buffer() -> None:
+    assert planned(600, 24, 9600, 64) == [[3, 2, 1, 0]]
+
+
+def test_large_arrays_are_buffers_by_themselves_and_the_last_layers_go_first() -> None:
+    some = LEFT_OVER
+    assert planned(some, IN_PLACE, some, 2 * IN_PLACE, some) == [[3], [1], [4, 2, 0]]
+    assert planned(some, IN_PLACE, some, 2 * IN_PLACE, some, on_cpu=False) == [[4, 3, 2, 1, 0]]
+
+
+def test_a_full_buffer_leaves_before_those_of_earlier_layers() -> None:
+    half = FULL // 4
+    assert planned(*[half - 1] * 6) == [[5, 4, 3, 2, 1], [0]]
+
+
+def test_a_few_bytes_more_make_no_buffer_of_their_own() -> None:
+    assert planned(3 * IN_PLACE, 2 * IN_PLACE, 4 * IN_PLACE, 4) == [[2], [0], [1, 3]]
+
+
+@given(st.lists(st.integers(1, 2 * FULL), min_size=1, max_size=30), st.booleans())
+def test_every_array_is_in_one_buffer(sizes: list[int], on_cpu: bool) -> None:
+    groups = planned(*sizes, on_cpu=on_cpu)
+    assert sorted(index for group in groups for index in group) == list(range(len(sizes)))
+
+
+def arrays_of(*shapes: tuple[int, ...]) -> list[mx.nd.NDArray]:
+    return [mx.nd.array(np.random.default_rng(0).standard_normal(shape)) for shape in shapes]
+
+
+def test_what_a_buffer_takes_it_gives_back_and_a_large_array_is_its_own_buffer() -> None:
+    arrays = arrays_of((3, 2), (1 << 19,), (5,), (FULL,))
+    before = [array.asnumpy() for array in arrays]
+    for buffer in buffers_of(arrays):
+        content = buffer.take(arrays)
+        content += 1
+        buffer.give(arrays)
+    for array, was in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array.asnumpy(), was + 1)
+    *_, largest = arrays
+    assert any(np.shares_memory(buffer.take(arrays), flat.memory_of(largest)) for buffer in buffers_of(arrays))
+
+
+@pytest.mark.parametrize("channels", [4, 512])  # packed, and large enough to be a buffer by itself
+def test_weights_in_the_layout_that_an_inference_pass_leaves_are_taken_and_given_in_their_own_order(channels) -> None:
+    network = mx.gluon.nn.Conv2D(channels, 3, in_channels=channels, use_bias=False)
+    network.initialize()
+    weights = [network.weight.data()]
+    before = weights[0].asnumpy()
+    network(mx.nd.ones((2, channels, 8, 8))).wait_to_read()
+    for buffer in buffers_of(weights):
+        content = buffer.take(weights)
+        np.testing.assert_array_equal(content, before.reshape(-1))
+        content *= 2
+        buffer.give(weights)
+    np.testing.assert_array_equal(weights[0].asnumpy(), 2 * before)
+    doubled = network(mx.nd.ones((2, channels, 8, 8))).asnumpy()
+    network.weight.set_data(mx.nd.array(before))
+    np.testing.assert_allclose(doubled, 2 * network(mx.nd.ones((2, channels, 8, 8))).asnumpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_only_float32_is_added_up() -> None:
+    with pytest.raises(TypeError, match="arrays to be added up are float32, not float64"):
+        buffers_of([mx.nd.zeros((2,), dtype="float64")])
+
+
+# ------------------------------------------------------------------------------------------- the virtual network
+
+
+def parcel(count: int) -> Parcel:
+    """So many bytes."""
+    return Parcel(np.zeros(count // 4, np.float32), count)
+
+
+@pytest.mark.parametrize(
+    ("receives_at_s", "sent_s", "received_s"),
+    [
+        (0.0, 1.0, 3.0),  # the receiver was first: latency, then the bytes
+        (1.0, 2.0, 3.0),  # of 2 s of latency one is over when it comes, and the first bytes arrive at 2 s
+        (10.0, 11.0, 11.0),  # they wait for the receiver
+    ],
+)
+def test_a_message_takes_both_latencies_and_the_slower_link(receives_at_s, sent_s, received_s) -> None:
+    clock, done_s = VirtualClock(), {}
+    network = MemoryNetwork(clock, [Link(100.0, 0.5), Link(400.0, 1.5)])
+
+    def sends() -> None:
+        MemoryMesh(network, 0).exchange(1, parcel(100), None, parcel(0), False)
+        done_s["sent"] = clock.now()
+
+    def receives() -> None:
+        clock.sleep(receives_at_s)
+        MemoryMesh(network, 1).exchange(None, parcel(0), 0, parcel(100), False)
+        done_s["received"] = clock.now()
+
+    run_all(clock, [sends, receives])
+    assert done_s == {"sent": pytest.approx(sent_s), "received": pytest.approx(received_s)}
+
+
+def test_no_link_is_faster_than_the_network() -> None:
+    clock = VirtualClock()
+    network = MemoryNetwork(clock, [Link(), Link()], bytes_per_s=50.0)
+    buffers = [np.ones(50, np.float32) for _ in range(2)]
+    run_all(
+        clock, [lambda rank=rank: follow(ring(2, rank), MemoryMesh(network, rank), buffers[rank]) for rank in (0, 1)]
+    )
+    assert clock.now() == pytest.approx(2 * 100 / 50)
+
+
+@pytest.mark.parametrize(("name", "steps", "buffers"), [("ring", 6, 1.5), ("butterfly", 4, 1.5)])
+def test_a_sum_takes_its_steps_and_its_bytes(name: str, steps: int, buffers: float) -> None:
+    clock, number = VirtualClock(), 4
+    network = MemoryNetwork(clock, [Link(1000.0, 0.25)] * number)
+    data = [np.ones(1000, np.float32) for _ in range(number)]
+    run_all(
+        clock,
+        [
+            lambda rank=rank: follow(SUMS[name](number, rank), MemoryMesh(network, rank), data[rank])
+            for rank in range(number)
+        ],
+    )
+    assert clock.now() == pytest.approx(steps * 0.5 + buffers * 4000 / 1000)
+
+
+# ------------------------------------------------------------------------------------------------- the transport
+
+
+def together(
+    number: int,
+    work: Callable[[CollectiveTransport], None],
+    link: Link = Link(),  # noqa: B008
+    name: str = "ring",
+    size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+) -> VirtualClock:
+    """Lets so many workers do the same in virtual time."""
+    clock = VirtualClock()
+    network = MemoryNetwork(clock, [link] * number)
+    places = [in_memory(network, SUMS[name], rank, size_of) for rank in range(number)]
+    run_all(clock, [lambda place=place: work(place) for place in places])
+    return clock
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_arrays_of_all_sizes_are_summed_on_all_workers(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat, "IN_PLACE", 400)
+    monkeypatch.setattr(flat, "FULL", 100)
+    monkeypatch.setattr(flat, "LEFT_OVER", 0)
+    shapes = [(2, 3), (10, 11), (1,), (7, 5), (120,)]
+
+    def work(place: CollectiveTransport) -> None:
+        shared = place.sums()
+        first = [array * (place.rank + 1) for array in arrays_of(*shapes)]
+        shared.broadcast(first)
+        for array, given_ in zip(first, arrays_of(*shapes), strict=True):
+            np.testing.assert_array_equal(array.asnumpy(), given_.asnumpy())
+        for round_ in range(2):
+            arrays = [mx.nd.full(shape, index + place.rank + round_) for index, shape in enumerate(shapes)]
+            shared.begin_sum(arrays)
+            shared.finish_sum(arrays)
+            for index, array in enumerate(arrays):
+                assert (array.asnumpy() == sum(index + rank + round_ for rank in range(number))).all()
+
+    together(number, work, name=name)
+
+
+def test_a_timed_sum_tells_the_time_of_the_collective_and_not_of_the_wait_for_the_straggler() -> None:
+    took_s: list[tuple[float | None, ...]] = []
+    link, length = Link(400.0, 0.5), 200
+
+    def work(place: CollectiveTransport) -> None:
+        shared, arrays = place.sums(), [mx.nd.ones((length,))]
+        shared.broadcast(arrays)
+        seen = []
+        for _ in range(2):
+            place.clock.sleep(100.0 * place.rank)
+            shared.begin_sum(arrays)
+            seen.append(shared.finish_sum(arrays, timed=True))
+        took_s.append(tuple(seen))
+
+    together(2, work, link)
+    assert took_s == [(pytest.approx(2 * (1.0 + 1.0)), pytest.approx(2 * (1.0 + 1.0)))] * 2
+
+
+def test_all_are_told_the_same_time_the_longest_although_one_gets_its_sum_later() -> None:
+    """Of three, the butterfly folds rank 1 into rank 0, and sends it the sum at the end, 1 s after its own."""
+    took_s: dict[int, list[float | None]] = {}
+
+    def work(place: CollectiveTransport) -> None:
+        shared, arrays = place.sums(), [mx.nd.ones((100,))]
+        shared.broadcast(arrays)
+        took_s[place.rank] = []
+        for _ in range(3):
+            shared.begin_sum(arrays)
+            took_s[place.rank].append(shared.finish_sum(arrays, timed=True))
+
+    together(3, work, Link(400.0), name="butterfly")
+    assert took_s[1][0] == pytest.approx(took_s[2][0] + 1.0)
+    assert took_s[0][1:] == took_s[1][1:] == took_s[2][1:]
+    assert took_s[0][1] == pytest.approx(took_s[1][0])
+
+
+def test_where_nobody_asks_for_the_time_of_the_first_sum_no_later_one_waits_for_a_meeting() -> None:
+    ended_s: list[float] = []
+
+    def work(place: CollectiveTransport) -> None:
+        shared, arrays = place.sums(), [mx.nd.ones((200,))]
+        shared.broadcast(arrays)
+        for moment in (100.0, 200.0):
+            place.clock.sleep(moment - place.clock.now())
+            shared.begin_sum(arrays)
+            assert shared.finish_sum(arrays) is None
+            ended_s.append(place.clock.now() - moment)
+
+    together(2, work, Link(400.0, 0.5))
+    meeting_s = 1.0 + 4 / 400
+    assert sorted(ended_s) == [pytest.approx(4.0)] * 2 + [pytest.approx(4.0 + meeting_s)] * 2
+
+
+def test_the_worker_goes_on_while_its_arrays_travel() -> None:
+    def work(place: CollectiveTransport) -> None:
+        shared, arrays = place.sums(), [mx.nd.ones((200,))]
+        shared.broadcast(arrays)
+        place.clock.sleep(100.0 - place.clock.now())
+        shared.begin_sum(arrays)
+        assert place.clock.now() == 100.0
+        place.clock.sleep(3.0)
+        shared.finish_sum(arrays)
+        assert place.clock.now() == pytest.approx(105.0, abs=0.02)  # and not 108
+
+    together(2, work, Link(400.0, 0.5))
+
+
+def test_traffic_is_what_a_workers_own_link_carries_each_way_as_large_as_the_arrays_count() -> None:
+    sent: dict[int, dict[str, int]] = {}
+
+    def work(place: CollectiveTransport) -> None:
+        shared, arrays = place.sums(), [mx.nd.ones((2,)), mx.nd.ones((1,))]
+        shared.broadcast(arrays)
+        shared.begin_sum(arrays)
+        shared.finish_sum(arrays)
+        sent[place.rank] = shared.take_traffic()
+
+    together(3, work, name="butterfly", size_of=lambda array: 500 * array.size)
+    assert sent == {
+        0: {"bytes_pushed": 3750, "bytes_pulled": 2250 + 750},
+        1: {"bytes_pushed": 1500, "bytes_pulled": 2250},
+        2: {"bytes_pushed": 1500, "bytes_pulled": 1500},
+    }
+
+
+def test_whoever_waits_for_a_worker_that_is_lost_is_told_now_and_later() -> None:
+    clock, told = VirtualClock(), []
+    network = MemoryNetwork(clock, [Link()] * 3)
+
+    def waits(rank: int) -> None:
+        place, arrays = in_memory(network, ring, rank), [mx.nd.ones((2,))]
+        shared = place.sums()
+        shared.broadcast(arrays)
+        shared.begin_sum(arrays)
+        for wait in (lambda: shared.finish_sum(arrays), place.barrier, place.wait_all):
+            with pytest.raises(PeerLost, match="worker 2 was lost"):
+                wait()
+        told.append(clock.now())
+
+    def is_lost() -> None:
+        in_memory(network, ring, 2).sums().broadcast([mx.nd.ones((2,))])
+        clock.sleep(5)
+        network.lose(2)
+
+    run_all(clock, [lambda: waits(0), lambda: waits(1), is_lost])
+    assert told == [5.0, 5.0]
+
+
+def test_what_needs_a_parameter_server_is_refused() -> None:
+    place = in_memory(MemoryNetwork(VirtualClock(), [Link()]), ring, 0)
+    arrays = [mx.nd.ones((1,))]
+    for refused, what in (
+        (lambda: place.set_optimizer(mx.optimizer.SGD()), "an optimizer"),
+        (lambda: place.arrays().define(arrays), "arrays on one"),
+        (lambda: place.arrays().push(arrays), "pushes"),
+        (lambda: place.arrays().wait_until_arrived(arrays), "pushes"),
+        (lambda: place.arrays().pull(arrays), "pulls"),
+        (lambda: place.arrays().wait(arrays), "pulls"),
+    ):
+        with pytest.raises(SetupError, match=f"no parameter server for {what}: take --collective ps"):
+            refused()

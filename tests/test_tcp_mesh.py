@@ -1,0 +1,212 @@
+"""Workers that add up over TCP, each in a thread of this process: exact sums, lost and silent workers, strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from trainer.collectives import tcp
+from trainer.collectives.connecting import MOST_BYTES, Address, connect
+from trainer.collectives.mesh import follow, meet
+from trainer.collectives.schedules import SUMS, Schedule, ring
+from trainer.collectives.tcp import TcpMesh
+from utils import JobError, PeerLost, SetupError
+
+WAIT_S = 20.0
+Result = TypeVar("Result")
+
+
+@contextlib.contextmanager
+def listening(number: int) -> Iterator[tuple[list[socket.socket], list[Address]]]:
+    """Sockets of so many workers, and their addresses."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        yield listeners, [listener.getsockname() for listener in listeners]
+
+
+def beside(work: Callable[[int], Result], number: int) -> list[Result]:
+    """What each rank's work returns; all run at once."""
+    with ThreadPoolExecutor(number) as pool:
+        return [task.result(WAIT_S) for task in [pool.submit(work, rank) for rank in range(number)]]
+
+
+@contextlib.contextmanager
+def meshes(number: int, patience_s: float = WAIT_S) -> Iterator[list[TcpMesh]]:
+    """So many workers, connected."""
+    with listening(number) as (listeners, addresses):
+        made = beside(
+            lambda rank: connect(rank, addresses, listeners[rank], "a job", WAIT_S, patience_s=patience_s), number
+        )
+    try:
+        yield made
+    finally:
+        for mesh in made:
+            mesh.close()
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 6, 7])
+def test_the_sum_is_exact_on_every_rank_and_the_bytes_are_the_schedules(
+    name: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "CHUNK", 100)  # several to a message
+    length = 10_007  # pieces of unequal sizes
+    buffers = [(np.arange(length) % 1000 + rank).astype(np.float32) for rank in range(number)]
+    total = np.sum(buffers, axis=0)
+
+    with meshes(number) as made:
+        for _ in range(2):
+            moved = beside(lambda rank: follow(SUMS[name](number, rank), made[rank], buffers[rank]), number)
+            for buffer in buffers:
+                np.testing.assert_array_equal(buffer, total)
+            total = total * number
+        assert beside(lambda rank: meet(made[rank], 1.5 * rank), number) == [1.5 * (number - 1)] * number
+    assert sum(each.sent for each in moved) == sum(each.received for each in moved)
+    if name == "ring":
+        assert sum(each.sent for each in moved) == 2 * (number - 1) * 4 * length
+
+
+def test_large_messages_both_ways_do_not_wait_for_each_other() -> None:
+    length = 8 << 20  # 32 MB, more than the kernel keeps for a connection
+    buffers = [np.full(length, rank + 1, np.float32) for rank in range(2)]
+    with meshes(2) as made:
+        beside(lambda rank: follow(ring(2, rank), made[rank], buffers[rank]), 2)
+    assert all((buffer == 3).all() for buffer in buffers)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_when_a_worker_is_gone_in_the_middle_of_a_sum_all_others_are_told_at_once(name: str) -> None:
+    number, gone = 4, 2
+    buffers = [np.ones(1 << 20, np.float32) for _ in range(number)]
+
+    def work(rank: int) -> float:
+        if rank == gone:
+            parts, steps = SUMS[name](number, rank)
+            follow(Schedule(parts, steps[:1]), made[rank], buffers[rank])
+            made[rank].close()
+            return 0.0
+        began = time.monotonic()
+        with pytest.raises(PeerLost):
+            follow(SUMS[name](number, rank), made[rank], buffers[rank])
+        with pytest.raises(PeerLost):  # and nothing goes on later
+            follow(SUMS[name](number, rank), made[rank], buffers[rank])
+        return time.monotonic() - began
+
+    with meshes(number) as made:
+        assert max(beside(work, number)) < 1.0
+
+
+def test_a_worker_that_is_silent_is_named_after_the_patience() -> None:
+    with meshes(2, patience_s=0.1) as made:
+        with pytest.raises(PeerLost, match=r"nothing came from worker 1 for 0\.1 s"):
+            follow(ring(2, 0), made[0], np.ones(2, np.float32))
+        with pytest.raises(PeerLost, match="worker 0 closed its connection"):  # which it did in turn
+            follow(ring(2, 1), made[1], np.ones(2, np.float32))
+
+
+def test_workers_that_do_not_do_the_same_are_told() -> None:
+    with meshes(2) as made:
+
+        def work(rank: int) -> None:
+            follow(ring(2, rank), made[rank], np.ones(10 + rank * 10, np.float32))
+
+        with pytest.raises(JobError, match=r"worker \d sent .* bytes as message 0, where .* start all workers with"):
+            beside(work, 2)
+
+
+def test_a_thread_that_waits_in_a_mesh_is_told_when_it_is_closed() -> None:
+    told = threading.Event()
+    with meshes(2) as made:
+
+        def waits() -> None:
+            with pytest.raises(PeerLost):
+                meet(made[0])
+            told.set()
+
+        thread = threading.Thread(target=waits)
+        thread.start()
+        made[0].close()
+        thread.join(WAIT_S)
+    assert told.is_set()
+
+
+def frame(words: bytes) -> bytes:
+    return b"esync-1\n" + len(words).to_bytes(2, "big") + words
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        frame(b"[]"),
+        frame(b"{}"),
+        frame(b"\xff"),
+        frame(json.dumps({"job": "another", "from": 1, "to": 0}).encode()),
+        frame(json.dumps({"job": "a job", "from": 1, "to": 5}).encode()),
+        frame(json.dumps({"job": "a job", "from": 7, "to": 0}).encode()),
+        frame(b" " * (MOST_BYTES + 1)),
+    ],
+)
+def test_strangers_are_hung_up_on_and_the_workers_connect(said: bytes) -> None:
+    with listening(2) as (listeners, addresses), socket.create_connection(addresses[0]) as stranger:
+        stranger.sendall(said)
+        made = beside(lambda rank: connect(rank, addresses, listeners[rank], "a job", WAIT_S), 2)
+        beside(lambda rank: meet(made[rank]), 2)
+        stranger.settimeout(WAIT_S)
+        with contextlib.suppress(ConnectionResetError):  # there was more to read than was read
+            assert stranger.recv(1) == b""
+        for mesh in made:
+            mesh.close()
+
+
+def test_a_worker_of_another_job_is_told_so_and_the_first_misses_its_own() -> None:
+    with listening(2) as (listeners, addresses):
+
+        def work(rank: int) -> str:
+            with pytest.raises((PeerLost, SetupError)) as error:
+                connect(rank, addresses, listeners[rank], f"job {rank}", 0.3)
+            return str(error.value)
+
+        missed, refused = beside(work, 2)
+    assert missed == "worker 1 did not call in time: see the logs there"
+    assert "hung up: it has ended, or it belongs to another job or program" in refused
+
+
+def test_a_list_of_addresses_in_another_order_is_noticed() -> None:
+    with listening(3) as (listeners, addresses):
+
+        def work(rank: int) -> str:
+            mine = [addresses[1], addresses[0], addresses[2]] if rank == 2 else addresses
+            try:
+                connect(rank, mine, listeners[rank], "a job", 0.3).close()
+            except (PeerLost, SetupError) as error:
+                return str(error)
+            return ""
+
+        *_, last = beside(work, 3)
+    assert "worker 0 at 127.0.0.1:" in last
+
+
+def test_a_worker_that_listens_nowhere_is_missed_in_time() -> None:
+    with listening(2) as (listeners, addresses):
+        listeners[0].close()
+        with pytest.raises(PeerLost, match=r"worker 0 at 127\.0\.0\.1:\d+ is not reached"):
+            connect(1, addresses, listeners[1], "a job", 0.1)
+
+
+def test_one_that_answers_nothing_is_missed_in_time() -> None:
+    with (
+        listening(2) as (listeners, addresses),
+        pytest.raises(PeerLost, match=r"worker 0 at 127\.0\.0\.1:\d+ does not answer"),
+    ):
+        connect(1, addresses, listeners[1], "a job", 0.1)

@@ -1,0 +1,206 @@
+"""How the workers of a job connect with each other: everybody calls those of lower rank, and answers the others.
+
+Both sides say which job they belong to and who they are. Whoever says anything else is no worker of this job: it is
+hung up on, and costs the job nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from trainer.collectives.tcp import PATIENCE_S, TcpMesh
+from utils import PeerLost, SetupError
+
+Address = tuple[str, int]  # host and port
+
+_FRAME = struct.Struct("!8sH")  # what this is, and how many bytes of JSON follow
+_MARK = b"esync-1\n"
+MOST_BYTES = 4096  # of what one side says
+MOST_GUESTS = 64  # beside the workers, who have not said yet who they are
+PAUSE_S = 0.05  # between two calls to a worker that does not listen yet
+
+
+def connect(
+    rank: int,
+    addresses: Sequence[Address],
+    listener: socket.socket,
+    job: str,
+    timeout_s: float = 60.0,
+    names: Sequence[str] = (),
+    patience_s: float = PATIENCE_S,
+) -> TcpMesh:
+    """Connects one worker with all others; all of them call it.
+
+    Args:
+        addresses: of all workers by rank.
+        listener: of this worker, at its address; it stays open and is the caller's.
+        job: what all workers of the job know, and nobody else where it is to keep strangers out.
+        timeout_s: until all are connected.
+        names: of all workers by rank, for messages.
+        patience_s: of the mesh: how long to wait later where nothing moves.
+
+    Raises:
+        PeerLost: a worker was not there in time.
+        SetupError: another job, or another worker, answers at an address.
+    """
+    names = names or [f"worker {other}" for other in range(len(addresses))]
+    deadline = time.monotonic() + timeout_s
+    with contextlib.ExitStack() as on_error:
+        connections: dict[int, socket.socket] = {}
+        for other in range(rank):
+            connections[other] = on_error.enter_context(_call(addresses[other], names[other], deadline))
+            connections[other].sendall(_frame(job, rank, other))
+        guests = _Guests(listener, job, rank, range(rank + 1, len(addresses)))
+        on_error.callback(guests.hang_up)
+        for other, connection in guests.wait(deadline, names).items():
+            connections[other] = on_error.enter_context(connection)
+            connection.sendall(_frame(job, rank, other))
+        for other in range(rank):
+            _check_answer(connections[other], job, rank, other, addresses[other], names[other], deadline)
+        on_error.pop_all()
+        guests.hang_up()
+    return TcpMesh(rank, connections, names, patience_s)
+
+
+def _frame(job: str, rank: int, to: int) -> bytes:
+    words = json.dumps({"job": job, "from": rank, "to": to}).encode()
+    return _FRAME.pack(_MARK, len(words)) + words
+
+
+def _call(address: Address, name: str, deadline: float) -> socket.socket:
+    """Calls until somebody answers: the other one may not listen yet."""
+    while True:
+        try:
+            return socket.create_connection(address, max(PAUSE_S, deadline - time.monotonic()))
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise PeerLost(f"{name} at {address[0]}:{address[1]} is not reached ({error})") from None
+        time.sleep(PAUSE_S)
+
+
+def _check_answer(
+    connection: socket.socket, job: str, rank: int, other: int, address: Address, name: str, deadline: float
+) -> None:
+    """The one that was called says who it is."""
+    guest = _Guest(connection)
+    connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
+    where = f"{name} at {address[0]}:{address[1]}"
+    try:
+        while guest.words is None:
+            guest.read()
+    except (OSError, ValueError) as error:
+        if isinstance(error, TimeoutError):
+            raise PeerLost(f"{where} does not answer") from None
+        raise SetupError(f"{where} hung up: it has ended, or it belongs to another job or program") from None
+    if not _is_from(guest.words, job, other, rank):
+        raise SetupError(f"{where} is not that worker of this job: give all workers the same list of addresses")
+
+
+def _is_from(words: object, job: str, rank: int, to: int) -> bool:
+    if not isinstance(words, dict) or words.keys() != {"job", "from", "to"}:
+        return False
+    known = isinstance(words["job"], str) and hmac.compare_digest(words["job"].encode(), job.encode())
+    return known and (words["from"], words["to"]) == (rank, to)
+
+
+class _Guest:
+    """A caller who has not said yet who it is."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.words: object = None  # what it said, once all of it is here
+        self._wanted = _FRAME.size
+        self._bytes = b""
+
+    def read(self) -> None:
+        """Reads no more than belongs to its words; raises ValueError if it is no worker, OSError if it is gone."""
+        came = self.connection.recv(self._wanted - len(self._bytes))
+        if not came:
+            raise ConnectionError("closed")
+        self._bytes += came
+        if len(self._bytes) == _FRAME.size == self._wanted:
+            mark, length = _FRAME.unpack(self._bytes)
+            if mark != _MARK or not 0 < length <= MOST_BYTES:
+                raise ValueError("no worker")
+            self._wanted += length
+        elif len(self._bytes) == self._wanted:
+            self.words = json.loads(self._bytes[_FRAME.size :])
+
+
+class _Guests:
+    """All callers, until the workers among them are there."""
+
+    def __init__(self, listener: socket.socket, job: str, rank: int, expected: Sequence[int]) -> None:
+        self._listener = listener
+        self._job = job
+        self._rank = rank
+        self._expected = expected
+        self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
+        self._workers: dict[int, socket.socket] = {}
+
+    def wait(self, deadline: float, names: Sequence[str]) -> dict[int, socket.socket]:
+        """The connections of the expected ranks; raises PeerLost where one does not call in time."""
+        was_blocking = self._listener.gettimeout()
+        self._listener.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while len(self._workers) < len(self._expected):
+                left_s = deadline - time.monotonic()
+                ready = selector.select(max(0.0, left_s))
+                if not ready and left_s <= 0:
+                    missing = [names[other] for other in self._expected if other not in self._workers]
+                    raise PeerLost(f"{', '.join(missing)} did not call in time: see the logs there")
+                for key, _ in ready:
+                    self._serve(selector, key.fileobj)
+        self._listener.settimeout(was_blocking)
+        return self._workers
+
+    def _serve(self, selector: selectors.BaseSelector, ready: object) -> None:
+        if ready is self._listener:
+            with contextlib.suppress(OSError):  # it has hung up already
+                connection, _ = self._listener.accept()
+                connection.setblocking(False)
+                self._guests[connection] = _Guest(connection)
+                selector.register(connection, selectors.EVENT_READ)
+            if len(self._guests) > len(self._expected) + MOST_GUESTS:
+                self._drop(selector, next(iter(self._guests)))
+            return
+        assert isinstance(ready, socket.socket)
+        guest = self._guests.get(ready)
+        if guest is None:  # dropped a moment ago
+            return
+        try:
+            guest.read()
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            self._drop(selector, ready)
+            return
+        if guest.words is None:
+            return
+        for other in self._expected:
+            if other not in self._workers and _is_from(guest.words, self._job, other, self._rank):
+                del self._guests[ready]
+                selector.unregister(ready)
+                ready.setblocking(True)
+                self._workers[other] = ready
+                return
+        self._drop(selector, ready)
+
+    def _drop(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
+        del self._guests[connection]
+        selector.unregister(connection)
+        connection.close()
+
+    def hang_up(self) -> None:
+        """Closes the connections of all who have not said who they are."""
+        for connection in self._guests:
+            connection.close()
+        self._guests.clear()

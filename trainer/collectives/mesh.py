@@ -1,0 +1,90 @@
+"""What it takes to follow a schedule: one exchange with two of the other workers. memory.py and tcp.py have it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from trainer.collectives.schedules import Schedule, Span, meeting
+
+
+class Parcel(NamedTuple):
+    """A piece of a buffer on its way.
+
+    Attributes:
+        array: the piece itself, float32 (n,), contiguous: neither side copies it.
+        num_bytes: that it counts: those of the array, or those of what it stands for in virtual time.
+    """
+
+    array: np.ndarray
+    num_bytes: int
+
+
+class Mesh(Protocol):
+    """One worker's place among workers of which each can send to each other."""
+
+    rank: int
+    num_workers: int
+
+    def exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
+        """Sends one piece and receives another, both at once; returns when both are done.
+
+        Messages from one worker to another arrive in the order in which they were sent. A message may wait for its
+        receiver: what a schedule does must come to an end also where none travels before both sides are there.
+
+        Args:
+            to: rank that gets `out`; None: nobody does.
+            source: rank whose message fills `into`; None: nobody's does.
+            adds: what comes is added to `into`; else it replaces it.
+
+        Raises:
+            PeerLost: one of the two is gone, or has been silent for too long.
+        """
+
+
+class Moved(NamedTuple):
+    """Bytes over this worker's own link."""
+
+    sent: int
+    received: int
+
+
+def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | None = None) -> Moved:
+    """Does one worker's steps on its buffer.
+
+    Args:
+        buffer: float32 (n,), contiguous; it is written to.
+        num_bytes: that the buffer counts on its way, where those are not its own.
+
+    Raises:
+        PeerLost: as `Mesh.exchange` says.
+    """
+
+    def parcel(span: Span) -> Parcel:
+        begin, end = (len(buffer) * edge // schedule.parts for edge in span)
+        piece = buffer[begin:end]
+        if num_bytes is None:
+            return Parcel(piece, piece.nbytes)
+        return Parcel(piece, num_bytes * span.end // schedule.parts - num_bytes * span.begin // schedule.parts)
+
+    sent = received = 0
+    for step in schedule.steps:
+        out, into = parcel(step.out), parcel(step.into)
+        mesh.exchange(step.to, out, step.source, into, step.adds)
+        sent += out.num_bytes
+        received += into.num_bytes
+    return Moved(sent, received)
+
+
+def meet(mesh: Mesh, value: float = 0.0) -> float:
+    """Waits until all workers are here; returns the greatest of the values that they bring (to float32's digits).
+
+    Raises:
+        PeerLost: as `Mesh.exchange` says.
+    """
+    greatest, other = np.array([value], np.float32), np.zeros(1, np.float32)
+    for step in meeting(mesh.num_workers, mesh.rank).steps:
+        mesh.exchange(step.to, Parcel(greatest, 4), step.source, Parcel(other, 4), adds=False)
+        greatest = np.maximum(greatest, other)
+    return float(greatest[0])

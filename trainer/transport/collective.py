@@ -1,0 +1,190 @@
+"""A transport on which the workers add up among themselves: no scheduler, no parameter server.
+
+One task after the other uses the mesh, beside the training thread: gradients travel while the backward pass still runs.
+
+Traffic is what a worker's own link carries of the arrays: bytes sent count as pushed, bytes received as pulled, once
+each, without headers and meetings. So it is on a parameter server, where what one worker sends to another is pushed by
+the one and pulled by the other: the sums of both kinds of job over all workers compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from trainer.clock import Clock, Result, Task
+from trainer.collectives.memory import MemoryMesh, MemoryNetwork
+from trainer.collectives.mesh import Mesh, follow, meet
+from trainer.collectives.schedules import Algorithm, broadcast
+from trainer.engine import mx
+from trainer.parameters import num_bytes, wait_for
+from trainer.transport.counter import ByteCounter
+from trainer.transport.flat import Buffer, buffers_of
+from utils import SetupError
+
+
+class CollectiveSums(ByteCounter):
+    """SummedArrays over a collective."""
+
+    def __init__(self, transport: CollectiveTransport) -> None:
+        super().__init__(transport.size_of)
+        self._transport = transport
+        self._buffers: list[Buffer] = []
+        # Whether the workers meet before each sum, so that what follows is no wait for the last of them. All must do
+        # the same, and does whoever asks for the time of the first sum: all workers of a job run the same algorithm.
+        self._meets = True
+        self._is_first = True
+        self._last_s = 0.0  # that the last timed sum took here
+        self._summing: Task[float | None] | None = None
+
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SummedArrays says."""
+        self._buffers = buffers_of(arrays, self._transport.size_of)
+        self._transport.begin(lambda: self._follow(broadcast, arrays), "broadcast").result()
+        self.take_traffic()  # the rounds' traffic is what is asked for
+
+    def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """As SummedArrays says."""
+        mine = list(arrays)
+        self._summing = self._transport.begin(lambda: self._sum(mine), "sum")
+
+    def _sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
+        transport = self._transport
+        if not self._meets:
+            self._follow(transport.algorithm, arrays)
+            return None
+        wait_for(arrays)
+        told_s = transport.meet(self._last_s)
+        begin = transport.clock.now()
+        self._follow(transport.algorithm, arrays)
+        self._last_s = transport.clock.now() - begin
+        return self._last_s if self._is_first else told_s
+
+    def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
+        """As SummedArrays says. Where the first sum was to be timed, all later ones are.
+
+        A sum begins when the last worker is there, and some have it before others, by their places in the schedule. So
+        that nobody takes that for a slow link of its own, all are told the same: the longest time of the sum before;
+        of the first one, their own.
+        """
+        assert self._summing is not None, "begin_sum comes first"
+        took_s = self._summing.result()
+        if self._is_first:
+            self._meets, self._is_first = timed, False
+        return took_s if timed else None
+
+    def _follow(self, algorithm: Algorithm, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Takes one buffer after the other, each as soon as its arrays are computed."""
+        transport = self._transport
+        schedule = algorithm(transport.num_workers, transport.rank)
+        for buffer in self._buffers:
+            self.count_moved(*follow(schedule, transport.mesh, buffer.take(arrays), buffer.num_bytes))
+        mx.nd.waitall()  # until nothing that was begun before reads them any more
+        for buffer in self._buffers:
+            buffer.give(arrays)
+
+
+class CollectiveArrays:
+    """The part of SharedArrays that workers can do without a parameter server: rank 0's values go to all."""
+
+    def __init__(self, transport: CollectiveTransport) -> None:
+        self._sums = CollectiveSums(transport)
+        self.broadcast = self._sums.broadcast
+        self.take_traffic = self._sums.take_traffic
+
+    def define(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """There is nowhere to; raises SetupError."""
+        _refuse("arrays on one")
+
+    def push(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """There is nowhere to; raises SetupError."""
+        _refuse("pushes")
+
+    def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """Nothing can be pushed; raises SetupError."""
+        _refuse("pushes")
+
+    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> NoReturn:
+        """There is nowhere to pull from; raises SetupError."""
+        _refuse("pulls")
+
+    def wait(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
+        """Nothing can be pulled; raises SetupError."""
+        _refuse("pulls")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise SetupError(f"workers that sum among themselves have no parameter server for {what}: take --collective ps")
+
+
+class CollectiveTransport:
+    """One worker's place in a mesh; the kind SUM alone.
+
+    Args:
+        algorithm: one of schedules.SUMS.
+        size_of: bytes that an array counts on its way.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        algorithm: Algorithm,
+        clock: Clock,
+        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+    ) -> None:
+        self.mesh = mesh
+        self.algorithm = algorithm
+        self.clock = clock
+        self.size_of = size_of
+        self.rank = mesh.rank
+        self.num_workers = mesh.num_workers
+        self._last: Task[object] | None = None
+
+    def sums(self) -> CollectiveSums:
+        """As Transport says."""
+        return CollectiveSums(self)
+
+    def arrays(self, first_key: int = 0) -> CollectiveArrays:
+        """As Transport says; `broadcast` alone."""
+        return CollectiveArrays(self)
+
+    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> NoReturn:
+        """There is nowhere to; raises SetupError."""
+        _refuse("an optimizer")
+
+    def barrier(self) -> None:
+        """As Transport says."""
+        self.begin(self.meet, "barrier").result()
+
+    def wait_all(self) -> None:
+        """As Transport says."""
+        if self._last is not None:
+            self._last.result()
+        mx.nd.waitall()
+
+    def meet(self, value: float = 0.0) -> float:
+        """Waits until all workers are here, and tells them the greatest value; of the tasks that use the mesh."""
+        return meet(self.mesh, value)
+
+    def begin(self, work: Callable[[], Result], name: str) -> Task[Result]:
+        """Begins what uses the mesh, beside the caller and after what was begun before."""
+        before = self._last
+
+        def after_that() -> Result:
+            if before is not None:
+                before.result()
+            return work()
+
+        task = self.clock.start(after_that, f"{name} of worker {self.rank}")
+        self._last = task
+        return task
+
+
+def in_memory(
+    network: MemoryNetwork,
+    algorithm: Algorithm,
+    rank: int,
+    size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+) -> CollectiveTransport:
+    """A worker's place in the virtual network."""
+    return CollectiveTransport(MemoryMesh(network, rank), algorithm, network.clock, size_of)

@@ -1,0 +1,133 @@
+"""Lists of arrays as a few flat buffers of numpy, for a transport that adds up what is in memory.
+
+Small arrays are packed: each message has a latency of its own. A large one on the CPU is a buffer by itself, its very
+memory, so most bytes of a model are not copied. Buffers come in reverse order of the layers, in which a backward pass
+computes their gradients: the first can leave while the others are still computed. A small model is one buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from trainer.engine import mx
+from trainer.parameters import num_bytes
+
+IN_PLACE = 1 << 20  # bytes from which an array is a buffer by itself
+FULL = 4 << 20  # bytes from which a buffer takes no more arrays
+LEFT_OVER = 1 << 16  # bytes of a last buffer that is not worth its messages
+
+
+def plan(sizes: Sequence[int], is_on_cpu: Sequence[bool]) -> list[list[int]]:
+    """Which arrays share a buffer.
+
+    Args:
+        sizes: bytes of each array, in the order of the layers.
+
+    Returns:
+        Positions of the arrays in each buffer; buffers in the order in which they are sent.
+    """
+    groups: list[list[int]] = []
+    packed: list[int] = []
+    for index in reversed(range(len(sizes))):
+        if sizes[index] >= IN_PLACE and is_on_cpu[index]:
+            groups.append([index])
+            continue
+        packed.append(index)
+        if sum(sizes[each] for each in packed) >= FULL:
+            groups.append(packed)
+            packed = []
+    if packed and groups and sum(sizes[each] for each in packed) < LEFT_OVER:
+        smallest = min(groups, key=lambda group: sum(sizes[each] for each in group))
+        groups.remove(smallest)
+        packed = [*smallest, *packed]
+    return [*groups, packed] if packed else groups
+
+
+class Buffer:
+    """Some arrays of a list as one flat float32 array of numpy."""
+
+    def __init__(self, indices: Sequence[int], arrays: Sequence[mx.nd.NDArray], size_of: Callable[..., int]) -> None:
+        """
+        Args:
+            indices: of its arrays in the list.
+            arrays: the list, or one of the same shapes on the same device.
+            size_of: bytes that an array counts on its way.
+
+        Raises:
+            TypeError: one is not of float32.
+        """
+        mine = [arrays[index] for index in indices]
+        for array in mine:
+            if array.dtype != np.float32:
+                raise TypeError(f"arrays to be added up are float32, not {np.dtype(array.dtype)}")
+        self._indices = list(indices)
+        self._edges = np.cumsum([0, *(array.size for array in mine)]).tolist()
+        self._is_on_cpu = all(_is_on_cpu(array) for array in mine)
+        self._flat: np.ndarray | None = None
+        if len(mine) > 1 or not self._is_on_cpu:
+            # A GPU copies from and to pinned memory faster. Not tested: no machine of this project's tests has one.
+            where = mx.cpu() if self._is_on_cpu else mx.cpu_pinned()
+            self._memory = mx.nd.zeros((self._edges[-1],), ctx=where)
+            self._flat = memory_of(self._memory)
+        self.num_bytes = sum(map(size_of, mine))
+
+    def take(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
+        """The content of its arrays, once they are computed: float32 (n,). Nobody may use them until `give`."""
+        if self._flat is None:
+            (index,) = self._indices
+            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(arrays[index].handle))  # until nobody reads it
+            return memory_of(arrays[index])
+        for index, begin, end in self._places():
+            if self._is_on_cpu:
+                self._flat[begin:end] = memory_of(arrays[index])
+            else:
+                _copy(mx.base._LIB.MXNDArraySyncCopyToCPU, arrays[index], self._flat[begin:end])
+        return self._flat
+
+    def give(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Writes the buffer's content into its arrays, where it is not in their memory anyway.
+
+        Nothing that was begun may still read them: to wait for that with each would take longer than all copies.
+        """
+        if self._flat is None:
+            return
+        for index, begin, end in self._places():
+            if self._is_on_cpu:
+                memory_of(arrays[index])[:] = self._flat[begin:end]
+            else:
+                _copy(mx.base._LIB.MXNDArraySyncCopyFromCPU, arrays[index], self._flat[begin:end])
+
+    def _places(self) -> zip[tuple[int, int, int]]:
+        return zip(self._indices, self._edges, self._edges[1:], strict=False)
+
+
+def buffers_of(arrays: Sequence[mx.nd.NDArray], size_of: Callable[[mx.nd.NDArray], int] = num_bytes) -> list[Buffer]:
+    """The buffers of a list of arrays, in the order in which they are sent."""
+    groups = plan([size_of(array) for array in arrays], [_is_on_cpu(array) for array in arrays])
+    return [Buffer(indices, arrays, size_of) for indices in groups]
+
+
+def memory_of(array: mx.nd.NDArray) -> np.ndarray:
+    """An array's own memory on the CPU, float32 (n,), once the array is computed.
+
+    It stays valid while the array lives and is not given to MXNet: an inference pass may move weights elsewhere.
+    """
+    library, pointer = mx.base._LIB, ctypes.c_void_p()
+    array.wait_to_read()
+    # Brings it back into the default layout where oneDNN has chosen another one.
+    mx.base.check_call(library.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    assert pointer.value is not None
+    return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)
+
+
+def _is_on_cpu(array: mx.nd.NDArray) -> bool:
+    return bool(array.context.device_type != "gpu")
+
+
+def _copy(function: Callable[..., int], array: mx.nd.NDArray, flat: np.ndarray) -> None:
+    """Between an array of a GPU and the host."""
+    pointer = flat.ctypes.data_as(ctypes.c_void_p)
+    mx.base.check_call(function(array.handle, pointer, ctypes.c_size_t(flat.size)))
