@@ -17,8 +17,9 @@ STARTED_BY = "TESTS_PROCESS"  # in the environment of all that the tests start, 
 END_S = 10.0  # what was told to end may take so long
 
 
-# On a busy machine an example may take long. Each run of the suite draws other ones.
-settings.register_profile("suite", max_examples=50, deadline=None)
+# On a busy machine an example may take long. Each run at a developer's desk draws other examples; where a change is
+# judged, all draw the same, so that it is judged by what it changed.
+settings.register_profile("suite", max_examples=50, deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("suite")
 
 

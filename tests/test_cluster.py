@@ -67,7 +67,7 @@ PLANS = {
     "esync": Plan(8, 4, ("-ll", "0.001"), step_times="0.4,0.04,0.12", evaluator=1),
     "sync-niid": Plan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
     "dcasgd": Plan(40, 20, ("-l", "0.001"), ("--servers", "2")),
-    "ssp": Plan(40, 20, ("-l", "0.0006")),
+    "ssp": Plan(30, 15, ("-l", "0.0006")),
 }
 
 
@@ -168,14 +168,6 @@ def test_esync_gives_the_fast_workers_more_local_steps(job):
     assert middle[1] > middle[2] > middle[0]
 
 
-def test_under_ssp_a_fast_worker_waits_for_one_that_is_too_far_behind(job, staleness=3):
-    fast, _, slow = ([record["total_time"] for record in records] for records in job("ssp").logs)
-    for clock, when in enumerate(fast[:-1], start=1):
-        # The slow one had pushed the gradient of round `clock - staleness` by then; that round's log follows its pull.
-        assert sum(time < when + 0.05 for time in slow) >= clock - staleness - 1
-    assert fast[10] > slow[6]  # and it really waited: alone it would have been done long before
-
-
 def test_a_split_by_class_is_summarised_as_a_mode_of_its_own(job):
     done = job("sync-niid")
     mode_folder = done.folders[0].parents[1]
@@ -194,7 +186,7 @@ def test_a_split_by_class_is_summarised_as_a_mode_of_its_own(job):
 
 def test_with_a_backup_worker_the_slow_one_is_not_waited_for_and_all_end_with_the_same_model(tmp_path):
     flags = ["--max-rounds", "30", "-e", "1000", "-l", "0.001"]
-    output = run_cluster(tmp_path, "-m", "backup", "--workers", "0.04,0.04,0.3", worker_flags=flags)
+    output = run_cluster(tmp_path, "-m", "backup", "--workers", "0.04,0.04,0.5", worker_flags=flags)
     folders = device_folders(tmp_path / "lenet" / "backup")
     *fast, slow = (list(read_rounds(folder, no_warnings)) for folder in folders)
     assert [(len(records), records[-1]["version"]) for records in fast] == [(30, 30)] * 2

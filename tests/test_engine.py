@@ -9,7 +9,8 @@ import pytest
 from cluster_processes import DEADLINE_S, ROOT
 from test_faults import ENDLESS, assert_one_error_line, worker_environment
 
-from trainer.engine import check_kvstore, has_kvstore, mx
+from trainer.engine import mx
+from trainer.library import check_kvstore, has_kvstore
 from utils import SetupError
 
 
@@ -33,8 +34,8 @@ def test_an_mxnet_without_it_is_named_with_what_runs_there():
 def test_no_role_joins_a_job_without_it(tmp_path, role):
     program = """
 import os, sys
-from trainer import engine
-engine.has_kvstore = lambda: False
+from trainer import library
+library.has_kvstore = lambda: False
 os.environ["DMLC_ROLE"] = sys.argv.pop(1)  # only now: with it MXNet's import would become the role
 import main
 sys.exit(main.main())

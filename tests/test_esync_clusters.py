@@ -21,7 +21,7 @@ from timed_cluster import Outcome, Round, Worker, follow
 TICK = 2.0**-10  # s
 GIVEN_UP_LATE = 2 / 3  # of a step at most: READY may come just behind its forward pass
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=12, deadline=None)
 either_way = pytest.mark.parametrize("waits", [True, False], ids=["blocking", "non-blocking"])
 
 

@@ -260,7 +260,8 @@ def test_unequal_flags_end_every_process_before_a_step_is_trained(tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
+def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path, monkeypatch):
+    monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "120")  # it is not by heartbeats that they learn of it
     with cluster(tmp_path, num_workers=2) as processes:
         for rank in range(2):
             flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
@@ -269,7 +270,7 @@ def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
         processes.running["worker1"].kill()
         begin = time.monotonic()
         codes = processes.exit_codes()
-        assert time.monotonic() - begin < 4  # heartbeats would take more than 6 s
+        assert time.monotonic() - begin < 60
     assert codes.pop("worker1") == -signal.SIGKILL
     assert codes == {"scheduler": EXIT_PEER_LOST, "server0": EXIT_PEER_LOST, "worker0": EXIT_PEER_LOST}
     for name in codes:
@@ -278,7 +279,7 @@ def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path):
 
 @pytest.mark.cluster
 def test_a_frozen_worker_is_named_by_all(tmp_path, monkeypatch):
-    monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "2")
+    monkeypatch.setenv("PS_HEARTBEAT_TIMEOUT", "4")
     with cluster(tmp_path, num_workers=2) as processes:
         for rank in range(2):
             flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
@@ -320,7 +321,7 @@ def test_a_killed_role_ends_a_local_cluster_within_seconds(tmp_path, role):
         pids = roles_of(supervisor.pid)
         assert set(pids) == {"worker", "server", "scheduler", "state server"}
         os.kill(pids[role], signal.SIGKILL)
-        output, _ = supervisor.communicate(timeout=20)
+        output, _ = supervisor.communicate(timeout=45)
     assert supervisor.returncode == EXIT_PEER_LOST, output
     (line,) = (line for line in output.splitlines() if line.startswith("error: "))
     assert line.startswith(f"error: {role}")

@@ -12,7 +12,7 @@ from trainer.clock import RealClock, VirtualClock, run_all
 from trainer.coordinator.background import Background
 from trainer.progress import Curve, Point, Progress, Total
 
-SOON_S = 5.0
+SOON_S = 20.0
 
 
 def test_the_total_of_a_job_that_goes_on_counts_its_logs():

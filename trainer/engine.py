@@ -1,7 +1,7 @@
 """The only place that imports MXNet first, and what must be so before and after that import.
 
 `import mxnet` with DMLC_ROLE=scheduler or server becomes that role and never returns; so this module is imported only
-after the flags were parsed, and `trainer.roles` hides the variable meanwhile.
+after the flags were parsed, and a server hides the variable meanwhile (library.py).
 """
 
 from __future__ import annotations
@@ -52,25 +52,7 @@ os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
 
 import mxnet as mx  # noqa: E402
 
-__all__ = ["check_kvstore", "device_context", "has_kvstore", "mx"]
-
-
-def has_kvstore() -> bool:
-    """Whether this MXNet was built with the distributed kvstore."""
-    return bool(mx.runtime.Features().is_enabled("DIST_KVSTORE"))
-
-
-def check_kvstore(there: bool) -> None:
-    """Makes sure that this MXNet can take part in a distributed job.
-
-    Raises:
-        SetupError: its distributed kvstore is not there.
-    """
-    if not there:
-        raise SetupError(
-            f"this MXNet {mx.__version__} has no distributed kvstore (its wheels for macOS and for Linux on aarch64 "
-            "lack it): run this process on Linux on x86_64, or train alone here with -m local"
-        )
+__all__ = ["device_context", "mx"]
 
 
 def device_context(use_cpu: bool, gpu: int) -> mx.Context:

@@ -6,18 +6,19 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from algorithms import TransportKind
-from trainer import addresses, version
+from trainer import addresses, library, version
 from trainer.cluster import Cluster
+from trainer.library import ServingStore
 from trainer.meeting import Arrival, Attendance
 from trainer.meeting_host import Host
 from trainer.setups import PROGRAM
 from trainer.stop import SignalWatch
 from trainer.watch import Watch, prepare_environment
-from utils import SetupError, die_on_error
+from utils import SetupError
 
 if TYPE_CHECKING:
     from trainer.transport.kvstore import KVStoreTransport
@@ -38,16 +39,6 @@ def check_address(cluster: Cluster) -> None:
     addresses.chosen_port()
 
 
-@contextlib.contextmanager
-def _role_hidden() -> Iterator[None]:
-    """Hides DMLC_ROLE while MXNet is imported: its import would become the role, with half of MXNet loaded."""
-    role = os.environ.pop("DMLC_ROLE")
-    try:
-        yield
-    finally:
-        os.environ["DMLC_ROLE"] = role
-
-
 def serve(cluster: Cluster, start_timeout_s: float) -> None:
     """Runs the scheduler or a parameter server until the workers are done.
 
@@ -60,28 +51,9 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
     check_address(cluster)
     signals = SignalWatch(on_first="the job ends when its workers do")
     host = open_meeting(cluster) if cluster.role == "scheduler" else None
-    with _role_hidden():
-        from trainer.engine import check_kvstore, has_kvstore, mx
-    check_kvstore(has_kvstore())
-    from mxnet.kvstore.kvstore_server import KVStoreServer
-
-    class Server(KVStoreServer):  # type: ignore[misc]
-        """MXNet's server loop, except that an error in a command of a worker ends the process.
-
-        MXNet prints such an error, tells the worker that all is well and goes on with weights that never move.
-        """
-
-        def _controller(self) -> Callable[[int, str, Any], None]:
-            command = super()._controller()
-
-            def controller(head: int, body: str, _: Any) -> None:
-                with die_on_error("a worker's command failed"):
-                    command(head, body, _)
-
-            return controller
-
+    library.check_kvstore(library.has_kvstore())
     attendance = _meet(cluster, "", {}, start_timeout_s)
-    store = mx.kv.create("dist")
+    store = ServingStore()
 
     def formed() -> None:
         signals.be_patient()
@@ -89,7 +61,8 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
             attendance.tell_rank(store.rank)
 
     with Watch(cluster, start_timeout_s, store, formed, on_silent=host.declare_lost if host else None):
-        Server(store).run()
+        store.run()
+    store.free()
     attendance.leave()
     if host is not None:
         host.close()

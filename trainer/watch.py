@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.cluster import Cluster
+from trainer.library import library
 from utils import EXIT_PEER_LOST, SetupError, die_on_error, fail
 
 # ps-lite sends heartbeats and tells the dead only with an interval set. A process counts as dead after the time-out.
@@ -134,12 +135,10 @@ class Watch:
         return [peer for node, peer in peers.items() if self._count_dead(node)]
 
     def _count_dead(self, node: int, timeout_s: int | None = None) -> int:
-        from trainer.engine import mx
-
         if timeout_s is None:
             timeout_s = int(os.environ[TIMEOUT])
         count = ctypes.c_int()
-        refused = mx.base._LIB.MXKVStoreGetNumDeadNode(
+        refused = library().MXKVStoreGetNumDeadNode(
             self.store.handle, ctypes.c_int(node), ctypes.byref(count), ctypes.c_int(timeout_s)
         )
         # A server leaves the cluster inside its main thread's `run`; from then on ps-lite knows no nodes.

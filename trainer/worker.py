@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from config import AUTO, YES, Config
-from trainer import data, roles, straggler_trace
+from trainer import data, library, roles, straggler_trace
 from trainer.checkpoint import CheckpointFile
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster
@@ -20,7 +20,7 @@ from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
-from trainer.engine import check_kvstore, device_context, has_kvstore
+from trainer.engine import device_context
 from trainer.evaluating import Candidate, check_target, evaluating_rank
 from trainer.loop import Trainer
 from trainer.membership import Membership, of_all
@@ -117,7 +117,7 @@ def train(
 
 def _check_cluster(config: Config, cluster: Cluster) -> CheckpointFile:
     """Makes sure that a cluster can run what the flags ask for; returns the file that a checkpoint would be in."""
-    check_kvstore(has_kvstore())
+    library.check_kvstore(library.has_kvstore())
     roles.check_address(cluster)
     check_job(config, cluster.num_servers, cluster.num_workers)
     checkpoint = CheckpointFile.of_job(config, cluster.num_workers)

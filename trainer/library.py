@@ -1,0 +1,129 @@
+"""MXNet's shared library by its C interface, without the Python package, whose import takes one to two seconds of
+computing.
+
+The scheduler needs no more than this, and a parameter server no more until a worker sends it an optimizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from utils import SetupError, die_on_error
+
+SET_OPTIMIZER = 0  # the only command of MXNet's workers that reaches a server's Python
+
+
+class _Feature(ctypes.Structure):
+    """`LibFeature` of MXNet's C interface."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("is_enabled", ctypes.c_bool)]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The same library that the Python package loads.
+
+    Raises:
+        SetupError: MXNet is not installed.
+    """
+    package = importlib.util.find_spec("mxnet")
+    if package is None or package.origin is None:
+        raise SetupError("MXNet is not installed: scripts/setup.sh installs it")
+    # MXNet's own search for it, in a module that imports nothing of MXNet.
+    spec = importlib.util.spec_from_file_location("mxnet_libinfo", Path(package.origin).with_name("libinfo.py"))
+    assert spec is not None and spec.loader is not None
+    libinfo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(libinfo)
+    found = ctypes.CDLL(libinfo.find_lib_path()[0], ctypes.RTLD_LOCAL)
+    found.MXGetLastError.restype = ctypes.c_char_p
+    return found
+
+
+def _check(code: int) -> None:
+    if code:
+        raise RuntimeError(library().MXGetLastError().decode(errors="replace"))
+
+
+def has_kvstore() -> bool:
+    """Whether this MXNet was built with the distributed kvstore."""
+    features, count = ctypes.POINTER(_Feature)(), ctypes.c_size_t()
+    _check(library().MXLibInfoFeatures(ctypes.byref(features), ctypes.byref(count)))
+    return any(feature.is_enabled for feature in features[: count.value] if feature.name == b"DIST_KVSTORE")
+
+
+def check_kvstore(there: bool) -> None:
+    """Makes sure that this MXNet can take part in a distributed job.
+
+    Raises:
+        SetupError: its distributed kvstore is not there.
+    """
+    if not there:
+        version = ctypes.c_int()
+        _check(library().MXGetVersion(ctypes.byref(version)))
+        major, minor, patch = version.value // 10000, version.value // 100 % 100, version.value % 100
+        raise SetupError(
+            f"this MXNet {major}.{minor}.{patch} has no distributed kvstore (its wheels for macOS and for Linux on "
+            "aarch64 lack it): run this process on Linux on x86_64, or train alone here with -m local"
+        )
+
+
+class ServingStore:
+    """The kvstore of a scheduler or a parameter server: made once the cluster is complete.
+
+    Attributes:
+        handle: of MXNet's kvstore.
+    """
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        _check(library().MXKVStoreCreate(b"dist", ctypes.byref(self.handle)))
+        self._with_optimizer: Any = None  # MXNet's own KVStore, which runs the optimizer
+
+    @property
+    def rank(self) -> int:
+        """Of this server among the servers."""
+        rank = ctypes.c_int()
+        _check(library().MXKVStoreGetRank(self.handle, ctypes.byref(rank)))
+        return rank.value
+
+    def run(self) -> None:
+        """Serves until the workers are done. An error in a command of a worker ends the process: MXNet's own loop
+        prints it, tells the worker that all is well, and goes on with weights that never move."""
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+        command = kind(self._on_command)
+        _check(library().MXKVStoreRunServer(self.handle, command, None))
+
+    def _on_command(self, head: int, body: bytes, _: object) -> None:
+        with die_on_error("a worker's command failed"):
+            if head != SET_OPTIMIZER:
+                raise ValueError(f"unknown command {head}")
+            with role_hidden():
+                from trainer.engine import mx
+            store = self._with_optimizer = mx.kv.KVStore(mx.base.KVStoreHandle(self.handle.value))
+            store.set_optimizer(pickle.loads(body))
+
+    def free(self) -> None:
+        """To be called when nobody asks it any more, and not left to the interpreter's exit, where ps-lite's threads
+        would outlive what they use."""
+        if self._with_optimizer is not None:
+            self._with_optimizer.handle = None  # so it frees nothing
+        _check(library().MXKVStoreFree(self.handle))
+        _check(library().MXNotifyShutdown())
+
+
+@contextlib.contextmanager
+def role_hidden() -> Iterator[None]:
+    """Hides DMLC_ROLE while MXNet is imported: its import would become the role, with half of MXNet loaded."""
+    role = os.environ.pop("DMLC_ROLE")
+    try:
+        yield
+    finally:
+        os.environ["DMLC_ROLE"] = role
