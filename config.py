@@ -199,6 +199,13 @@ class Config:
     max_seconds: float = _flag(0.0, "stop after so many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
     seed: int = _flag(0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=at_least(0))
+    max_bad_steps: int = _flag(
+        10,
+        "a step of which a gradient or the update is not finite is skipped; after so many in a row on one worker the "
+        "job ends (0: nobody looks, gradients leave while others are still computed, and the first loss that is not "
+        "finite ends the job)",
+        type=at_least(0),
+    )
     momentum: float = _flag(
         0.0,
         "momentum mu of SGD, wherever a step is taken: v <- mu * v + gradient, w <- w - learning rate * v",

@@ -49,6 +49,7 @@ NOWHERE = {
 STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
     **dict.fromkeys(("target_accuracy", "validation"), f"-n {NO_NETWORK} has no accuracy"),
+    "max_bad_steps": f"-n {NO_NETWORK} computes nothing",
 }
 STUB_EVALUATES_NOT = dict.fromkeys(
     ("eval_duration", "eval_seconds", "evaluate"),

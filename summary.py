@@ -114,6 +114,8 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
                 evaluations.append(record)
             else:
                 warn(f"{folder}: accuracy {record['accuracy']!r} after {record['total_time']} s is no number; left out")
+    if bad := sum(record["bad_steps"] for record in rounds if metrics.is_quantity(record.get("bad_steps"))):
+        warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
     try:
         return Device(
             accuracy_list=[record["accuracy"] for record in evaluations],
@@ -150,15 +152,17 @@ def _entries_with(record: Mapping[str, Any], *stages: str) -> int:
 
 
 def _lost_steps(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[int] | None:
-    """Steps abandoned, dropped or to be done again; None where a round does not say how many: none is a claim."""
+    """Steps abandoned, skipped, dropped or to be done again; None where a round does not say how many: none is a
+    claim."""
     lost = []
     for record in rounds:
-        steps_lost = record.get("steps_lost", 0)
-        if not isinstance(steps_lost, int) or isinstance(steps_lost, bool) or steps_lost < 0:
-            where = record["where"]
-            warn(f"{where}: steps_lost is {steps_lost!r}, but should be a whole number from 0 on; lost steps left out")
-            return None
-        lost.append(_entries_with(record, utils.ABANDONED) + steps_lost)
+        told = {key: record.get(key, 0) for key in ("steps_lost", "bad_steps")}
+        for key, steps in told.items():
+            if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+                where = record["where"]
+                warn(f"{where}: {key} is {steps!r}, but should be a whole number from 0 on; lost steps left out")
+                return None
+        lost.append(_entries_with(record, utils.ABANDONED) + sum(told.values()))
     return lost
 
 

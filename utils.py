@@ -34,7 +34,7 @@ EXIT_PEER_LOST = 3  # another process of the job died or fell silent
 EXIT_FORCED = 130  # a second signal: stopped at once
 
 STOPPED = "a signal came"  # why a worker has ended that was stopped
-DIVERGED = "the loss is not finite"  # says a worker that ends for this; scripts/find_switch_point.py looks for it
+DIVERGED = "training has diverged"  # says a worker that ends for this; scripts/find_switch_point.py looks for it
 
 
 class JobError(Exception):

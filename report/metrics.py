@@ -134,7 +134,9 @@ class Device:
     num_workers: int | None = None  # of the whole job
     parameter_bytes: int | None = None  # size of the model
     steps_list: list[int] | None = None  # local steps that were begun, complete or abandoned
-    lost_steps_list: list[int] | None = None  # those abandoned, dropped or to be done again; perhaps of earlier rounds
+    lost_steps_list: list[int] | None = (
+        None  # abandoned, skipped, dropped or to be done again; perhaps of earlier rounds
+    )
     event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text]; as many as happened
 
     def __post_init__(self) -> None:

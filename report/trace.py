@@ -20,7 +20,16 @@ from report.metrics import Event, Warn, is_quantity
 from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens
-ROUND_ARGUMENTS = ("num_samples", "loss", "bytes_pushed", "bytes_pulled", "release", "batches", "steps_lost")
+ROUND_ARGUMENTS = (
+    "num_samples",
+    "loss",
+    "bytes_pushed",
+    "bytes_pulled",
+    "release",
+    "batches",
+    "steps_lost",
+    "bad_steps",
+)
 
 
 class Written(NamedTuple):

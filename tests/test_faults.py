@@ -16,7 +16,7 @@ import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, children, cluster, free_ports, wait_for
 from state_server_process import http_client
 
-from utils import EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
+from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
 ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", "-dd", str(DATA)]
 
@@ -179,7 +179,7 @@ def test_a_slow_link_where_nothing_is_exchanged(tmp_path):
 def test_a_step_size_that_diverges(tmp_path):
     flags = ["-m", "local", "-c", "1", "-n", "lenet", "-l", "1e30", "-e", "1000", "-dd", str(DATA)]
     finished = run_main(tmp_path, *flags)
-    assert_one_error_line(finished, "the loss is", "-l", code=EXIT_BUG)
+    assert_one_error_line(finished, DIVERGED, "-l", code=EXIT_BUG)
 
 
 @pytest.mark.cluster

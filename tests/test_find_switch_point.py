@@ -20,7 +20,7 @@ from scripts.process import Kind, Role
 from scripts.roles import Options, build_roles
 from scripts.switch_search import Goal, Mean, Plan, Trial, converged_accuracy, next_trial, phases, smallest_within
 from trainer import command_line
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
+from utils import DIVERGED, EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # ------------------------------------------------------------------------------------------------ the search itself
 
@@ -251,7 +251,7 @@ class Cluster:
         curve = [*[accuracy] * (self.evaluations - 1), accuracy + self.last_change][: self.evaluations]
         rounds = [sync_round(1, 1.0), *(sync_round(n, seconds - 1, value) for n, value in enumerate(curve, start=2))]
         interrupts, diverges = bsp_steps == self.interrupted_at, bsp_steps == self.diverges_at
-        said = "12:00:00 worker 0 cpu0 | error: the loss is not finite in round 7, it is nan" if diverges else ""
+        said = f"12:00:00 worker 0 cpu0 | error: {DIVERGED}: the loss of round 7 is nan" if diverges else ""
         return [
             self._worker(options, 0, rounds, interrupts, diverges or bsp_steps == self.fails_at, said),
             self._worker(options, 1, [sync_round(1, seconds)], interrupts, False, ""),

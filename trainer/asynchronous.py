@@ -67,6 +67,7 @@ class AsyncTrainer(Trainer):
 
     def broadcast(self) -> None:
         """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
+        self._optimizer.looks_at_gradients = self.checks.are_made
         if self.membership.rank == 0:
             self._transport.set_optimizer(self._optimizer)
         for model in self._models:
@@ -78,11 +79,16 @@ class AsyncTrainer(Trainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        return self.compute_gradients(images, labels, self.membership.weight)
+        self.compute_gradients(images, labels, self.membership.weight)
+        self.gradients_are_good()
+        return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Pushes the gradients as they are computed, and pulls the weights that follow."""
-        self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE)
+        """Pushes the gradients as they are computed, and pulls the weights that follow. Bad ones stay here."""
+        if self.step_is_bad:
+            self.measure.enter(GLOBAL_AGGREGATE)
+        else:
+            self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE)
         if wants_stop:
             self.post(0)
         self.before_pull()

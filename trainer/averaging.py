@@ -11,6 +11,8 @@ mean. (tau_k is the paper's norm of a_k where the local steps are those of plain
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.outer_momentum import OuterMomentum
@@ -45,7 +47,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def _share_of_steps(self) -> list[float]:
         """This worker's part of tau_eff, where that is needed."""
-        return [self.membership.sample_share * self.steps] if self._normalise else []
+        return [self.membership.sample_share * self.good_steps] if self._normalise else []
 
     def broadcast(self) -> None:
         """Also keeps the global model, which the local one departs from."""
@@ -62,7 +64,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self.measure.enter(GLOBAL_UPDATE)
         # Weighted before they are summed; a difference is always in the default layout.
         share = self.membership.sample_share
-        of_weights = share / max(self.steps, 1) if self._normalise else share
+        of_weights = share / max(self.good_steps, 1) if self._normalise else share
         num_weights, num_statistics = len(self._global_weights), len(self._global_statistics)
         updates = [
             (here - everywhere) * factor
@@ -73,11 +75,32 @@ class ModelAveragingTrainer(SynchronousTrainer):
                 strict=True,
             )
         ]
-        self.numbers = self._share_of_steps()
-        stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop)
+        is_missing = self._is_missing(updates)
+        self.numbers = [0.0 for _ in self.numbers] if is_missing else self._share_of_steps()
+        stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop, is_missing)
+        if self.present:
+            self._apply(updates)
+        else:  # nobody's was any good
+            self.parameters.replace(self._global_weights + self._global_statistics)
+        mx.nd.waitall()
+        return stop
+
+    def _is_missing(self, updates: Sequence[mx.nd.NDArray]) -> bool:
+        """Whether this worker has nothing to give: all of its steps were skipped, or its update is not finite."""
+        return bool(self.checks.steps.in_round and not self.good_steps) or not self.update_is_good(updates)
+
+    def _apply(self, updates: Sequence[mx.nd.NDArray]) -> None:
+        """Adds the summed updates to the global model, and goes on from there.
+
+        Args:
+            updates: of weights and statistics; where those of some workers are missing, the means are the others'.
+        """
+        num_weights = len(self._global_weights)
+        if self.present != 1:
+            updates = [update / self.present for update in updates]
         means = updates[:num_weights]
         if self._normalise:
-            (effective_steps,) = self.numbers
+            effective_steps = self.numbers[0] / self.present
             means = [effective_steps * mean for mean in means]
         for weight, everywhere, direction in zip(
             self.parameters.weights, self._global_weights, self._outer.directions(means), strict=True
@@ -88,5 +111,3 @@ class ModelAveragingTrainer(SynchronousTrainer):
         for everywhere, update in zip(self._global_statistics, updates[num_weights:], strict=True):
             everywhere += update
         self.parameters.set_statistics(self._global_statistics)
-        mx.nd.waitall()
-        return stop

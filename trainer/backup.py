@@ -55,15 +55,21 @@ class BackupTrainer(Trainer):
             self.membership.sample_counts,
             self.context.rule,
         )
+        optimizer.looks_at_uploads = self.checks.are_made
         self._link.define(optimizer, model)
         self.parameters.take_back(model)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        """The gradient, which leaves as it is computed."""
+        """The gradient, which leaves if it is good."""
         self.compute_gradients(images, labels, self.membership.weight)
-        self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
+        if self.gradients_are_good():
+            self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         return True
+
+    def ready(self) -> bool:
+        """After a good step: others may wait for this worker's gradient."""
+        return not self.step_is_bad
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Waits until the gradient is dealt with, and takes the model of the answer."""

@@ -12,7 +12,7 @@ from trainer.backup_versions import Versions
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.steps import PLAIN, Rule, Stepper
-from trainer.whole_models import WANT_STOP, Keys, WholeModelOptimizer
+from trainer.whole_models import BAD_UPLOAD, WANT_STOP, Keys, WholeModelOptimizer
 
 BASE = 1 << 20  # counts travel as two digits: a float32 tells whole numbers apart to 2 ** 24 only
 
@@ -83,12 +83,13 @@ class BackupOptimizer(WholeModelOptimizer):
         """The initial model is shown already."""
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
-        """UPLOAD: gradients and statistics are there; WANT_STOP: the stop request of a worker that waits."""
+        """UPLOAD: gradients and statistics are there, or BAD_UPLOAD; WANT_STOP: the stop request of a worker that
+        waits."""
         if code == WANT_STOP or values[0]:
             self._versions.want_stop()
         if code == WANT_STOP:
             return ()
-        arrival = self._versions.arrive(rank)
+        arrival = self._versions.skip(rank) if code == BAD_UPLOAD else self._versions.arrive(rank)
         if arrival.apply:
             self._apply(arrival.apply)
         for other in arrival.answered:

@@ -63,6 +63,10 @@ class Versions:
         self.over = self._stop_wanted
         return self._answer(apply, apply)
 
+    def skip(self, rank: int) -> Arrival:
+        """A worker's gradient is there and no good: it gets the newest version, and the next one waits for its next."""
+        return self._answer((rank,))
+
     def _answer(self, ranks: tuple[int, ...], apply: tuple[int, ...] = ()) -> Arrival:
         for rank in ranks:
             self.given[rank] = self.version

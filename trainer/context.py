@@ -51,6 +51,7 @@ class Context:
     # Told the seconds of a test step, says whether this worker is the one that evaluates. Asked once, by all workers.
     is_evaluator: Callable[[float], bool] = lambda step_s: True
     saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
+    max_bad_steps: int = 0  # in a row, behind which the job ends; 0: nobody looks
     min_step_time_s: float = 0.0
     sample_time_s: float = 0.0  # that each sample of a step adds to its shortest time
     pace: Callable[[], float] = lambda: 1.0  # factor on both, drawn for each step
@@ -112,6 +113,7 @@ class Context:
             eval_every=config.eval_duration,
             eval_every_s=config.eval_seconds,
             saver=ModelSaver(folder.path, network, _about(config, image_shape, dataset.classes, folder.commit)),
+            max_bad_steps=config.max_bad_steps,
             min_step_time_s=config.min_step_time,
             sample_time_s=config.sample_time,
             logs_lines=config.logs_lines,

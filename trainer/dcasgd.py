@@ -72,7 +72,8 @@ class PerWorkerDCASGD(ServerSGD):
         if self._adaptive:
             step /= (self._mean_square(position, grad) + SMALLEST_SQUARE).sqrt()
         step += grad
-        self.step(position, weights, step)
+        if self.is_good(index, step):
+            self.step(position, weights, step)
         weights.copyto(weight)  # so whoever waits for the backup waits for all
 
     def _mean_square(self, position: int, grad: mx.nd.NDArray) -> mx.nd.NDArray:

@@ -55,7 +55,9 @@ class LBBSPTrainer(SyncTrainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient of the summed loss, which already weighs each sample alike."""
-        return self.compute_gradients(images, labels)
+        self.compute_gradients(images, labels)
+        self.gradients_are_good()
+        return True
 
     def computed(self) -> None:
         """Tells how long the step took, and asks for the size of the batches to come, while the gradients travel."""
@@ -68,7 +70,7 @@ class LBBSPTrainer(SyncTrainer):
 
     def synchronize(self, wants_stop: bool) -> bool:
         """As SSGD; the number of samples travels with the gradients. It is exact up to 2**24."""
-        self.numbers = [float(self.step_samples)]
+        self.numbers = [0.0 if self.step_is_bad else float(self.step_samples)]
         return super().synchronize(wants_stop)
 
     def divisor(self) -> float:

@@ -13,6 +13,7 @@ from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.device import NetworkPasses
 from trainer.engine import mx
+from trainer.finite import NumberChecks, Unpack
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.steps import Seen, Stepper, which_decay
@@ -47,6 +48,9 @@ class Trainer:
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
         self._step_began = 0.0
         self.step_samples = 0  # of this step
+        self.checks = NumberChecks(context.max_bad_steps, self.parameters)
+        self.step_is_bad = False  # so nothing of it may be left
+        self._statistics_before: list[mx.nd.NDArray] = []  # this step
         self._shortest_s = 0.0  # that this step takes at least: emulates a slower device
         # Of the last complete local step, and of a test step before the first; kept where a state server is told of it.
         self.step_s = 0.0
@@ -66,7 +70,7 @@ class Trainer:
         """Called before the first local step of each round."""
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        """One step on one batch: the gradient, and what the algorithm does with it locally.
+        """One step on one batch: the gradient, and what the algorithm does with it locally. Asks `gradients_are_good`.
 
         Returns False if the step was given up, because the round turned out to be over; nothing of it may be left.
         """
@@ -138,6 +142,7 @@ class Trainer:
 
     def _train_round(self) -> str:
         measure, samples, self.steps = self.measure, 0, 0
+        self.checks.begin_round()
         self.begin_round()
         while True:
             self._begin_step()
@@ -147,14 +152,18 @@ class Trainer:
             images, labels = self.context.feed(batch)
             measure.enter(FORWARD_BACKWARD)
             self.seen.own += len(batch.labels)
+            self.step_is_bad = False
             if not self.local_step(images, labels):
                 self.seen.own -= len(batch.labels)
                 self.context.batches.put_back(batch)
                 measure.abandon_step()
                 break
             self.steps += 1
-            self.progress.add_step(len(batch.labels), self.step_s)
-            samples += len(batch.labels)
+            if self.step_is_bad:
+                self.seen.own -= len(batch.labels)
+            else:
+                self.progress.add_step(len(batch.labels), self.step_s)
+                samples += len(batch.labels)
             if self.ready():
                 break
         stop, done = self._stop_request(), self.context.limits.rounds_done(self.rounds)
@@ -162,7 +171,7 @@ class Trainer:
         # Whatever came while this rank waited for the others is a reason too.
         stop = self._stop_request() or done or self.finished
         reason = (stop or "another worker asked for it") if agreed or done else ""
-        loss = self._finite_loss()
+        loss = self._last_loss()
         accuracy = self._evaluate_and_save(last=bool(reason))
         self._write(samples, loss, accuracy)
         return reason
@@ -181,6 +190,8 @@ class Trainer:
         Args:
             weight: factor on the gradients: `membership.weight` where they are what the workers exchange.
         """
+        if self.can_abandon or self.checks.are_made:  # the passes move BatchNorm's statistics
+            self._statistics_before = self.parameters.statistics()
         self._passes.forward(images, labels)
         if self.can_abandon:
             self._passes.wait_for_loss()
@@ -235,17 +246,16 @@ class Trainer:
 
     def whole_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
         """A step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
-        # The backward pass moves BatchNorm's statistics.
-        statistics = self.parameters.statistics() if self.can_abandon else []
         if not self.compute_gradients(images, labels):
             return False
         self.wait_for_gradients()
         if self.can_abandon and self.round_is_over():
-            self.parameters.set_statistics(statistics)
+            self.parameters.set_statistics(self._statistics_before)
             return False
         self.measure.enter(LOCAL_UPDATE)
-        self.take_step(learning_rate)
-        wait_for(self.parameters.weights)
+        if self.gradients_are_good():
+            self.take_step(learning_rate)
+            wait_for(self.parameters.weights)
         self.step_s = self.clock.now() - self._step_began
         return True
 
@@ -263,6 +273,26 @@ class Trainer:
         if self._shortest_s:
             self.wait_for_gradients()
             self.clock.sleep(self._step_began + share * self._shortest_s - self.clock.now())
+
+    def gradients_are_good(self) -> bool:
+        """Whether the step's gradients are finite, as NumberChecks says. Of a step that is bad nothing is left but
+        these, which are no good."""
+        self.step_is_bad = not self.checks.gradients_are_good(self._place(self.steps + 1))
+        if self.step_is_bad:
+            self.parameters.set_statistics(self._statistics_before)
+        return not self.step_is_bad
+
+    def update_is_good(self, update: Sequence[mx.nd.NDArray], unpack: Unpack = list) -> bool:
+        """Whether what this worker is about to send is finite, as NumberChecks says."""
+        return self.checks.update_is_good(self._place(self.steps), update, unpack)
+
+    def _place(self, step: int) -> str:
+        return f"worker {self.membership.name_of(self.membership.rank)}, round {self.rounds}, step {step}"
+
+    @property
+    def good_steps(self) -> int:
+        """Local steps in this round that were not skipped."""
+        return self.steps - self.checks.steps.in_round
 
     def wait_for_gradients(self) -> None:
         """Waits for the passes that were begun, and for nothing that may be under way beside them."""
@@ -315,19 +345,31 @@ class Trainer:
             return self.measure.elapsed_s - self._evaluated_s >= self.context.eval_every_s
         return self.rounds % self.context.eval_every == 0
 
-    def _finite_loss(self) -> float:
-        """Of the last batch. Asked before the model is evaluated and saved: one without a loss is not worth it."""
-        loss = self._passes.loss()
-        if not math.isfinite(loss):
-            raise JobError(f"{DIVERGED} in round {self.rounds}, it is {loss}: lower the learning rate (-l or -ll)")
-        return loss
+    def _last_loss(self) -> float | None:
+        """Of the last batch, None where it is not finite: that step was skipped.
 
-    def _write(self, samples: int, loss: float, accuracy: float | None) -> None:
-        record = self.measure.write_round(samples, accuracy, loss=loss, **self.take_traffic(), **self.notes())
+        Asked before the model is evaluated and saved: where nobody looks at steps, one without a loss is not worth it.
+        """
+        loss = self._passes.loss()
+        if math.isfinite(loss):
+            return loss
+        if not self.checks.are_made:
+            raise JobError(
+                f"{DIVERGED}: the loss of round {self.rounds} is {loss}: lower the learning rate (-l or -ll)"
+            )
+        return None
+
+    def _write(self, samples: int, loss: float | None, accuracy: float | None) -> None:
+        about = {} if loss is None else {"loss": loss}
+        if skipped := self.checks.skipped(self.steps):
+            about["bad_steps"] = skipped
+        record = self.measure.write_round(samples, accuracy, **about, **self.take_traffic(), **self.notes())
         if accuracy is None and record["total_time"] - self._told_s < self.context.tell_every_s:
             return
         self._told_s = record["total_time"]
-        parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s", f"loss {loss:.3f}"]
+        parts = [f"round {self.rounds}", f"{self.steps} step(s)", f"{record['total_time']:.1f} s"]
+        if loss is not None:
+            parts.append(f"loss {loss:.3f}")
         if accuracy is not None:
             parts.append(f"accuracy {accuracy:.4f}")
         if self.context.limits.max_seconds:

@@ -39,6 +39,16 @@ class Membership:
         """n_k: of this worker; 0 where nobody has counted them."""
         return self.sample_counts[self.rank] if self.sample_counts else 0
 
+    @property
+    def counted(self) -> int:
+        """What this worker counts in a sum over all workers: its samples; 1 where nobody has counted any."""
+        return self.num_samples or 1
+
+    @property
+    def counted_of_all(self) -> int:
+        """The same, of all workers."""
+        return sum(self.sample_counts) or self.num_workers
+
     @cached_property
     def sample_share(self) -> float:
         """n_k / n: this worker's part of all training samples."""

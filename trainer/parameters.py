@@ -23,6 +23,11 @@ class Parameters:
         return [parameter.data() for parameter in self._trainable]
 
     @property
+    def names(self) -> list[str]:
+        """Of `weights`, such as conv0_weight."""
+        return [parameter.name for parameter in self._trainable]
+
+    @property
     def gradients(self) -> list[mx.nd.NDArray]:
         """The gradients of `weights`, in their order: overwritten by each backward pass."""
         return [parameter.grad() for parameter in self._trainable]

@@ -3,11 +3,13 @@ and weight decay as steps.py has them. This module runs in the server's process.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from trainer.engine import mx
+from trainer.finite import first_not_finite
 from trainer.steps import PLAIN, Rule, Stepper
 from utils import die_on_error
 
@@ -32,6 +34,7 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
         self._rule = rule
         self._stepper = Stepper(rule, decays)
         self._num_steps: Counter[int] = Counter()  # by position
+        self.looks_at_gradients = False  # whether they are finite
 
     def create_state(self, index: int, weight: mx.nd.NDArray) -> None:
         """All state is the optimizer's own."""
@@ -44,9 +47,16 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
         with die_on_error(f"the update of key {index} failed"):
             if index >= self._first_counter:
                 weight += grad
-            else:
+            elif self.is_good(index, grad):
                 self.apply(index, weight, grad)
             weight.wait_to_read()
+
+    def is_good(self, index: int, gradient: mx.nd.NDArray) -> bool:
+        """Whether a gradient is finite; so it is said where nobody looks."""
+        if not self.looks_at_gradients or first_not_finite([gradient]) is None:
+            return True
+        logging.warning("warning: a gradient of key %d is not finite and is not applied", index)
+        return False
 
     def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
         """Does with a gradient what the algorithm says. `weight` is waited for afterwards, and nothing else."""

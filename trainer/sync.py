@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainer.bad_numbers import present
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.loop import Trainer
@@ -15,9 +16,9 @@ class SynchronousTrainer(Trainer):
     """What SSGD and ESync share: at the end of a round the kvstore (dist_sync) sums over all workers.
 
     One number more travels with the arrays: how many workers want to stop. All read the same sum, so all stop after the
-    same round. Where the step size follows the samples, theirs of the round are another one. `numbers` travel with it:
-    an algorithm that has some sets this worker's before each sum, as many as before `broadcast`, and finds the sums
-    over the workers there.
+    same round. Another one says whose part is missing (bad_numbers.py). Where the step size follows the samples, theirs
+    of the round are one more. `numbers` travel with it: an algorithm that has some sets this worker's before each sum,
+    as many as before `broadcast`, and finds the sums over the workers there.
     """
 
     def __init__(self, context: Context) -> None:
@@ -25,24 +26,35 @@ class SynchronousTrainer(Trainer):
         self.transport = context.shared
         self.exchange = self._shared = self.transport.sums()
         self.numbers: list[float] = []
+        self.present = 1.0  # share of the last sum that was not missing; 0: nobody had anything to give
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros_like(self._vote(False))])
+        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros_like(self._vote(False, False))])
         self.parameters.set_statistics(statistics)
 
-    def sum_over_workers(self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool) -> bool:
+    def sum_over_workers(
+        self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool, is_missing: bool = False
+    ) -> bool:
         """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
 
         Arrays leave as soon as they are computed, so gradients travel while the backward pass still runs. Time counts
         for `stage` from when the last of them was computed.
+
+        Args:
+            is_missing: this worker has nothing to give; then zeros go in place of the arrays' content.
         """
-        vote = self._vote(wants_stop)
+        if is_missing:
+            for array in arrays:
+                array[:] = 0
+        vote = self._vote(wants_stop, is_missing)
         everything = [*arrays, vote]
         self.send(self._shared.begin_sum, everything, stage)
         self.take_sum(everything)
         num_votes, *self.numbers = vote.asnumpy().tolist()
+        if self.checks.are_made:
+            self.present = present(self.membership.counted_of_all, self.numbers.pop())
         if self._tells_samples:
             self.seen.told(self.seen.of_all + round(self.numbers.pop()), self.seen.own)
         return bool(num_votes)
@@ -51,9 +63,10 @@ class SynchronousTrainer(Trainer):
     def _tells_samples(self) -> bool:
         return not self.context.rule.schedule.is_constant
 
-    def _vote(self, wants_stop: bool) -> mx.nd.NDArray:
+    def _vote(self, wants_stop: bool, is_missing: bool) -> mx.nd.NDArray:
         samples = [float(self.seen.own)] if self._tells_samples else []
-        return mx.nd.array([float(wants_stop), *self.numbers, *samples])
+        missing = [float(self.membership.counted * is_missing)] if self.checks.are_made else []
+        return mx.nd.array([float(wants_stop), *self.numbers, *samples, *missing])
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
@@ -76,15 +89,18 @@ class SyncTrainer(SynchronousTrainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
-        return self.compute_gradients(images, labels, self.membership.weight)
+        self.compute_gradients(images, labels, self.membership.weight)
+        self.gradients_are_good()
+        return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Sums the gradients and steps; averages BatchNorm's statistics."""
+        """Sums the gradients and steps; averages BatchNorm's statistics. Where all were bad nothing changes."""
         statistics = [flat * self.statistics_weight() for flat in self.parameters.statistics()]
-        stop = self.sum_over_workers([*self.parameters.gradients, *statistics], GLOBAL_AGGREGATE, wants_stop)
-        divisor = self.divisor()
-        self.take_step(self._learning_rate, divisor)
-        self.parameters.set_statistics([flat / divisor for flat in statistics])
+        gradients = self.parameters.gradients
+        stop = self.sum_over_workers([*gradients, *statistics], GLOBAL_AGGREGATE, wants_stop, self.step_is_bad)
+        if divisor := self.divisor():
+            self.take_step(self._learning_rate, divisor)
+            self.parameters.set_statistics([flat / divisor for flat in statistics])
         mx.nd.waitall()
         return stop
 
@@ -94,7 +110,7 @@ class SyncTrainer(SynchronousTrainer):
 
     def divisor(self) -> float:
         """What makes a mean of the sums over the workers."""
-        return self.membership.num_workers
+        return self.membership.num_workers * self.present
 
 
 def build(context: Context) -> SyncTrainer:

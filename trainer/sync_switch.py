@@ -83,6 +83,7 @@ class SyncSwitchTrainer(Trainer):
         copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
         schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy, done, batches)
         optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights), samples)
+        optimizer.looks_at_uploads = self.checks.are_made
         self._link.define(optimizer, [*model, *copies])
         self.parameters.take_back(model)
         self._status = self._read(self._link.status())
@@ -128,16 +129,20 @@ class SyncSwitchTrainer(Trainer):
             self._tell(0, accuracy)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        """The gradient, which leaves as it is computed."""
+        """The gradient, which leaves if it is good."""
         self._num_samples = labels.size
         self.compute_gradients(images, labels, self.membership.weight)
-        self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
+        if self.gradients_are_good():
+            self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
         self.step_s = self.clock.now() - self._step_began
         return True
 
     def ready(self) -> bool:
-        """After every step, which the state server's page shows where it is a part of a common one."""
+        """After every good step, which the state server's page shows where it is a part of a common one: others may
+        wait for this worker's gradient."""
+        if self.step_is_bad:
+            return False
         if self._decides:
             self._tell(1)
         else:

@@ -15,7 +15,7 @@ from trainer.parameters import wait_for
 from trainer.rates import CONSTANT, Ramp, RateSchedule
 from trainer.schedule import Schedule, Step, Way, phase_under
 from trainer.steps import sgd_step
-from trainer.whole_models import TEXT_SIZE, WANT_STOP, Keys, WholeModelOptimizer, text_of, text_to_numbers
+from trainer.whole_models import BAD_UPLOAD, TEXT_SIZE, WANT_STOP, Keys, WholeModelOptimizer, text_of, text_to_numbers
 
 SAVE = 3  # a command beside UPLOAD and WANT_STOP
 COUNTED_BY = 1 << 20  # a status vector holds float32, which count to 2^24: so a number of samples is two numbers there
@@ -160,10 +160,15 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
         self._decisions = Decisions(self._settings.decides_by, self.keys.num_workers, self.now())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
-        """UPLOAD: gradients and statistics are there; WANT_STOP: the stop request of a worker that waits; SAVE: copy
-        all for a checkpoint."""
-        if code == WANT_STOP:
+        """UPLOAD: gradients and statistics are there, or BAD_UPLOAD; WANT_STOP: the stop request of a worker that
+        waits; SAVE: copy all for a checkpoint."""
+        if code == WANT_STOP or (code == BAD_UPLOAD and values[0]):
             self._schedule.want_stop()
+        if code == WANT_STOP:
+            return (rank,)
+        if code == BAD_UPLOAD:  # it goes on at once, and has another try with its next batch
+            self._freed[rank] += 1
+            self._at_once[rank] = True
         elif code == SAVE:
             self._save()
         else:

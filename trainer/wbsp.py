@@ -82,14 +82,17 @@ class WBSPTrainer(Trainer):
         """The initial model is release 0."""
         announce_job(self.context, self.progress)
         self._released = self._base = self._packed_model()
-        self._link.define(WBSPOptimizer(self._keys), self._released)
+        optimizer = WBSPOptimizer(self._keys)
+        optimizer.looks_at_uploads = self.checks.are_made
+        self._link.define(optimizer, self._released)
         self.parameters.replace(self._buckets.unpack(self._released))
         self._state.tell(1, 0, self.step_s, 0.0)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on this worker's own weights."""
-        self._samples_to_hand_over += labels.size
-        return self.whole_step(images, labels, self._learning_rate)
+        is_complete = self.whole_step(images, labels, self._learning_rate)
+        self._samples_to_hand_over += 0 if self.step_is_bad else labels.size
+        return is_complete
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Takes what an upload brought, and begins the next; with overlap it waits for neither."""
@@ -139,6 +142,10 @@ class WBSPTrainer(Trainer):
         """Begins to upload the difference between this worker's model and its base."""
         model = self._packed_model()
         update = [(own - before) * self.membership.weight for own, before in zip(model, self._base, strict=True)]
+        if not self.update_is_good(update, self._buckets.unpack):  # on from the latest release
+            model, self._samples_to_hand_over = self._released, 0
+            self.parameters.replace(self._buckets.unpack(model))
+            update = [mx.nd.zeros_like(array) for array in model]
         self._base = model
         about = Upload(
             self._stop_to_hand_over,

@@ -11,7 +11,7 @@ import numpy as np
 from trainer.decisions import Action, Decision, Decisions, Upload
 from trainer.engine import mx
 from trainer.parameters import wait_for
-from trainer.whole_models import TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
+from trainer.whole_models import BAD_UPLOAD, TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
 
 RULE = "wbsp"
 
@@ -60,14 +60,15 @@ class WBSPOptimizer(WholeModelOptimizer):
         self._decisions = Decisions(RULE, self.keys.num_workers, self.now())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
-        """An upload: the only command that there is."""
+        """An upload: the only command that there is. Of one that is not finite only the time counts."""
         upload, now = Upload.read(values), self.now()
-        for position, array in enumerate(self._shadow):
-            array += self.buffers[rank][position] / self.keys.num_workers
-        wait_for(self._shadow)
+        if code != BAD_UPLOAD:
+            for position, array in enumerate(self._shadow):
+                array += self.buffers[rank][position] / self.keys.num_workers
+            wait_for(self._shadow)
+            self._samples += upload.samples
         self._arrivals[rank] += 1
         self._stop |= upload.wants_stop
-        self._samples += upload.samples
         self._decisions.uploaded(rank, upload, now)
         self._decisions.stop_counting_on_the_silent(now)  # one that evaluates for long
         decision = self._decisions.decide(rank, now)

@@ -15,6 +15,7 @@ All keys must lie on one server (`one_server` in algorithms.py): two have no com
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,11 +23,13 @@ import numpy as np
 
 from trainer.clock import Clock, RealClock
 from trainer.engine import mx
+from trainer.finite import first_not_finite
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import die_on_error
 
 # Commands. UPLOAD belongs to a gradient buffer; all others act alone. WANT_STOP is of a worker that waits.
 UPLOAD, WANT_STOP = 1, 2
+BAD_UPLOAD = -1  # what an upload becomes that is not finite; nobody sends it
 TEXT_SIZE = 120  # characters of a reason in a status vector; a longer one is cut
 
 
@@ -75,6 +78,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         buffers: by rank, the gradient buffer's arrays by position. In `act` of an upload they hold it; what they hold
             afterwards, only that worker can pull.
         clock: of the process that this runs in; on its way there it has none.
+        looks_at_uploads: whether they are finite.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -83,6 +87,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.shown: dict[int, mx.nd.NDArray] = {}
         self.buffers: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
         self.clock: Clock | None = None
+        self.looks_at_uploads = False
         self._arrived: list[set[int]] = [set() for _ in range(keys.num_workers)]  # positions, of what comes next
         self._commands: dict[int, list[float]] = {}  # by rank, the latest
         self._status_vectors: dict[int, mx.nd.NDArray] = {}  # by rank, as they are stored
@@ -98,7 +103,8 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         Who has not come yet gets its status with its own first command.
 
         Args:
-            code: UPLOAD, or one of the subclass's own.
+            code: UPLOAD, BAD_UPLOAD where it is not finite, so that nothing of it may count, or one of the subclass's
+                own.
             values: what the command says beside it.
         """
         raise NotImplementedError
@@ -147,6 +153,9 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if not self._has_begun:
             self._has_begun = True
             self.begin()
+        if code == UPLOAD and self.looks_at_uploads and first_not_finite([*self.buffers[rank].values()]) is not None:
+            logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
+            code = BAD_UPLOAD
         for changed in {*self.act(rank, int(code), values)} & self._status_vectors.keys():
             vector = self._status_vectors[changed]
             vector[:] = np.array(self.status(changed), dtype=np.float32)

@@ -1,0 +1,330 @@
+"""Numbers that are not finite stay with the worker that has them: what is skipped, what counts then, and when the job
+ends. Virtual time; the gradients of a worker are spoilt on purpose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import pytest
+from memory_cluster import StateServer, Trained, Worker, batch, dense, gradient, normalised, train
+from page import Page
+
+from algorithms import TransportKind
+from trainer.asynchronous import AsyncTrainer
+from trainer.backup import BackupTrainer
+from trainer.bad_numbers import BadSteps, present
+from trainer.context import Context
+from trainer.coordinator.queries import Queries
+from trainer.device import NetworkPasses
+from trainer.engine import mx
+from trainer.esync import ESyncTrainer
+from trainer.finite import first_not_finite
+from trainer.lb_bsp import LBBSPTrainer
+from trainer.local import LocalTrainer
+from trainer.local_sgd import LocalSGDTrainer
+from trainer.loop import Trainer
+from trainer.ssp import SSPTrainer
+from trainer.sync import SyncTrainer
+from trainer.sync_switch import SyncSwitchTrainer
+from trainer.wbsp import WBSPTrainer
+from utils import DIVERGED, EXIT_BUG, JobError
+
+ETA = 0.5
+ZERO = np.zeros((2, 4))
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
+WARM_UP = 3  # passes before the first step
+MOST = 3
+
+
+class Spoilt(NetworkPasses):
+    """Some of the backward passes leave what is not finite in the gradient of the last layer, as an overflow does."""
+
+    def __init__(self, network: Any, steps: Collection[int], what: float) -> None:
+        """
+        Args:
+            steps: which, counted from 1 without the warm-up.
+        """
+        super().__init__(network)
+        self._weight = list(network.collect_params().values())[-1]
+        self._steps = steps
+        self._what = what
+        self._done = -WARM_UP
+
+    def backward(self, weight: float) -> None:
+        super().backward(weight)
+        self._done += 1
+        if self._done in self._steps:
+            self._weight.grad()[0, 1] = self._what
+
+
+def spoil(
+    build: Callable[[Context], Trainer], steps: Collection[int], rank: int = 1, what: float = float("nan")
+) -> Callable[[Context], Trainer]:
+    """Builds trainers that look at their numbers; one worker's gradients are spoilt in these of its steps."""
+
+    def spoilt(context: Context) -> Trainer:
+        context.max_bad_steps = MOST
+        if context.membership().rank == rank:
+            context.passes = Spoilt(context.network, steps, what)
+        return build(context)
+
+    return spoilt
+
+
+def weighed(weight: np.ndarray, samples: dict[int, int], num_workers: int, total: int) -> list[np.ndarray]:
+    """The gradients of some workers, by rank with their samples, as SSGD weighs them."""
+    return [num_workers * count / total * gradient(weight, batch(rank)) for rank, count in samples.items()]
+
+
+# ------------------------------------------------------------------------------------------------ pure parts
+
+
+def test_bad_steps_in_a_row_end_the_job_with_worker_step_and_layer() -> None:
+    bad = BadSteps(3)
+    assert "round 1, step 1: the gradient of conv0_weight is not finite; skipped" in bad.bad(
+        "worker 2 (cpu on host b), round 1, step 1", "the gradient of conv0_weight"
+    )
+    bad.good()
+    bad.bad("", "")
+    bad.bad("", "")
+    with pytest.raises(JobError, match=f"{DIVERGED}: worker 2, round 4, step 7: the gradient of dense0_bias") as caught:
+        bad.bad("worker 2, round 4, step 7", "the gradient of dense0_bias")
+    assert "3 steps in a row" in str(caught.value) and "--max-bad-steps" in str(caught.value)
+    assert caught.value.exit_code == EXIT_BUG
+    assert bad.total == 4
+
+
+def test_nothing_missing_is_the_whole_to_the_bit() -> None:
+    assert [present(60000.0, missing) for missing in (0.0, 15000.0, 60000.0)] == [1.0, 0.75, 0.0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_the_first_array_that_is_not_finite_is_found_wherever_the_number_is(bad: float) -> None:
+    arrays = [mx.nd.ones(shape) for shape in ((3,), (2, 5), (4, 1, 2))]
+    assert first_not_finite(arrays) is None
+    arrays[2][3, 0, 1] = bad
+    assert first_not_finite(arrays) == 2
+    arrays[1][1, 4] = bad
+    assert first_not_finite(arrays) == 1
+
+
+def test_a_large_number_is_finite_although_its_square_is_not() -> None:
+    assert first_not_finite([mx.nd.full((4,), 3e38), mx.nd.full((2,), -1e30)]) is None
+
+
+# --------------------------------------------------------------------------------- what counts in its place
+
+
+@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+def test_ssgd_steps_along_the_mean_of_the_others_samples(what: float) -> None:
+    """Parts of 5, 4 and 1 samples; that of worker 1 is missing in round 2 of 3, and every other sample counts alike."""
+    workers = [Worker([batch(rank)], samples=count) for rank, count in enumerate((5, 4, 1))]
+    build = spoil(lambda context: SyncTrainer(context, ETA), {2}, what=what)
+    trained = train(TransportKind.SUM, workers, build, rounds=3)
+    expected = ZERO
+    for there in ({0: 5, 1: 4, 2: 1}, {0: 5, 2: 1}, {0: 5, 1: 4, 2: 1}):
+        expected = expected - ETA * sum(weighed(expected, there, 3, 10)) / (3 * sum(there.values()) / 10)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
+        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+
+
+def test_where_nobodys_gradient_is_good_nothing_changes() -> None:
+    def build(context: Context) -> SyncTrainer:
+        context.max_bad_steps = MOST
+        context.passes = Spoilt(context.network, {2}, float("nan"))
+        return SyncTrainer(context, ETA)
+
+    workers = [Worker([batch(rank)]) for rank in range(2)]
+    three, two = (train(TransportKind.SUM, workers, build, rounds).weights() for rounds in (2, 1))
+    np.testing.assert_array_equal(three, two)
+    assert np.any(two)
+
+
+def test_model_averaging_is_the_mean_of_the_others_updates_where_a_worker_has_no_good_step() -> None:
+    """Parts of 5, 4 and 1; worker 1 has one bad step of two in round 1, which it skips, and two in round 2."""
+    workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate((5, 4, 1))]
+    build = spoil(lambda context: LocalSGDTrainer(context, ETA, 1.0, sync_every=2), {1, 3, 4})
+    trained = train(TransportKind.SUM, workers, build, rounds=2)
+    first = ZERO
+    for rank, share in enumerate((0.5, 0.4, 0.1)):
+        own = ZERO
+        for number in (rank, rank + 1)[rank == 1 :]:
+            own = own - ETA * gradient(own, batch(number))
+        first = first + share * own
+    expected = first
+    for rank, share in ((0, 5 / 6), (2, 1 / 6)):
+        own = first
+        for number in (rank, rank + 1):
+            own = own - ETA * gradient(own, batch(number))
+        expected = expected + share * (own - first)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
+
+
+class Overflows(LocalSGDTrainer):
+    """Worker 1's own weights overflow in its last local step of round 1."""
+
+    def ready(self) -> bool:
+        if self.membership.rank == 1 and self.rounds == 1 and self.steps == 2:
+            self.parameters.weights[0][1, 2] = float("inf")
+        return super().ready()
+
+
+def test_a_model_update_that_is_not_finite_reaches_nobody() -> None:
+    def build(context: Context) -> LocalSGDTrainer:
+        context.max_bad_steps = MOST
+        return Overflows(context, ETA, 1.0, sync_every=2)
+
+    workers = [Worker([batch(rank)]) for rank in range(3)]
+    trained = train(TransportKind.SUM, workers, build, rounds=1)
+    owns = []
+    for rank in (0, 2):
+        own = ZERO
+        for _ in range(2):
+            own = own - ETA * gradient(own, batch(rank))
+        owns.append(own)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), sum(owns) / 2, **CLOSE)
+
+
+def test_asgd_pushes_no_gradient_that_is_not_finite() -> None:
+    build = spoil(lambda context: AsyncTrainer(context, ETA, None), {2}, rank=0)
+    trained = train(TransportKind.SERVER, [Worker([batch(0), batch(1), batch(2)])], build, rounds=3)
+    expected = ZERO
+    for number in (0, 2):
+        expected = expected - ETA * gradient(expected, batch(number))
+    np.testing.assert_allclose(trained.weights(), expected, **CLOSE)
+
+
+def test_a_server_applies_no_gradient_that_is_not_finite_whoever_pushes_it() -> None:
+    """A worker that does not look pushes it; the optimizer does."""
+
+    class Careless(AsyncTrainer):
+        def gradients_are_good(self) -> bool:
+            return True
+
+    build = spoil(lambda context: Careless(context, ETA, None), {2}, rank=0)
+    trained = train(TransportKind.SERVER, [Worker([batch(0), batch(1), batch(2)])], build, rounds=3)
+    assert np.isfinite(trained.weights()).all() and np.any(trained.weights())
+
+
+def test_backup_workers_make_no_version_of_it_and_its_worker_has_another_try() -> None:
+    """Nobody is spare: version 1 waits for worker 1's second batch, and is SSGD's step along the good ones."""
+    workers = [Worker([batch(0)]), Worker([batch(1), batch(2), batch(3)])]
+    build = spoil(lambda context: BackupTrainer(context, ETA, 0), {1})
+    trained = train(TransportKind.SERVER, workers, build, rounds=1)
+    expected = ZERO - ETA / 2 * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(2)))
+    np.testing.assert_allclose(trained.weights(0), expected, **CLOSE)
+
+
+def test_batchnorms_statistics_are_as_before_the_step() -> None:
+    class Noted(LocalTrainer):
+        statistics: list[np.ndarray] = []
+
+        def synchronize(self, wants_stop: bool) -> bool:
+            self.statistics = [*self.statistics, self.parameters.statistics()[0].asnumpy()]
+            return super().synchronize(wants_stop)
+
+    build = spoil(lambda context: Noted(context, ETA), {2}, rank=0)
+    trained = train(TransportKind.NONE, [Worker([batch(0, 4), batch(1, 4), batch(2, 4)])], build, 3, normalised)
+    first, second, third = trained.trainers[0].statistics  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(first, second)
+    assert np.any(second != third)
+
+
+# --------------------------------------------------------------------------------------------------- all modes
+
+
+def of_page(build: Callable[[Context], Trainer]) -> Callable[[Context], Trainer]:
+    """With a state server that is only told."""
+
+    def built(context: Context) -> Trainer:
+        context.state_server = Page()  # type: ignore[assignment]
+        return build(context)
+
+    return built
+
+
+def sync_switch(order: str) -> Callable[[Context], Trainer]:
+    def build(context: Context) -> Trainer:
+        from trainer.sync_switch_optimizer import Settings
+
+        return SyncSwitchTrainer(context, Settings(order, (6,), (0,), ETA, 0.9, "none"), None, False)  # type: ignore[arg-type]
+
+    return of_page(build)
+
+
+SUM, SERVER = TransportKind.SUM, TransportKind.SERVER
+MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
+    "sync": (SUM, lambda context: SyncTrainer(context, ETA), ""),
+    "esync": (
+        SUM,
+        lambda context: ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.clock, True)),
+        "journal",
+    ),
+    "esync, FedNova": (
+        SUM,
+        lambda context: ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.clock, False), normalise=True),
+        "journal",
+    ),
+    "local-sgd": (SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, 2), ""),
+    "lb-bsp": (SUM, lambda context: LBBSPTrainer(context, ETA, 1), "lb-bsp"),
+    "backup": (SERVER, lambda context: BackupTrainer(context, ETA, 1), ""),
+    "async": (SERVER, lambda context: AsyncTrainer(context, ETA, None), ""),
+    "dcasgd": (SERVER, lambda context: AsyncTrainer(context, ETA, 0.04, adaptive=True), ""),
+    "ssp": (SERVER, lambda context: SSPTrainer(context, ETA, 1), ""),
+    "wbsp": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, False)), ""),
+    "wbsp, overlap": (SERVER, of_page(lambda context: WBSPTrainer(context, ETA, True)), ""),
+    "sync-switch, BSP": (SERVER, sync_switch("1"), ""),
+    "sync-switch, ASP": (SERVER, sync_switch("0"), ""),
+}
+
+
+def trained_in(mode: str, steps: Collection[int], rounds: int = 6) -> Trained:
+    kind, build, policy = MODES[mode]
+    workers = [Worker([batch(rank), batch(rank + 3)], step_s=1.0 + rank / 8, samples=rank + 1) for rank in range(3)]
+    return train(
+        kind, workers, spoil(build, steps), rounds, dense, state_server=StateServer(policy) if policy else None
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_in_every_mode_bad_steps_are_skipped_and_the_job_goes_on(mode: str) -> None:
+    trained = trained_in(mode, {2, 3})
+    assert sorted(trained.ended_s) == [0, 1, 2]
+    assert [trainer.checks.steps.total for trainer in trained.trainers] == [0, 2, 0]
+    for rank in range(3):
+        assert np.isfinite(trained.weights(rank)).all() and np.any(trained.weights(rank))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_in_every_mode_too_many_in_a_row_end_the_job_with_worker_step_and_layer(mode: str) -> None:
+    with pytest.raises(JobError, match=rf"{DIVERGED}: worker 1, round \d+, step \d+: the gradient of \w+weight is not"):
+        trained_in(mode, range(2, 100))
+
+
+def test_the_log_of_a_round_has_its_bad_steps_and_no_loss_where_the_last_had_none(tmp_path) -> None:
+    from one_worker import Batches, a_context, some_batch
+
+    from trainer.stop import Limits
+
+    samples = some_batch()
+    context = a_context(samples, batches=Batches(samples), limits=Limits(3), max_bad_steps=MOST)
+    context.passes = Spoilt(context.network, (), float("nan"))
+    trainer = LocalTrainer(context, 0.01)
+    weight = trainer.parameters.weights[0]
+
+    def begin_round() -> None:  # as after an overflow that nobody has seen: the loss itself is not finite
+        good = trainer.rounds != 2
+        weight[:] = mx.nd.ones_like(weight) if good else mx.nd.full(weight.shape, float("nan"))
+
+    trainer.begin_round = begin_round  # type: ignore[method-assign]
+    trainer.run(lambda: tmp_path)
+    records = [json.loads((tmp_path / f"iter-{number}.txt").read_text()) for number in (1, 2, 3)]
+    assert [record.get("bad_steps", 0) for record in records] == [0, 1, 0]
+    assert ["loss" in record for record in records] == [True, False, True]
+    assert [record["num_samples"] for record in records] == [16, 0, 16]
