@@ -20,6 +20,7 @@ from trainer.flag_values import (
     below_one,
     device_name,
     fraction,
+    job_name,
     phase_momentum,
     port,
     rate_schedule,
@@ -39,7 +40,8 @@ POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 PS = "ps"
-COLLECTIVES = (PS, "ring", "butterfly", "binary-blocks")  # on the parameter server, or among the workers alone
+AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # who find each other through the state server
+COLLECTIVES = (PS, *AMONG_WORKERS)
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
@@ -65,7 +67,7 @@ def _flag(
     """A field of Config and its flag, whose long name is the field's.
 
     Args:
-        needs: a field that must have this value, else it does nothing either.
+        needs: a field that must have this value, or one of these, else it does nothing either.
         published: the published program takes it in silence in any mode; so it gets a warning, not an error.
         instead: fields that count in the other modes, for that warning.
         of_host: a matter of the worker's own host. All other flags must be the same on all workers of a job.
@@ -285,8 +287,16 @@ class Config:
     )
     collective: str = _flag(
         "ps",
-        "how the workers sum: on the parameter server (ps), or among themselves; simulate.py alone has the others",
+        "how the workers sum: on the parameter server (ps), or among themselves, without scheduler and servers; they "
+        "find each other through the state server",
         choices=COLLECTIVES,
+    )
+    job: str = _flag(
+        "default",
+        "name of this job among those whose workers find each other through the same state server at the same time",
+        type=job_name,
+        needs=("collective", AMONG_WORKERS),
+        metavar="NAME",
     )
     query_delay: float = _flag(
         0.0,
@@ -376,6 +386,16 @@ class Config:
         return ALGORITHMS[self.mode]
 
     @property
+    def has_parameter_server(self) -> bool:
+        """Whether there are processes beside the workers that train: a scheduler and parameter servers."""
+        return self.algorithm.is_distributed and self.collective == PS
+
+    @property
+    def needs_state_server(self) -> bool:
+        """Whether nothing goes on without a state server."""
+        return self.algorithm.needs_state_server or self.collective in AMONG_WORKERS
+
+    @property
     def device(self) -> str:
         """Name of this worker's log folder: cpu, gpu0, ... unless --device-name says otherwise."""
         return self.device_name or ("cpu" if self.cpu else f"gpu{self.gpu}")
@@ -421,6 +441,11 @@ class Config:
     def of_phases(self, given: tuple[T, ...]) -> tuple[T, ...]:
         """What a flag with one number, or one for each phase, says of each phase."""
         return given * len(self.switch_order) if len(given) == 1 else given
+
+
+def one_of(words: Sequence[str]) -> str:
+    """Such as "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from config import Config
+from config import PS, Config
 from trainer.cluster import Cluster
 from trainer.command_line import parse
 from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
@@ -25,7 +25,7 @@ def run_role(config: Config) -> int:
     MXNet is imported only here, after the flags are known to be good: importing it takes a second, and under
     DMLC_ROLE=scheduler or server it would never return.
     """
-    cluster = Cluster.from_environment()
+    cluster = Cluster.from_environment() if config.collective == PS else Cluster.of_workers()
     if cluster is not None and cluster.role != "worker":
         setup_logging(cluster.role)
         from trainer import roles

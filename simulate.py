@@ -43,7 +43,7 @@ NOWHERE = {
     ),
     **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
     "log_dir": "the logs are below --log-base",
-    "start_timeout": "its workers are all there",
+    **dict.fromkeys(("start_timeout", "job"), "its workers are all there"),
     **dict.fromkeys(("resume", "checkpoint"), "it does not go on from checkpoints"),
 }
 STUB_NOWHERE = {

@@ -99,6 +99,7 @@ def parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
     given = parser.parse_args(own)
     launch.check_split(given.mode, given.split_by_class)
+    launch.check_collective(given)
     launch.check_ports(given.root_port, given.state_server_port)
     job = Job(
         mode=given.mode,
@@ -111,6 +112,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         state_server_port=given.state_server_port,
         worker_arguments=worker_arguments,
         grace_s=given.grace,
+        collective=given.collective,
     )
     hosts = hosts_file.read(given.hosts)
     plan = _with_workers(Plan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run))
@@ -149,14 +151,15 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
     """
     left = {name: iter(numbers) for name, numbers in ports.items()}
     scheduler, state_server, servers = _places(plan)
+    has_scheduler = plan.job.has_parameter_server
     job = dataclasses.replace(
         plan.job,
-        root_port=plan.job.root_port or next(left[scheduler]),
+        root_port=plan.job.root_port or (next(left[scheduler]) if has_scheduler else 0),
         state_server_port=plan.job.state_server_port or next(left[state_server]),
     )
     processes = Counter([*servers, *(worker.host for worker in plan.hosts.workers)])
     sites = {name: _site(job, name, fact, processes[name]) for name, fact in facts.items()}
-    scheduler_port = next(left[scheduler])
+    scheduler_port = next(left[scheduler]) if has_scheduler else 0
     server_ports = tuple(next(left[name]) for name in servers)
     seats = []
     for worker in plan.hosts.workers:
@@ -178,10 +181,11 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
 
 
 def _places(plan: Plan) -> tuple[str, str, list[str]]:
-    """Hosts of the scheduler and the state server, and of each parameter server."""
+    """Hosts of the scheduler, where there is one, and the state server, and of each parameter server."""
     places = plan.hosts.places
     among = places["server"]
-    servers = [among[number % len(among)] for number in range(plan.job.num_servers)]
+    count = plan.job.num_servers if plan.job.has_parameter_server else 0
+    servers = [among[number % len(among)] for number in range(count)]
     return places["scheduler"][0], places["state-server"][0], servers
 
 
@@ -191,8 +195,10 @@ def num_ports(plan: Plan) -> Counter[str]:
     The scheduler has two: where all meet, and where its MXNet listens.
     """
     scheduler, state_server, servers = _places(plan)
-    found = [*([] if plan.job.root_port else [scheduler]), *([] if plan.job.state_server_port else [state_server])]
-    return Counter([*found, scheduler, *servers, *(worker.host for worker in plan.hosts.workers)])
+    found = [] if plan.job.state_server_port else [state_server]
+    if plan.job.has_parameter_server:
+        found += [scheduler] if plan.job.root_port else [scheduler, scheduler]
+    return Counter([*found, *servers, *(worker.host for worker in plan.hosts.workers)])
 
 
 def port_ranges(plan: Plan, base: int, addresses: Mapping[str, str]) -> dict[str, Sequence[int]]:
@@ -341,7 +347,7 @@ def run(plan: Plan, say: Callable[[str], None] = console) -> int:
         for line in launch.warnings(job, layout):
             say(line)
         address = f"{layout.scheduler.address}:{job.root_port}"
-        meeting = f"; the scheduler is at {address}" if job.algorithm.is_distributed else ""
+        meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
         say(f"connected to {', '.join(links)}{meeting}")
         outcome = supervise(job, layout, links, say)
         for link in links.values():
@@ -370,7 +376,8 @@ def supervise(job: Job, layout: Layout, links: Mapping[str, Link], say: Callable
         else role
         for role in build(job, layout)
     ]
-    return Supervisor(roles, say, Waits(grace_s=job.grace_s), start, list(links.values())).run()
+    waits, together = Waits(grace_s=job.grace_s), job.algorithm.is_distributed
+    return Supervisor(roles, say, waits, start, list(links.values()), together).run()
 
 
 def bring_home(job: Job, layout: Layout, link: Link, say: Callable[[str], None]) -> bool:

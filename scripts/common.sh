@@ -180,7 +180,8 @@ run_script() {
 # What every process of a distributed job reads from the environment; the same in all of them.
 role_variables() {
     cat <<'END'
-environment variables (defaults in brackets), the same in every process of the job:
+environment variables (defaults in brackets), the same in every process of the job; with --collective other than ps the
+workers are all processes, and the first three do not count:
   DMLC_PS_ROOT_URI    address of the scheduler's host (127.0.0.1)
   DMLC_PS_ROOT_PORT   port of the scheduler (9091)
   DMLC_NUM_SERVER     number of parameter servers (1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from algorithms import DISTRIBUTED_FLAGS, STATE_SERVER_FLAGS, SUM_FLAGS, titles_of
-from config import FIELDS, names_of
+from config import AMONG_WORKERS, FIELDS, names_of, one_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
 HEAD = ("| flag | default | algorithms | same on all | meaning |", "| --- | --- | --- | --- | --- |")
@@ -39,7 +39,7 @@ def _algorithms(field: str) -> str:
     if field in DISTRIBUTED_FLAGS:
         return "all but standalone"
     if field in STATE_SERVER_FLAGS:
-        return "those with a state server"
+        return f"those with a state server, and all with `--collective {one_of(AMONG_WORKERS)}`"
     if field in SUM_FLAGS:
         return "those that sum over all workers"
     return ", ".join(titles_of(field)) or "all"
@@ -52,7 +52,7 @@ def _meaning(field: str) -> Iterator[str]:
         yield "One of " + ", ".join(choices)
     if about["needs"]:
         other, value = about["needs"]
-        yield f"Counts with `{names_of(other)[0]} {value}` only"
+        yield f"Counts with `{names_of(other)[0]} {one_of(value) if isinstance(value, tuple) else value}` only"
 
 
 def updated(page: str) -> str:

@@ -28,6 +28,7 @@ from utils import EXIT_OK, SetupError
 CLUSTERS_OWN = (
     "mode",
     "network",
+    "collective",
     "split_by_class",
     "log_dir",
     "device",
@@ -79,6 +80,13 @@ def split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
     """Adds the options that all jobs have, but for the mode and the workers."""
     add_network(parser)
+    parser.add_argument(
+        "--collective",
+        choices=(config.PS, *config.AMONG_WORKERS),
+        default=config.PS,
+        help="how the workers of esync, sync, local-sgd and lb-bsp sum: on the parameter server (ps), or among "
+        "themselves, without scheduler and servers",
+    )
     parser.add_argument("--servers", type=at_least(1), default=1, help="number of parameter servers")
     parser.add_argument("--log-base", type=Path, default=ROOT / "logs", help="folder of the log tree")
     parser.add_argument("--data-dir", type=Path, default=data_dir, help="folder that holds the dataset's folder")
@@ -103,6 +111,22 @@ def check_split(mode: str, split_by_class: bool) -> None:
         raise SetupError(
             f"--split-by-class does nothing in mode {mode}, where each device has all classes: leave it out"
         )
+
+
+def check_collective(given: argparse.Namespace) -> None:
+    """Makes sure that no option is about processes that there are not.
+
+    Raises:
+        SetupError: one is.
+    """
+    if given.collective == config.PS:
+        return
+    for option, value, default in (("--servers", given.servers, 1), ("--root-port", given.root_port, 0)):
+        if value != default:
+            raise SetupError(
+                f"{option} {value} does nothing with --collective {given.collective}, which has neither scheduler nor "
+                "parameter server: leave it out"
+            )
 
 
 def check_ports(root_port: int, state_server_port: int) -> None:

@@ -48,6 +48,7 @@ def parse(arguments: Sequence[str]) -> Options:
     add_job(parser)
     given = parser.parse_args(own)
     launch.check_split(given.mode, given.split_by_class)
+    launch.check_collective(given)
     options = _with_workers(given, chosen_cluster(given), worker_arguments)
     check_worker_flags(options)
     return options
@@ -109,6 +110,7 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         worker_arguments=worker_arguments,
         grace_s=given.grace,
         left_out=cluster_file.left_out(chosen),
+        collective=given.collective,
     )
 
 
@@ -179,7 +181,8 @@ def run(
     with launch.claimed(options.log_folder):
         for line in warnings(options):
             say(line)
-        outcome = Supervisor(build(options), say, Waits(grace_s=options.grace_s)).run()
+        waits, together = Waits(grace_s=options.grace_s), options.algorithm.is_distributed
+        outcome = Supervisor(build(options), say, waits, leave_together=together).run()
         for line in launch.last_word(options, outcome):
             say(line)
         return outcome

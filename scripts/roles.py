@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorithms import OWNERS, Algorithm, folder_name
-from config import preset_flags
+from config import PS, preset_flags
 from scripts.process import Kind, Role
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,11 +36,22 @@ class Job:
     grace_s: float
     # Which workers of the cluster take part, in words, where a preset chooses them.
     chosen: str = field(default="", kw_only=True)
+    collective: str = field(default=PS, kw_only=True)
 
     @property
     def algorithm(self) -> Algorithm:
         """The row of the mode: DC-ASGD, for example, is that of ASGD, with a flag."""
         return OWNERS[self.mode]
+
+    @property
+    def has_parameter_server(self) -> bool:
+        """Whether there are a scheduler and parameter servers."""
+        return self.algorithm.is_distributed and self.collective == PS
+
+    @property
+    def has_state_server(self) -> bool:
+        """Whether there is a state server: the mode asks it, or the workers find each other there."""
+        return self.algorithm.has_state_server or self.collective != PS
 
     @property
     def mode_folder(self) -> Path:
@@ -176,8 +187,8 @@ def build_roles(options: Options, environment: Mapping[str, str] = os.environ) -
 
 def build(job: Job, layout: Layout) -> list[Role]:
     """The processes of a job: names, commands and environment variables."""
-    roles = [_scheduler(job, layout), *_servers(job, layout)] if job.algorithm.is_distributed else []
-    if job.algorithm.has_state_server:
+    roles = [_scheduler(job, layout), *_servers(job, layout)] if job.has_parameter_server else []
+    if job.has_state_server:
         roles.insert(0, _state_server(job, layout.state_server))
     return [*roles, *_workers(job, layout)]
 
@@ -193,7 +204,7 @@ def _state_server(job: Job, site: Site) -> Role:
         folder=site.root / "SimpleStateServer",
         log=job.log_folder / "state-server.log",
         title=f"port {port}",
-        page=f"http://{site.address}:{port}/",
+        page=f"http://{site.address}:{port}/" if job.algorithm.has_state_server else "",
         is_ready=answers(site.address, port) if site.is_here else None,
         host="" if site.is_here else site.name,
     )
@@ -256,7 +267,9 @@ def main_flags(job: Job, layout: Layout, seat: Seat) -> list[str]:
     # The rest only where it counts: main.py says so of every flag that does nothing.
     if job.split_by_class:
         flags["-s"] = 1
-    if job.algorithm.has_state_server:
+    if job.collective != PS:
+        flags["--collective"] = job.collective
+    if job.has_state_server:
         flags |= {"-ip": layout.state_server.address, "-port": job.state_server_port}
     words = [str(word) for pair in flags.items() for word in pair]
     return [*words, *preset_flags(job.mode), *seat.flags, *job.worker_arguments, *seat.more_flags]
@@ -270,11 +283,14 @@ def base_environment(environment: Mapping[str, str], threads: int | None = 1) ->
 
 
 def _cluster(job: Job, layout: Layout, site: Site, role: str) -> dict[str, str]:
-    return dict(site.environment) | {
-        "DMLC_ROLE": role,
+    others = {
         "DMLC_PS_ROOT_URI": layout.scheduler.address,
         "DMLC_PS_ROOT_PORT": str(job.root_port),
         "DMLC_NUM_SERVER": str(len(layout.servers)),
+    }
+    return dict(site.environment) | {
+        "DMLC_ROLE": role,
+        **(others if job.has_parameter_server else {}),
         "DMLC_NUM_WORKER": str(len(layout.seats)),
         "DMLC_INTERFACE": site.interface,
     }

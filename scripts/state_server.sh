@@ -2,7 +2,8 @@
 # usage: scripts/state_server.sh [bound...]
 #
 # The state server of ESync, WBSP and Sync-Switch: the workers report their progress to it, and it decides who goes on
-# and who synchronises. Any number of jobs, side by side and one after the other. Ctrl-C ends it.
+# and who synchronises. Workers without a parameter server (--collective) find each other there. Any number of jobs, side
+# by side and one after the other. Ctrl-C ends it.
 #
 #   --max-connections N              open at a time; beyond, the one that was silent for longest closes  (10000)
 #   --max-connections-per-address N  likewise, of one address                                            (4096)

@@ -85,6 +85,7 @@ class Supervisor:
         waits: Waits,
         start: Callable[[Role], Running] = Process,
         links: Sequence[Running] = (),
+        leave_together: bool = False,
     ) -> None:
         """
         Args:
@@ -93,12 +94,14 @@ class Supervisor:
             waits: how long to be patient.
             start: starts a role.
             links: services that run already, without which nothing can be started; they are watched, and left alone.
+            leave_together: the workers do, also where no server is among the roles.
         """
         self._roles = roles
         self._waits = waits
         self._say = say
         self._start_role = start
         self._links = links
+        self._leave_together = leave_together or any(role.kind is Kind.SERVER for role in roles)
         self._processes: list[Running] = []
         self._ranks: dict[str, str] = {}  # name of a process elsewhere -> the rank that it reports
         self._ended: dict[str, float] = {}  # name -> when it was seen to have ended as it should
@@ -196,7 +199,7 @@ class Supervisor:
             self._enter(_State.SETTLING, now)
         elif self._state is _State.STOPPING and now > self._since + grace_s:
             self._give_up(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
-        elif self._of(Kind.SERVER) and ended_at and now > min(ended_at) + grace_s:
+        elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
             self._give_up(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
 
     def _settle(self, now: float) -> None:

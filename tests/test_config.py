@@ -117,11 +117,17 @@ def test_a_preset_of_the_launchers_is_told_from_a_misspelt_mode(preset, instead,
     assert f"{preset} is a preset of the launchers and of simulate.py: {instead}\n" in capsys.readouterr().err
 
 
-def test_real_workers_sum_on_the_parameter_server(capsys):
-    assert parse(["--collective", "ps"]).collective == "ps"
+def test_workers_that_sum_among_themselves_ask_the_state_server_in_every_mode(capsys):
+    where = ["-ip", "10.0.0.1", "-port", "8000", "--query-delay", "0.1"]
+    config = parse(["-m", "sync", "--collective", "ring", "--job", "mine", *where], pytest.fail)
+    assert (config.job, config.needs_state_server, config.has_parameter_server) == ("mine", True, False)
+    assert not parse(["-m", "sync"]).needs_state_server
     with pytest.raises(SystemExit):
-        parse(["--collective", "ring"])
-    assert "--collective means nothing to main.py: its workers sum on the parameter server" in capsys.readouterr().err
+        parse(["-m", "sync", "--job", "mine"])
+    assert (
+        "--job mine does nothing without --collective ring, butterfly or binary-blocks: leave it out, or give both"
+        in capsys.readouterr().err
+    )
 
 
 SWITCH = ["-m", "sync-switch"]

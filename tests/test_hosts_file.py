@@ -92,6 +92,15 @@ def test_other_columns_are_checked_too(tmp_path, header, rows, what):
         hosts_file.read(hosts(tmp_path, rows, header))
 
 
+def test_a_job_that_sums_among_its_workers_has_no_ports_of_servers(tmp_path):
+    path = hosts(tmp_path, "h1,1,cpu,\nh2,2,cpu,\n")
+    given = plan(path, "-m", "sync", "--collective", "butterfly", "--base-port", "9000")
+    assert cluster.num_ports(given) == {"h1": 2, "h2": 2}  # the state server, and each worker
+    found = roles(given)
+    assert list(found) == ["h1 state server", "h1 cpu", "h2 cpu0", "h2 cpu1"]
+    assert (found["h2 cpu1"].environment["PORT"], found["h2 cpu1"].environment["DMLC_INTERFACE"]) == ("1002", "eth2")
+
+
 def test_the_first_host_has_the_other_roles_unless_a_row_says_otherwise(tmp_path):
     first = roles(plan(hosts(tmp_path, "h1,1,cpu,\nh2,1,cpu,\n"), "-m", "esync"))
     assert list(first) == ["h1 state server", "h1 scheduler", "h1 server 0", "h1 cpu", "h2 cpu"]

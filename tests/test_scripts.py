@@ -45,6 +45,25 @@ def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
     assert [role.name for role in build_roles(options("-m", "local"))] == ["worker 0"]
 
 
+def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_server(capsys):
+    given = options("-m", "local-sgd", "--collective", "ring", "--workers", "0,0.5")
+    state_server, *workers = build_roles(given, {})
+    assert [state_server.name, *(role.name for role in workers)] == ["state server", "worker 0", "worker 1"]
+    assert not state_server.page  # nobody tells it of the training
+    variables = {name: value for name, value in workers[1].environment.items() if name.startswith("DMLC_")}
+    assert variables == {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_INTERFACE": "lo"}
+    config = command_line.parse(workers[1].command[2:], pytest.fail)
+    assert (config.collective, config.state_server_port) == ("ring", str(given.state_server_port))
+    for option in (["--servers", "2"], ["--root-port", "9000"]):
+        with pytest.raises(SetupError, match=f"{' '.join(option)} does nothing with --collective ring"):
+            options("-m", "sync", "--collective", "ring", *option)
+    with pytest.raises(SetupError, match="--collective ring behind `--` contradicts the cluster, where it is ps"):
+        options("-m", "sync", "--", "--collective", "ring")
+    with pytest.raises(SystemExit):
+        options("-m", "async", "--collective", "ring")
+    assert "belongs to mode esync, sync, local-sgd or lb-bsp, not to async" in capsys.readouterr().err
+
+
 def test_a_job_with_a_state_server_has_a_status_page():
     given = options("-m", "wbsp")
     page = f"http://127.0.0.1:{given.state_server_port}/"

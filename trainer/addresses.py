@@ -55,6 +55,20 @@ def own_address(towards: str, environment: Mapping[str, str] = os.environ) -> st
     return card_address(card) if card else towards
 
 
+def address_towards(host: str, port: int) -> str:
+    """This host's IPv4 address on the way to another one; nothing is sent.
+
+    Raises:
+        SetupError: there is no such host, or no way there.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+        except OSError as error:
+            raise SetupError(f"there is no way to {host}: {error.strerror}") from None
+        return str(probe.getsockname()[0])
+
+
 def card_address(card: str) -> str:
     """The IPv4 address of a network card.
 

@@ -1,4 +1,5 @@
-"""What a process knows of the job's others, from the environment variables of MXNet's parameter server."""
+"""What a process knows of the job's others: from the environment variables of MXNet's parameter server, and once it has
+joined them."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
+from trainer.transport.protocol import Transport
 from utils import SetupError
 
-ROLES = ("scheduler", "server", "worker")
+WORKER = "worker"
+ROLES = ("scheduler", "server", WORKER)
 
 
 @dataclass(frozen=True)
@@ -17,10 +21,26 @@ class Cluster:
     """The job's processes, from the environment variables of MXNet's parameter server."""
 
     role: str  # one of ROLES
-    root_uri: str
+    root_uri: str  # of the scheduler; empty where there is none
     root_port: int
     num_servers: int
     num_workers: int
+
+    @property
+    def has_scheduler(self) -> bool:
+        """Whether there is more than workers."""
+        return bool(self.root_uri)
+
+    @classmethod
+    def of_workers(cls, environment: Mapping[str, str] = os.environ) -> Cluster:
+        """One of workers alone. Of the variables only DMLC_NUM_WORKER counts.
+
+        Raises:
+            SetupError: it is missing or has a value that no cluster can have, or this is to be no worker.
+        """
+        if (role := environment.get("DMLC_ROLE", WORKER)) != WORKER:
+            raise SetupError(f"DMLC_ROLE={role!r}: a job that sums among the workers has no other processes")
+        return cls(WORKER, "", 0, 0, _count(environment, "DMLC_NUM_WORKER"))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster | None:
@@ -51,3 +71,18 @@ def _count(environment: Mapping[str, str], name: str, maximum: int = sys.maxsize
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= maximum:
         raise SetupError(f"{name}={text!r} is not a whole number from 1 on: set it to the same value in every process")
     return int(text)
+
+
+class Gathers(Protocol):
+    """What brings values of all workers together."""
+
+    def gather(self, label: str, value: Any) -> list[Any] | None:
+        """Gives a value (JSON) and waits for those of all workers, by rank; None where they cannot be had."""
+
+
+class Joined(NamedTuple):
+    """What a worker has once it has joined the others."""
+
+    transport: Transport
+    attendance: Gathers
+    members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known

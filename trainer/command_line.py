@@ -8,13 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from algorithms import ENTRIES, OWNERS, modes_of, titles_of
-from config import FIELDS, NETWORKS, PS, Config, names_of
+from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, modes_of, titles_of
+from config import FIELDS, NETWORKS, Config, names_of, one_of
 from utils import SetupError, version_number
-
-
-def _nowhere_yet(config: Config) -> dict[str, str]:
-    return {} if config.collective == PS else {"collective": "its workers sum on the parameter server, ps"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Program:
     name: str = "main.py"
     usage: str | None = None
     networks: Sequence[str] = NETWORKS
-    nowhere: Callable[[Config], Mapping[str, str]] = _nowhere_yet
+    nowhere: Callable[[Config], Mapping[str, str]] = lambda config: {}
 
 
 def parse(
@@ -90,9 +86,18 @@ def _is_for_others(field: str, config: Config, beside: Collection[str]) -> bool:
     modes, needs = modes_of(field), FIELDS[field].metadata["needs"]
     if config.mode not in modes:
         return any(OWNERS[entry].name in modes for entry in beside)
-    if needs is None or getattr(config, needs[0]) == needs[1]:
+    if _is_met(needs, config):
         return False
     return any(needs in ENTRIES[entry].values for entry in beside)
+
+
+def _is_met(needs: tuple[str, Any] | None, config: Config) -> bool:
+    """Whether another flag has the value, or one of those, without which a flag does nothing."""
+    if needs is None:
+        return True
+    field, wanted = needs
+    value = getattr(config, field)
+    return value in wanted if isinstance(wanted, tuple) else bool(value == wanted)
 
 
 def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:
@@ -108,8 +113,10 @@ def _check_given(config: Config, given: Collection[str], warn: Callable[[str], N
     for name in given:
         about, modes = FIELDS[name].metadata, modes_of(name)
         text = f"{names_of(name)[0]} {_as_typed(getattr(config, name))}"
+        if name in STATE_SERVER_FLAGS and config.needs_state_server:
+            continue  # in whatever mode: the workers find each other there
         if config.mode not in modes:
-            where = " or ".join(filter(None, (", ".join(modes[:-1]), modes[-1])))
+            where = one_of(modes)
             if not about["published"]:
                 raise SetupError(
                     f"{text} belongs to mode {where}, not to {config.mode}: leave it out, or change the mode (-m)"
@@ -117,9 +124,10 @@ def _check_given(config: Config, given: Collection[str], warn: Callable[[str], N
             counts = (names_of(each)[0] for each in about["instead"] if config.mode in modes_of(each))
             rather = "".join(f"; in mode {config.mode} {flag} counts" for flag in counts)
             warn(f"{text} does nothing in mode {config.mode}: it counts in mode {where}{rather}")
-        elif about["needs"] is not None and getattr(config, about["needs"][0]) != about["needs"][1]:
+        elif not _is_met(about["needs"], config):
             other, needed = about["needs"]
-            raise SetupError(f"{text} does nothing without {names_of(other)[0]} {needed}: leave it out, or give both")
+            wanted = one_of(needed) if isinstance(needed, tuple) else needed
+            raise SetupError(f"{text} does nothing without {names_of(other)[0]} {wanted}: leave it out, or give both")
 
 
 def _check_together(config: Config, num_workers: int | None) -> None:

@@ -7,11 +7,10 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from algorithms import TransportKind
 from trainer import addresses, library, version
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, Joined
 from trainer.library import ServingStore
 from trainer.meeting import Arrival, Attendance
 from trainer.meeting_host import Host
@@ -20,20 +19,18 @@ from trainer.stop import SignalWatch
 from trainer.watch import Watch, prepare_environment
 from utils import SetupError
 
-if TYPE_CHECKING:
-    from trainer.transport.kvstore import KVStoreTransport
-
 
 def check_address(cluster: Cluster) -> None:
-    """Makes sure that the scheduler's address, the network card and the port can exist.
+    """Makes sure that the scheduler's address, where there is one, the network card and the port can exist.
 
     Raises:
         SetupError: the name does not resolve, there is no such card, or PORT is no port.
     """
-    try:
-        socket.getaddrinfo(cluster.root_uri, cluster.root_port)
-    except OSError as error:
-        raise SetupError(f"DMLC_PS_ROOT_URI={cluster.root_uri!r} cannot be resolved ({error.strerror})") from None
+    if cluster.has_scheduler:
+        try:
+            socket.getaddrinfo(cluster.root_uri, cluster.root_port)
+        except OSError as error:
+            raise SetupError(f"DMLC_PS_ROOT_URI={cluster.root_uri!r} cannot be resolved ({error.strerror})") from None
     if os.environ.get("DMLC_INTERFACE"):
         addresses.card_address(os.environ["DMLC_INTERFACE"])
     addresses.chosen_port()
@@ -90,14 +87,6 @@ def _meet(cluster: Cluster, device: str, setup: Mapping[str, str], start_timeout
 
 # With what MXNet's kvstore offers it; `dist_sync` without an optimizer gives back the sum of what all have pushed.
 STORE_TYPES = {TransportKind.SUM: "dist_sync", TransportKind.SERVER: "dist_async"}
-
-
-class Joined(NamedTuple):
-    """What a worker has in its cluster."""
-
-    transport: KVStoreTransport
-    attendance: Attendance
-    members: list[dict[str, Any]] | None  # rank, host and device of all workers, where the meeting knows them
 
 
 @contextlib.contextmanager

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from config import AUTO, YES, Config
-from trainer import data, library, roles, straggler_trace
+from trainer import data, library, peers, roles, straggler_trace
 from trainer.checkpoint import CheckpointFile
 from trainer.clock import Clock, RealClock
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, Joined
 from trainer.command_line import check_job, job_setup
 from trainer.context import Context
-from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.engine import device_context
@@ -45,11 +44,16 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     trace = trace_of(config)
     dataset = dataset_of(config)
     clock = RealClock()
-    state = _state_server(config, clock, signals)
+    link = _state_server(config, clock)
+    state = (
+        client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
+        if link is not None and config.algorithm.has_state_server
+        else None
+    )
     folder = RunFolder(config)
     if checkpoint is not None and any(config.ckpt_steps):
         checkpoint.check_folder()
-    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, dataset) as joined:
+    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, dataset, link) as joined:
         context = Context.from_config(
             config,
             dataset,
@@ -117,7 +121,8 @@ def train(
 
 def _check_cluster(config: Config, cluster: Cluster) -> CheckpointFile:
     """Makes sure that a cluster can run what the flags ask for; returns the file that a checkpoint would be in."""
-    library.check_kvstore(library.has_kvstore())
+    if cluster.has_scheduler:
+        library.check_kvstore(library.has_kvstore())
     roles.check_address(cluster)
     check_job(config, cluster.num_servers, cluster.num_workers)
     checkpoint = CheckpointFile.of_job(config, cluster.num_workers)
@@ -157,26 +162,30 @@ def dataset_of(config: Config) -> data.Dataset:
     return dataset
 
 
-def _state_server(config: Config, clock: Clock, signals: SignalWatch) -> StateClient | None:
-    """The client of a state server, where the mode has one; it answers, where the mode needs it."""
-    if not config.algorithm.has_state_server:
+def _state_server(config: Config, clock: Clock) -> HttpLink | None:
+    """The way to the state server, where the job has one; it answers, where nothing goes on without it."""
+    if not (config.algorithm.has_state_server or config.needs_state_server):
         return None
     link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
-    state = client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
-    if config.algorithm.needs_state_server:
-        state.check()
-    return state
+    if config.needs_state_server:
+        link.check()
+    return link
 
 
 @contextlib.contextmanager
-def _joined(config: Config, cluster: Cluster, dataset: data.Dataset) -> Iterator[roles.Joined]:
+def _joined(config: Config, cluster: Cluster, dataset: data.Dataset, link: HttpLink | None) -> Iterator[Joined]:
     setup = {**job_setup(config), DATA: data.content_hash(dataset)}
-    with roles.joined(cluster, config.algorithm.transport, config.start_timeout, config.device, setup) as joined:
+    if cluster.has_scheduler:
+        others = roles.joined(cluster, config.algorithm.transport, config.start_timeout, config.device, setup)
+    else:
+        assert link is not None
+        others = peers.joined(config, cluster, setup, link)
+    with others as joined:
         setup_logging(f"worker {joined.transport.rank} {config.device}")
         yield joined
 
 
-def _membership(config: Config, dataset: data.Dataset, joined: roles.Joined | None) -> Callable[[], Membership]:
+def _membership(config: Config, dataset: data.Dataset, joined: Joined | None) -> Callable[[], Membership]:
     """The workers that have joined, from the first round to the last."""
     rank, num_workers = (joined.transport.rank, joined.transport.num_workers) if joined else (0, 1)
     members = (joined.members if joined else None) or []
@@ -185,7 +194,7 @@ def _membership(config: Config, dataset: data.Dataset, joined: roles.Joined | No
     return lambda: membership
 
 
-def _is_evaluator(config: Config, step_s: float, joined: roles.Joined | None) -> bool:
+def _is_evaluator(config: Config, step_s: float, joined: Joined | None) -> bool:
     """Whether this worker evaluates. All workers of a job call it once.
 
     Raises:

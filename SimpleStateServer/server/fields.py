@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from server.messages import MAX_MEMBERS
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 REQUIRED: Any = object()
 
@@ -113,6 +115,20 @@ class Fields:
         if value is None and default is not REQUIRED:
             return default
         raise self.wrong(field, value, "a JSON object")
+
+    def ranks(self, field: str) -> tuple[int, ...]:
+        """A list of ranks, each once; none where it is missing."""
+        value = self._value(field)
+        if value is None:
+            return ()
+        if (
+            not isinstance(value, list)
+            or len(value) > MAX_MEMBERS
+            or any(type(rank) is not int or not 0 <= rank < MAX_MEMBERS for rank in value)
+            or len({*value}) != len(value)
+        ):
+            raise self.wrong(field, value, f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once")
+        return tuple(value)
 
     def rows(
         self, field: str, longest: int, minima: Sequence[float], maxima: Sequence[float]

@@ -13,6 +13,7 @@ from collections import Counter
 from server.conflict import Conflict
 from server.curve import Point
 from server.fields import BadMessage
+from server.gatherings import Gatherings
 from server.jobs import Job, Jobs
 from server.messages import Action, Doing, Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
@@ -32,6 +33,7 @@ class Handlers:
     def __init__(self, jobs: Jobs | None = None) -> None:
         self.jobs = jobs or Jobs()
         self._counts: Counter[str] = Counter()
+        self.gatherings = Gatherings(self._counts)
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside those that run; only `/init/` takes the place of the job of the `/init/` before.

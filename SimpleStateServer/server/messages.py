@@ -1,7 +1,8 @@
-"""The four messages of the journal paper, as the handlers get them.
+"""The four messages of the journal paper, as the handlers get them, and two of this project's own.
 
 Source: Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043. What can be said beside the paper's fields (a
-title, limits, totals, an evaluation) is optional. `wire.py` makes these of JSON, `published.py` of forms.
+title, limits, totals, an evaluation) is optional. `wire.py` makes these of JSON, `published.py` of forms. By JOIN and
+LEFT the workers of a job without a parameter server find each other (membership.py).
 """
 
 from __future__ import annotations
@@ -13,24 +14,29 @@ from typing import Any
 STATE_SERVER = "state-server"
 
 MAX_WORKERS = 100_000
+MAX_MEMBERS = 1_000  # workers that sum among themselves: each is connected with each other
 MAX_SECONDS = 1e6
 MAX_COUNT = 10**9
 MAX_SUM = 10**15  # of samples or steps since a job began
 MAX_ELAPSED_S = 1e9
 MAX_REASON = 200  # characters of a reason
+MAX_CAUSE = 1_000  # characters of an error that ended a worker
 MAX_ACCURACIES = 400  # points of an accuracy curve
 
 
 class MessageType(str, enum.Enum):
-    """RESET starts a job, REPORT enters a round, QUERY asks what to do next, RESPONSE is the answer to each."""
+    """RESET starts a job, REPORT enters a round, QUERY asks what to do next; JOIN asks for the other workers, LEFT says
+    that this one is gone; RESPONSE is the answer to each."""
 
     RESET = "RESET"
     REPORT = "REPORT"
     QUERY = "QUERY"
+    JOIN = "JOIN"
+    LEFT = "LEFT"
     RESPONSE = "RESPONSE"
 
 
-INCOMING = (MessageType.RESET.value, MessageType.REPORT.value, MessageType.QUERY.value)  # to the state server
+INCOMING = tuple(kind.value for kind in MessageType if kind is not MessageType.RESPONSE)  # to the state server
 
 
 class Action(str, enum.Enum):
@@ -41,6 +47,13 @@ class Action(str, enum.Enum):
 
 
 ACTIONS = tuple(action.value for action in Action)
+
+
+class Call(str, enum.Enum):
+    """What a worker that has joined does next: ask again in a while, or connect with the others."""
+
+    WAIT = "WAIT"
+    START = "START"
 
 
 class Doing(str, enum.Enum):
@@ -190,19 +203,83 @@ class Query(WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A worker among those that sum among themselves.
+
+    Attributes:
+        name: the sender of its messages, drawn when its process started.
+        address: host at which it listens to the others.
+        port: likewise.
+        device: where it runs.
+    """
+
+    name: str
+    address: str
+    port: int
+    device: Device = Device()
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A worker is there, and asks for the others of its job. It asks again until it is told to start.
+
+    Attributes:
+        job: the name that the user gave it.
+        num_workers: N.
+    """
+
+    member: Member
+    job: str
+    num_workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker has left its job, or does not wait for it any more.
+
+    Attributes:
+        sender: name of the worker.
+        lost: ranks whose connections have ended, where it leaves for that.
+        cause: the error for which it leaves, where there is one of its own.
+    """
+
+    sender: str
+    job: str
+    lost: tuple[int, ...] = ()
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker's place among those that sum among themselves.
+
+    Attributes:
+        generation: how many times workers of this job have started.
+        rank: of the worker.
+        members: all of them, by rank.
+    """
+
+    generation: int
+    rank: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
-    """The state server's answer; it has an action only where the message was a QUERY.
+    """The state server's answer; it has an action only where the message was a QUERY or a JOIN.
 
     Attributes:
         batch_size: samples of the worker's batches from the next round on, where the job's rule decides on that and
             knows what it must.
+        place: where the action is START.
     """
 
     receiver: str
     job: str
     reason: str
-    action: Action | None = None
+    action: Action | Call | None = None
     batch_size: int | None = None
+    place: Place | None = None
 
     def to_wire(self, server: str) -> dict[str, Any]:
         """The answer as the JSON object that is sent.
@@ -220,6 +297,12 @@ class Response:
             wire["action"] = self.action.value
         if self.batch_size is not None:
             wire["batch_size"] = self.batch_size
+        if self.place is not None:
+            members = [
+                [member.name, member.address, member.port, member.device.host, member.device.device]
+                for member in self.place.members
+            ]
+            wire |= {"generation": self.place.generation, "rank": self.place.rank, "members": members}
         wire["reason"] = self.reason
         wire["server"] = server
         return wire

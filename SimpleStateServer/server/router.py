@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from server.handlers import Handlers
-from server.messages import Query, Report, Reset, Response
+from server.messages import Join, Left, Query, Report, Reset, Response
 from server.snapshot import Overview, Snapshot
+from server.wire import Message
 
 
 class Router:
@@ -31,10 +32,12 @@ class Router:
             Reset: handlers.reset,
             Report: handlers.report,
             Query: handlers.query,
+            Join: handlers.gatherings.join,
+            Left: handlers.gatherings.left,
         }
         self._turn = threading.Lock()
 
-    def ask(self, message: Reset | Report | Query) -> Response:
+    def ask(self, message: Message) -> Response:
         """The answer to a message.
 
         Raises:

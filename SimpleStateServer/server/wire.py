@@ -11,8 +11,10 @@ from server.messages import (
     DOINGS,
     INCOMING,
     MAX_ACCURACIES,
+    MAX_CAUSE,
     MAX_COUNT,
     MAX_ELAPSED_S,
+    MAX_MEMBERS,
     MAX_REASON,
     MAX_SECONDS,
     MAX_SUM,
@@ -21,7 +23,10 @@ from server.messages import (
     Action,
     Device,
     Doing,
+    Join,
+    Left,
     Limits,
+    Member,
     MessageType,
     Query,
     Report,
@@ -58,12 +63,15 @@ def check_query(status: Status, fields: Fields) -> None:
         fields.number("computation_time", 0, MAX_SECONDS)  # raises: it is missing
 
 
-def parse(body: bytes, policies: Collection[str]) -> Reset | Report | Query:
+Message = Reset | Report | Query | Join | Left
+
+
+def parse(body: bytes, policies: Collection[str]) -> Message:
     """Reads one message off the wire: UTF-8 JSON, one object. Otherwise as `understand`."""
     return understand(json_object(body), policies)
 
 
-def understand(message: Mapping[str, Any], policies: Collection[str]) -> Reset | Report | Query:
+def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message:
     """Checks one message.
 
     Args:
@@ -71,7 +79,7 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Reset |
         policies: names that a RESET may choose from.
 
     Raises:
-        BadMessage: it is none of the three messages that are sent to the state server, or a field is wrong.
+        BadMessage: it is none of the messages that are sent to the state server, or a field is wrong.
     """
     fields = Fields(message)
     msg_type = fields.choice("msg_type", INCOMING)
@@ -90,14 +98,17 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Reset |
             limits=_limits(fields),
             batch_size=fields.whole("batch_size", 1, MAX_COUNT, None),
         )
+    if msg_type == MessageType.JOIN:
+        return _join(fields, sender, job)
+    if msg_type == MessageType.LEFT:
+        return Left(sender, job, fields.ranks("lost"), fields.text("cause", "", MAX_CAUSE))
 
     progress_fields = fields.object("status")
     progress = status(progress_fields)
     if msg_type == MessageType.QUERY:
         check_query(progress, progress_fields)
-    device = fields.object("device", None)
     told = {
-        "device": device and Device(device.text("host", ""), device.text("device", "")),
+        "device": _device(fields),
         "samples": fields.whole("samples", 0, MAX_COUNT, None),
         "accuracy": fields.number("accuracy", 0, 1, None),
         "elapsed": fields.number("elapsed", 0, MAX_ELAPSED_S, None),
@@ -109,6 +120,16 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Reset |
     doing = Doing(fields.choice("doing", DOINGS, Doing.TRAINING.value))
     accuracies = fields.rows("accuracies", MAX_ACCURACIES, (0, 0, 0), (MAX_COUNT, MAX_ELAPSED_S, 1))
     return Report(sender, job, progress, **told, doing=doing, decision=_decision(fields), accuracies=accuracies)
+
+
+def _join(fields: Fields, sender: str, job: str) -> Join:
+    member = Member(sender, fields.name("address"), fields.whole("port", 1, 65535), _device(fields) or Device())
+    return Join(member, job, fields.whole("num_workers", 1, MAX_MEMBERS))
+
+
+def _device(fields: Fields) -> Device | None:
+    device = fields.object("device", None)
+    return device and Device(device.text("host", ""), device.text("device", ""))
 
 
 def _decision(fields: Fields) -> tuple[Action, str] | None:

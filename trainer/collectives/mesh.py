@@ -77,6 +77,33 @@ def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | 
     return Moved(sent, received)
 
 
+def gather(mesh: Mesh, content: bytes) -> list[bytes]:
+    """Brings what each worker has to all, around the ring; returns it by rank.
+
+    Args:
+        content: less than 2**24 bytes, the numbers that a float32 counts to.
+
+    Raises:
+        PeerLost: as `Mesh.exchange` says.
+    """
+    number, rank = mesh.num_workers, mesh.rank
+    found = {rank: content}
+
+    def pass_on(out: np.ndarray, size: int) -> np.ndarray:
+        into = np.empty(size, np.float32)
+        around = (rank + 1) % number, (rank - 1) % number
+        mesh.exchange(around[0], Parcel(out, out.nbytes), around[1], Parcel(into, into.nbytes), adds=False)
+        return into
+
+    for step in range(number - 1):
+        mine = found[(rank - step) % number]
+        (length,) = pass_on(np.array([len(mine)], np.float32), 1)
+        padded = np.frombuffer(mine + bytes(-len(mine) % 4), np.float32)
+        theirs = pass_on(padded, -(-int(length) // 4))
+        found[(rank - step - 1) % number] = theirs.tobytes()[: int(length)]
+    return [found[each] for each in range(number)]
+
+
 def meet(mesh: Mesh, value: float = 0.0) -> float:
     """Waits until all workers are here; returns the greatest of the values that they bring (to float32's digits).
 

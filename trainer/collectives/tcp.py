@@ -15,7 +15,7 @@ import contextlib
 import selectors
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -147,6 +147,7 @@ class TcpMesh:
         self._patience_s = patience_s
         self._scratch = np.empty(CHUNK, np.float32)
         self._error: JobError | None = None  # after which nothing more is exchanged
+        self.on_error: Callable[[], object] = lambda: None  # called before the connections close for an error
         self._peers: dict[int, _Peer] = {}
         for other, connection in connections.items():
             connection.setblocking(False)
@@ -155,6 +156,11 @@ class TcpMesh:
             for option, value in KEEP_ALIVE.items():
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
             self._peers[other] = _Peer(names[other] if names else f"worker {other}", connection)
+
+    @property
+    def connections(self) -> dict[int, socket.socket]:
+        """By rank; for a look at whether they are open."""
+        return {rank: peer.connection for rank, peer in self._peers.items()}
 
     def exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
         """As Mesh says. After an error the mesh is closed, and this raises the same again.
@@ -168,6 +174,7 @@ class TcpMesh:
             self._exchange(to, out, source, into, adds)
         except JobError as error:
             self._error = error
+            self.on_error()
             self.close()
             raise
 

@@ -1,0 +1,73 @@
+"""Whole jobs without scheduler and parameter servers: real workers, which find each other through the state server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_data
+from cluster_processes import cluster, device_folders, run_cluster, wait_for
+from state_server_process import running_state_server
+
+import simulate
+from trainer import virtual_cluster
+from utils import EXIT_PEER_LOST, RUN_FILE, read_json, read_rounds
+
+pytestmark = pytest.mark.cluster
+ROUNDS = 6
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    tiny_data.write_mnist(tmp_path / "data" / "mnist")
+    return tmp_path / "data"
+
+
+def no_warnings(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_a_ring_trains_the_model_that_a_parameter_server_would(tmp_path: Path, data: Path) -> None:
+    flags = ["--max-rounds", str(ROUNDS), "-e", "3", "-b", "8", "--dataset", "mnist"]
+    options = ["-m", "sync", "-n", "mlp", "--workers", "0,0.05", "--collective", "ring", "--data-dir", str(data)]
+    output = run_cluster(tmp_path / "real", *options, worker_flags=flags)
+    assert "done; the logs are in" in output and "all 2 workers are connected with each other" in output
+    folders = device_folders(tmp_path / "real" / "mlp" / "sync")
+    assert sorted(path.name for path in folders[0].parent.parent.glob("*.log")) == [
+        "state-server.log", "worker0.log", "worker1.log",
+    ]  # fmt: skip
+    runs = [read_json(folder / RUN_FILE) for folder in folders]
+    assert [(run["rank"], run["num_workers"], run["ended"]) for run in runs] == [
+        (rank, 2, f"{ROUNDS} rounds done") for rank in range(2)
+    ]
+    assert len({run["final_weights_sha256"] for run in runs}) == 1
+
+    (tmp_path / "two.csv").write_text("step_time_s\n0.01\n0.05\n")
+    where = ["--cluster", str(tmp_path / "two.csv"), "--log-base", str(tmp_path / "virtual"), "-dd", str(data)]
+    _, (one,) = simulate.parse([*where, "-n", "mlp", "-m", "sync", *flags])
+    virtual_cluster.run(one.job)
+    for folder in folders:
+        virtual = tmp_path / "virtual" / "mlp" / "sync" / "virtual" / folder.name
+        assert read_json(virtual / RUN_FILE)["partition_sha256"] == read_json(folder / RUN_FILE)["partition_sha256"]
+        losses, expected = ([record["loss"] for record in read_rounds(path, no_warnings)] for path in (folder, virtual))
+        assert losses == pytest.approx(expected, rel=1e-4) and len(losses) == ROUNDS
+    accuracies = [record.get("accuracy") for record in read_rounds(folders[0], no_warnings)]
+    assert [accuracy is not None for accuracy in accuracies] == [False, False, True] * 2
+
+
+def test_when_a_worker_is_killed_all_others_end_with_a_line_that_names_it(tmp_path: Path, data: Path) -> None:
+    with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
+        for rank in range(3):
+            flags = ["-m", "esync", "--collective", "binary-blocks", "-c", "1", "-n", "mlp", "--dataset", "mnist"]
+            flags += ["-dd", str(data), "-ld", str(tmp_path), "-port", str(server.port), "-b", "8", "-e", "1000"]
+            processes.start_worker(rank, "main.py", *flags, "--device-name", f"cpu{rank}", "--min-step-time", "0.02")
+        wait_for((tmp_path / "cpu0" / "iter-3.txt").exists, "round 3")
+        processes.running["worker1"].kill()
+        codes = processes.exit_codes()
+        assert (codes["worker0"], codes["worker2"]) == (EXIT_PEER_LOST, EXIT_PEER_LOST)
+        for name in ("worker0", "worker2"):
+            errors = [line for line in processes.log(name).splitlines() if "error" in line]
+            assert len(errors) == 1, processes.log(name)
+            assert "error: worker 1 (cpu1 on host " in errors[0]
+            assert errors[0].endswith(" is gone: it was killed or crashed")
+        assert "is gone: it was killed or crashed" in server.log.read_text()

@@ -1,0 +1,263 @@
+"""How the workers of a job without a parameter server find each other: the rule, the waiting room, the asking."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server import membership, wire
+from server.conflict import Conflict
+from server.fields import BadMessage
+from server.membership import WAITING_S, Answer, Table
+from server.messages import Call, Device, Join, Left, Member, Place
+
+from trainer.clock import VirtualClock, run_all
+from trainer.coordinator.in_process import InProcessServer
+from trainer.coordinator.joining import Joining, Start
+from utils import PeerLost, SetupError
+
+# ----------------------------------------------------------------------------------------------- the pure function
+
+
+def member(number: int, address: str = "10.0.0.1") -> Member:
+    return Member(f"w{number}", address, 4000 + number, Device("h1", f"cpu{number}"))
+
+
+def join(number: int, num_workers: int, address: str = "10.0.0.1") -> Join:
+    return Join(member(number, address), "a", num_workers)
+
+
+def gathered(*events: Join | Left, table: Table = Table()) -> tuple[Table, list[Answer], str]:  # noqa: B008
+    """After these messages, a second apart: the table, the answers, and the last reason."""
+    answers, reason = [], ""
+    for now, event in enumerate(events):
+        table, answer, reason = membership.decide(table, event, float(now))
+        answers.append(answer)
+    return table, answers, reason
+
+
+def started(number: int) -> Table:
+    return gathered(*(join(each, number) for each in range(number)))[0]
+
+
+@given(st.permutations(range(5)))
+def test_ranks_follow_addresses_and_ports_in_whatever_order_the_workers_came(order: list[int]) -> None:
+    where = ["10.0.0.9", "10.0.0.9", "10.0.0.10", "10.0.0.10", "host-b"]
+    table, answers, _ = gathered(*(join(each, 5, where[each]) for each in order))
+    assert [one.name for one in table.members] == ["w0", "w1", "w2", "w3", "w4"]
+    assert [answer.call for answer in answers] == [Call.WAIT] * 4 + [Call.START]
+    for number in range(5):  # those that waited hear of it when they ask again, and again
+        again = membership.decide(table, join(number, 5, where[number]), 99.0)
+        assert again.table == table
+        assert again.answer.place == Place(1, number, table.members)
+
+
+def test_who_waits_is_told_who_is_there() -> None:
+    _, _, reason = gathered(join(0, 3), join(1, 3))
+    assert reason == (
+        "2 of 3 workers of job 'a' are there: worker (cpu0 on host h1, 10.0.0.1:4000), "
+        "worker (cpu1 on host h1, 10.0.0.1:4001)"
+    )
+
+
+def test_a_worker_that_was_killed_while_it_waited_does_not_count() -> None:
+    table, _, _ = gathered(join(0, 2))
+    late = membership.decide(table, join(1, 2), WAITING_S + 1)
+    assert late.answer.call is Call.WAIT and [one.member.name for one in late.table.waiting] == ["w1"]
+
+
+def test_one_that_was_started_anew_takes_the_place_of_the_one_before() -> None:
+    anew = Join(Member("another", "10.0.0.1", 4000), "a", 2)
+    table, answers, _ = gathered(join(0, 2), anew)
+    assert answers[-1].call is Call.WAIT and [one.member.name for one in table.waiting] == ["another"]
+
+
+def test_one_that_waits_no_more_does_not_count() -> None:
+    table, answers, _ = gathered(join(0, 2), Left("w0", "a"), join(1, 2))
+    assert answers[-1].call is Call.WAIT and len(table.waiting) == 1
+
+
+def test_workers_that_expect_different_numbers_are_refused() -> None:
+    with pytest.raises(Conflict, match=r"w.*cpu0.* wait\(s\) for a job 'a' of 3 workers, and .*cpu1.* for one of 2"):
+        gathered(join(0, 3), join(1, 2))
+
+
+def test_the_next_job_of_the_name_is_another_generation() -> None:
+    table, answers, _ = gathered(join(5, 1), table=started(2))
+    assert answers[0].place is not None and answers[0].place.generation == 2
+    assert [one.name for one in table.members] == ["w5"]
+
+
+def test_whoever_tells_first_of_a_loss_names_the_cause_for_all() -> None:
+    table, _, reason = gathered(Left("w0", "a", lost=(2,)), table=started(4))
+    assert reason == "worker 2 (cpu2 on host h1, 10.0.0.1:4002) is gone: it was killed or crashed"
+    for late in (Left("w1", "a", lost=(0, 2)), Left("w3", "a", cause="worker 0 closed its connection")):
+        table, _, later = gathered(late, table=table)
+        assert later == reason
+    assert table.left == {0, 1, 3}
+
+
+def test_an_error_of_its_own_is_the_cause_too() -> None:
+    _, _, reason = gathered(Left("w1", "a", cause="the disk is full"), Left("w0", "a", lost=(1,)), table=started(2))
+    assert reason == "worker 1 (cpu1 on host h1, 10.0.0.1:4001) has ended: the disk is full"
+
+
+def test_leaving_in_order_is_no_cause() -> None:
+    table, _, _ = gathered(Left("w0", "a"), Left("w1", "a"), Left("nobody", "a"), table=started(2))
+    assert (table.left, table.cause) == ({0, 1}, "")
+
+
+@given(st.integers(1, 6), st.data())
+def test_every_worker_gets_a_rank_of_its_own_whatever_happens_before(number: int, data: st.DataObject) -> None:
+    """Workers ask in any order, some several times, some leave and come back."""
+    numbers = st.integers(0, number - 1)
+    events = data.draw(st.lists(st.tuples(numbers, st.booleans()), max_size=20))
+    table = Table()
+    for each, leaves in [*events, *((each, False) for each in range(number))]:
+        event = Left(f"w{each}", "a") if leaves and not table.members else join(each, number)
+        table = membership.decide(table, event, 0.0).table
+    assert (table.generation, len(table.members), table.waiting) == (1, number, ())
+    ranks = {membership.decide(table, join(each, number), 0.0).answer.place.rank for each in range(number)}  # type: ignore[union-attr]
+    assert ranks == set(range(number))
+
+
+# ----------------------------------------------------------------------------------------------------- on the wire
+
+JOIN = {"msg_type": "JOIN", "sender": "w", "job": "a", "num_workers": 2, "address": "10.0.0.1", "port": 4000}
+
+
+def test_the_messages_are_read() -> None:
+    told = wire.understand({**JOIN, "device": {"host": "h", "device": "gpu0"}}, ())
+    assert told == Join(Member("w", "10.0.0.1", 4000, Device("h", "gpu0")), "a", 2)
+    left = {"msg_type": "LEFT", "sender": "w", "job": "a", "lost": [2, 0], "cause": "why"}
+    assert wire.understand(left, ()) == Left("w", "a", (2, 0), "why")
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"port": 0}, "port"),
+        ({"port": None}, "port"),
+        ({"address": "a b"}, "address"),
+        ({"num_workers": 1001}, "num_workers"),
+        ({"msg_type": "LEFT", "lost": [0, 0]}, "lost"),
+        ({"msg_type": "LEFT", "lost": [1000]}, "lost"),
+        ({"msg_type": "LEFT", "lost": 1}, "lost"),
+        ({"msg_type": "LEFT", "cause": "x" * 1001}, "cause"),
+    ],
+)
+def test_what_is_wrong_in_a_message_is_named(message: dict[str, object], field: str) -> None:
+    with pytest.raises(BadMessage) as wrong:
+        wire.understand({**JOIN, **message}, ())
+    assert wrong.value.field == field
+
+
+# ------------------------------------------------------------------------------ workers and server in virtual time
+
+
+class Gathering:
+    """Workers that join one state server, each at a moment of its own."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = InProcessServer(self.clock)
+        self.found: dict[int, Start] = {}
+
+    def joining(self, number: int, num_workers: int, job: str = "a") -> Joining:
+        link = self.server.link(0.01)
+        return Joining(link, self.clock, job, num_workers, ("10.0.0.1", 4000 + number), "h1", f"cpu{number}")
+
+    def worker(self, number: int, num_workers: int, at_s: float, job: str = "a") -> Callable[[], None]:
+        def run() -> None:
+            self.clock.sleep(at_s)
+            self.found[number] = self.joining(number, num_workers, job).wait(60.0)
+
+        return run
+
+
+def test_all_workers_are_told_the_same_and_know_what_nobody_else_does() -> None:
+    gathering = Gathering()
+    run_all(gathering.clock, [gathering.worker(number, 3, at_s=7.0 * (3 - number)) for number in range(3)])
+    found = gathering.found
+    assert [found[number].rank for number in range(3)] == [0, 1, 2]
+    assert len({(found[number].members, found[number].secret) for number in range(3)}) == 1
+    assert [peer.port for peer in found[0].members] == [4000, 4001, 4002]
+    assert gathering.clock.now() == pytest.approx(21.0, abs=0.2)  # soon after the last one came
+
+
+def test_jobs_of_different_names_find_each_other_at_the_same_time() -> None:
+    gathering = Gathering()
+    run_all(gathering.clock, [gathering.worker(number, 2, 0.1 * number, "ab"[number % 2]) for number in range(4)])
+    assert [peer.port for peer in gathering.found[0].members] == [4000, 4002]
+    assert gathering.found[0].secret != gathering.found[1].secret
+
+
+def test_a_state_server_that_was_restarted_hears_of_all_again() -> None:
+    gathering = Gathering()
+
+    def restart() -> None:
+        gathering.clock.sleep(5.0)
+        gathering.server.is_away = True
+        gathering.clock.sleep(5.0)
+        gathering.server.is_away = False
+        gathering.server.restart()
+
+    run_all(gathering.clock, [restart, *(gathering.worker(number, 2, 15.0 * number) for number in range(2))])
+    assert gathering.found[0].members == gathering.found[1].members
+
+
+def test_a_worker_does_not_wait_for_ever_and_the_others_do_not_count_on_it() -> None:
+    gathering = Gathering()
+
+    def waits() -> None:
+        with pytest.raises(PeerLost, match=r"not complete after 5 s \(--start-timeout\): 1 of 2 workers of job 'a'"):
+            gathering.joining(0, 2).wait(5.0)
+
+    run_all(gathering.clock, [waits])
+    run_all(gathering.clock, [gathering.worker(number, 2, 0.0) for number in (1, 2)])
+    assert [peer.port for peer in gathering.found[1].members] == [4001, 4002]
+
+
+def test_a_worker_of_another_number_is_refused_with_both_numbers() -> None:
+    gathering = Gathering()
+
+    def comes_to_three() -> None:
+        gathering.clock.sleep(1.0)
+        with pytest.raises(SetupError, match=r"of 2 workers, and .* for one of 3: give all the same DMLC_NUM_WORKER"):
+            gathering.joining(2, 3).wait(60.0)
+
+    run_all(gathering.clock, [comes_to_three, *(gathering.worker(number, 2, 2.0 * number) for number in range(2))])
+
+
+def test_who_leaves_for_a_loss_hears_who_was_the_first() -> None:
+    gathering = Gathering()
+    joinings = [gathering.joining(number, 3) for number in range(3)]
+    run_all(gathering.clock, [lambda each=each: each.wait(60.0) for each in joinings])  # type: ignore[misc]
+    words: list[str] = []
+
+    def leave() -> None:
+        words.append(joinings[0].leave(lost=[2]))
+        words.append(joinings[1].leave(lost=[0, 2]))
+        gathering.server.is_away = True
+        words.append(joinings[1].leave())
+
+    run_all(gathering.clock, [leave])
+    assert words == ["worker 2 (cpu2 on host h1, 10.0.0.1:4002) is gone: it was killed or crashed"] * 2 + [""]
+
+
+def test_there_is_room_for_a_bounded_number_of_jobs_and_the_one_that_was_silent_for_longest_goes() -> None:
+    gathering = Gathering()
+    number = itertools.count()
+
+    def fill() -> None:
+        for job in range(64):
+            gathering.joining(next(number), 1, f"job-{job}").wait(60.0)
+        with pytest.raises(PeerLost, match="find each other here now, and there is no room"):
+            gathering.joining(next(number), 1, "one-more").wait(1.0)
+        gathering.clock.sleep(WAITING_S + 1.0)
+        assert gathering.joining(next(number), 1, "one-more").wait(1.0).rank == 0
+
+    run_all(gathering.clock, [fill])

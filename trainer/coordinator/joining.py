@@ -1,0 +1,156 @@
+"""How the workers of a job without a parameter server find each other: each asks the state server until all are there.
+
+The answer names the worker's rank and the addresses of all (SimpleStateServer/server/membership.py). Whoever leaves
+says so, and hears why the job broke, where it did: of many that end at once, one was the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from trainer.clock import Clock
+from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
+from utils import PeerLost, SetupError
+
+PAUSE_S = 0.1  # between two questions
+REMIND_EVERY_S = 15.0
+FULL = "too-many-jobs"  # the state server's word for a lack of room, which may pass
+OTHERS_WAIT = 409  # HTTP's status of what does not fit to what others have said
+
+
+class Peer(NamedTuple):
+    """A worker of the job, as the state server tells of it."""
+
+    name: str  # its own on the state server
+    address: str
+    port: int
+    host: str
+    device: str
+
+    def called(self, rank: int) -> str:
+        """What a person calls it."""
+        return f"worker {rank} ({self.device} on host {self.host}, {self.address}:{self.port})"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a worker is among the others.
+
+    Attributes:
+        generation: how many times workers of this job have started.
+        members: of all workers, by rank.
+    """
+
+    generation: int
+    rank: int
+    members: tuple[Peer, ...]
+
+    @property
+    def secret(self) -> str:
+        """What these workers know and nobody else, unless he hears what they are told."""
+        names = " ".join([str(self.generation), *(member.name for member in self.members)])
+        return hashlib.sha256(names.encode()).hexdigest()
+
+    @classmethod
+    def from_answer(cls, said: Mapping[str, Any]) -> Start:
+        """Reads a START."""
+        return cls(said["generation"], said["rank"], tuple(Peer(*member) for member in said["members"]))
+
+
+class Joining:
+    """One worker's talk with the state server, about the others.
+
+    Args:
+        job: its name, the same for all its workers.
+        address: host and port at which this worker listens.
+    """
+
+    def __init__(
+        self, link: Link, clock: Clock, job: str, num_workers: int, address: tuple[str, int], host: str, device: str
+    ) -> None:
+        self._link = link
+        self._clock = clock
+        self._num_workers = num_workers
+        self._job = job
+        self._name = f"worker-{secrets.token_hex(8)}"
+        self._address, self._port = address
+        self._device = {"host": host, "device": device}
+
+    def wait(self, timeout_s: float) -> Start:
+        """Waits until all workers are there.
+
+        Args:
+            timeout_s: 0: for ever.
+
+        Raises:
+            SetupError: the state server refuses this worker.
+            PeerLost: they were not all there in time.
+        """
+        begin = reminded = self._clock.now()
+        waits_for = ""
+        while True:
+            try:
+                said = self._ask(
+                    {
+                        "msg_type": "JOIN",
+                        "num_workers": self._num_workers,
+                        "address": self._address,
+                        "port": self._port,
+                        "device": self._device,
+                    },
+                    PATIENT,
+                )
+            except NoAnswer as trouble:
+                said = {"reason": f"the state server at {self._link.address} {trouble}"}
+            if said.get("action") == "START":
+                return Start.from_answer(said)
+            now, before, waits_for = self._clock.now(), waits_for, str(said["reason"])
+            if timeout_s and now - begin > timeout_s:
+                self.leave()
+                raise PeerLost(f"the job was not complete after {timeout_s:g} s (--start-timeout): {waits_for}")
+            if waits_for != before or now - reminded > REMIND_EVERY_S:
+                logging.info("waiting for the other workers: %s", waits_for)
+                reminded = now
+            self._clock.sleep(PAUSE_S)
+
+    def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
+        """Says, once and without patience, that this worker leaves; returns the state server's word, or nothing.
+
+        Args:
+            lost: ranks of the workers for whose loss it leaves.
+            cause: the error of its own for which it does.
+        """
+        try:
+            said = self._ask({"msg_type": "LEFT", "lost": list(lost), "cause": _printable(cause)}, BRIEF)
+        except (NoAnswer, SetupError):
+            return ""
+        return str(said.get("reason", ""))
+
+    def _ask(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
+        """The answer to a message.
+
+        Raises:
+            NoAnswer: there is none, or none now.
+            SetupError: the state server refuses the message.
+        """
+        envelope = {"sender": self._name, "receiver": "state-server", "job": self._job}
+        try:
+            reply = self._link.send({**envelope, **message}, timeouts)
+        except NoAnswer as error:
+            raise NoAnswer(f"does not answer ({error})") from None
+        if reply.status == 200 and reply.said.get("msg_type") == "RESPONSE":
+            return reply.said
+        why = str(reply.said.get("error", reply.text[:300]))
+        if reply.status >= 500 or reply.said.get("code") == FULL:
+            raise NoAnswer(f"answers: {why}")
+        raise SetupError(why if reply.status == OTHERS_WAIT else f"the state server at {self._link.address}: {why}")
+
+
+def _printable(text: str) -> str:
+    """As the state server takes it."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:1000]
