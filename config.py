@@ -41,7 +41,8 @@ QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 PS = "ps"
 AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # who find each other through the state server
-COLLECTIVES = (PS, *AMONG_WORKERS)
+MPI = "mpi"  # whose own algorithm is taken, among the processes that mpiexec starts
+COLLECTIVES = (PS, *AMONG_WORKERS, MPI)
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
@@ -288,7 +289,7 @@ class Config:
     collective: str = _flag(
         "ps",
         "how the workers sum: on the parameter server (ps), or among themselves, without scheduler and servers; they "
-        "find each other through the state server",
+        "find each other through the state server, or are started by mpiexec (mpi)",
         choices=COLLECTIVES,
     )
     job: str = _flag(

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from config import PS, Config
+from config import MPI, PS, Config
 from trainer.cluster import Cluster
 from trainer.command_line import parse
 from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
@@ -25,14 +25,14 @@ def run_role(config: Config) -> int:
     MXNet is imported only here, after the flags are known to be good: importing it takes a second, and under
     DMLC_ROLE=scheduler or server it would never return.
     """
-    cluster = Cluster.from_environment() if config.collective == PS else Cluster.of_workers()
+    cluster = cluster_of(config)
     if cluster is not None and cluster.role != "worker":
         setup_logging(cluster.role)
         from trainer import roles
 
         roles.serve(cluster, config.start_timeout)
         return EXIT_OK
-    if cluster is None and config.algorithm.is_distributed:
+    if cluster is None and config.algorithm.is_distributed and config.collective != MPI:
         raise SetupError(
             f"mode {config.mode} needs a cluster: set DMLC_ROLE and the other DMLC_ variables as scripts/worker.sh "
             "does, start a whole one with scripts/local_cluster.sh, or train alone with -m local"
@@ -47,6 +47,17 @@ def run_role(config: Config) -> int:
 
     prepare_environment()
     return worker.run(config, cluster, signals)
+
+
+def cluster_of(config: Config) -> Cluster | None:
+    """The other processes of the job, by the environment; None if it says nothing of them.
+
+    Raises:
+        SetupError: a variable is missing or has a value that no cluster can have.
+    """
+    if config.collective == PS:
+        return Cluster.from_environment()
+    return None if config.collective == MPI else Cluster.of_workers()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from algorithms import ENTRIES, OWNERS, Workers, folder_name
-from config import NETWORKS, NO_NETWORK, Config, preset_flags
+from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
 from main import guarded
 from scripts import launch, local_cluster
 from scripts.side_by_side import run_side_by_side
@@ -159,6 +159,8 @@ def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
 
 
 def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:
+    if given.collective == MPI:
+        return {"collective": "how MPI sums is its own matter; choose ring, butterfly or binary-blocks"}
     if given.network != NO_NETWORK:
         return NOWHERE
     return NOWHERE | STUB_NOWHERE | ({} if evaluation_s else STUB_EVALUATES_NOT)

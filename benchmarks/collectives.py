@@ -39,6 +39,7 @@ def work(network: str, collectives: Sequence[str], repeats: int, output: Path) -
     from trainer.clock import RealClock
     from trainer.cluster import Cluster
     from trainer.collectives.connecting import connect
+    from trainer.collectives.group import MeshGroup
     from trainer.collectives.schedules import SUMS
     from trainer.engine import mx
     from trainer.parameters import Parameters
@@ -55,7 +56,7 @@ def work(network: str, collectives: Sequence[str], repeats: int, output: Path) -
         mesh = connect(rank, [(host, port) for host, port in of_workers], listener, "a benchmark")
         clock, sums = RealClock(), dict[str, SummedArrays]({KVSTORE: joined.transport.sums()})
         for name in collectives:
-            sums[name] = CollectiveTransport(mesh, SUMS[name], clock).sums()
+            sums[name] = CollectiveTransport(MeshGroup(mesh, SUMS[name]), clock).sums()
         shapes = [array.shape for array in Parameters(models.build(network, (1, 28, 28), mx.cpu(), 0)).weights]
         random = np.random.RandomState(rank)
         given = [mx.nd.array(random.standard_normal(shape)) for shape in shapes]

@@ -10,6 +10,7 @@ all end with the same line. Sums and everything else that the workers tell each 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import select
@@ -21,12 +22,12 @@ from typing import Any, NoReturn
 from config import Config
 from trainer import addresses, version
 from trainer.clock import RealClock
-from trainer.cluster import Cluster, Joined
+from trainer.cluster import WORKER, Cluster, Joined
 from trainer.collectives.connecting import connect
-from trainer.collectives.mesh import gather
+from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import SUMS
 from trainer.coordinator.http import HttpLink
-from trainer.coordinator.joining import Joining, Start
+from trainer.coordinator.joining import Joining
 from trainer.meeting import end_process
 from trainer.setups import PROGRAM, Card, verdict
 from trainer.transport.collective import CollectiveTransport
@@ -89,6 +90,7 @@ class Attendance:
 
     def __init__(self, transport: CollectiveTransport) -> None:
         self._transport = transport
+        self._gathers = transport.group.gather
 
     def gather(self, label: str, value: Any) -> list[Any]:
         """Gives a value (JSON) and waits for those of all workers, by rank; each of them calls it.
@@ -96,9 +98,8 @@ class Attendance:
         Args:
             label: what it is, for people who read the program.
         """
-        transport = self._transport
         content = json.dumps(value).encode()
-        return list(map(json.loads, transport.begin(lambda: gather(transport.mesh, content), label).result()))
+        return list(map(json.loads, self._transport.begin(lambda: self._gathers(content), label).result()))
 
 
 @contextlib.contextmanager
@@ -139,13 +140,12 @@ def joined(config: Config, cluster: Cluster, setup: Mapping[str, str], link: Htt
     watch = Watch(mesh.connections, lambda lost: _end(joining, names, lost))
     mesh.on_error = watch.speak_first
     try:
-        transport = CollectiveTransport(mesh, SUMS[config.collective], RealClock())
+        transport = CollectiveTransport(MeshGroup(mesh, SUMS[config.collective]), RealClock())
         attendance = Attendance(transport)
-        _compare(attendance, start, setup, cluster.num_workers)
+        me = start.members[start.rank]
+        card = Card(WORKER, me.host, me.device, me.address, me.port)
+        members = compare(attendance, card, setup, cluster.num_workers)
         logging.info("all %d workers are connected with each other", len(names))
-        members = [
-            {"rank": rank, "host": member.host, "device": member.device} for rank, member in enumerate(start.members)
-        ]
         yield Joined(transport, attendance, members)
         transport.wait_all()
         # Whoever has left the last meeting closes its connections, while others may still be about to leave it.
@@ -174,13 +174,26 @@ def _listen(config: Config) -> socket.socket:
     return addresses.listen(address, port, "set PORT to a free one, another for each worker of this host")
 
 
-def _compare(attendance: Attendance, start: Start, setup: Mapping[str, str], num_workers: int) -> None:
-    """Makes sure that all workers are set up alike; raises SetupError with the same words on all if they are not."""
-    me = start.members[start.rank]
+def compare(
+    attendance: Attendance, card: Card, setup: Mapping[str, str], num_workers: int
+) -> list[dict[str, str | int]]:
+    """Makes sure that all workers are set up alike.
+
+    Args:
+        card: this worker's, without its set-up.
+
+    Returns:
+        Rank, host and device of all workers.
+
+    Raises:
+        SetupError: they are not; with the same words on all.
+    """
     mine = {**setup, PROGRAM: version.files_hash(), "DMLC_NUM_WORKER": str(num_workers)}
-    card = Card("worker", me.host, me.device, me.address, me.port, setup=mine)
-    if found := verdict([Card.from_message(each) for each in attendance.gather("set-ups", vars(card))]):
+    told = attendance.gather("set-ups", vars(dataclasses.replace(card, setup=mine)))
+    cards = [Card.from_message(each) for each in told]
+    if found := verdict(cards):
         raise SetupError(found)
+    return [{"rank": rank, "host": each.host, "device": each.device} for rank, each in enumerate(cards)]
 
 
 def _end(joining: Joining, names: Sequence[str], lost: Sequence[int]) -> NoReturn:

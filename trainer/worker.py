@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from config import AUTO, YES, Config
-from trainer import data, library, peers, roles, straggler_trace
+from config import AUTO, MPI, YES, Config
+from trainer import data, library, mpi_job, peers, roles, straggler_trace
 from trainer.checkpoint import CheckpointFile
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
@@ -30,7 +30,7 @@ from utils import EXIT_OK, SetupError, setup_logging
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
-    """Trains as a worker of `cluster`, or alone; returns the exit code.
+    """Trains as a worker of `cluster`, or of mpiexec's, or alone; returns the exit code.
 
     Everything that can be wrong on this machine is checked before the worker joins the cluster, and nothing of an
     earlier run is overwritten before training begins.
@@ -39,6 +39,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         SetupError: a device, a file, a folder, the state server or MXNet's distributed kvstore is not there.
         PeerLost: another process of the job is gone.
     """
+    if config.collective == MPI:
+        config, cluster = mpi_job.begin(config)
     checkpoint = _check_cluster(config, cluster) if cluster is not None else None
     device = device_context(bool(config.cpu), config.gpu)
     trace = trace_of(config)
@@ -177,6 +179,8 @@ def _joined(config: Config, cluster: Cluster, dataset: data.Dataset, link: HttpL
     setup = {**job_setup(config), DATA: data.content_hash(dataset)}
     if cluster.has_scheduler:
         others = roles.joined(cluster, config.algorithm.transport, config.start_timeout, config.device, setup)
+    elif config.collective == MPI:
+        others = mpi_job.joined(config, setup)
     else:
         assert link is not None
         others = peers.joined(config, cluster, setup, link)

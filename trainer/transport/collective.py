@@ -1,6 +1,6 @@
 """A transport on which the workers add up among themselves: no scheduler, no parameter server.
 
-One task after the other uses the mesh, beside the training thread: gradients travel while the backward pass still runs.
+One task after the other uses the group, beside the training thread: gradients travel while the backward pass runs.
 
 Traffic is what a worker's own link carries of the arrays: bytes sent count as pushed, bytes received as pulled, once
 each, without headers and meetings. So it is on a parameter server, where what one worker sends to another is pushed by
@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+import numpy as np
+
 from trainer.clock import Clock, Result, Task
+from trainer.collectives.group import Group, MeshGroup
 from trainer.collectives.memory import MemoryMesh, MemoryNetwork
-from trainer.collectives.mesh import Mesh, follow, meet
-from trainer.collectives.schedules import Algorithm, broadcast
+from trainer.collectives.mesh import Moved
+from trainer.collectives.schedules import Algorithm
 from trainer.engine import mx
 from trainer.parameters import num_bytes, wait_for
 from trainer.transport.counter import ByteCounter
@@ -40,7 +43,7 @@ class CollectiveSums(ByteCounter):
     def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SummedArrays says."""
         self._buffers = buffers_of(arrays, self._transport.size_of)
-        self._transport.begin(lambda: self._follow(broadcast, arrays), "broadcast").result()
+        self._transport.begin(lambda: self._each(self._transport.group.spread, arrays), "broadcast").result()
         self.take_traffic()  # the rounds' traffic is what is asked for
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
@@ -51,12 +54,12 @@ class CollectiveSums(ByteCounter):
     def _sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         transport = self._transport
         if not self._meets:
-            self._follow(transport.algorithm, arrays)
+            self._each(transport.group.add_up, arrays)
             return None
         wait_for(arrays)
-        told_s = transport.meet(self._last_s)
+        told_s = transport.group.meet(self._last_s)
         begin = transport.clock.now()
-        self._follow(transport.algorithm, arrays)
+        self._each(transport.group.add_up, arrays)
         self._last_s = transport.clock.now() - begin
         return self._last_s if self._is_first else told_s
 
@@ -73,12 +76,10 @@ class CollectiveSums(ByteCounter):
             self._meets, self._is_first = timed, False
         return took_s if timed else None
 
-    def _follow(self, algorithm: Algorithm, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Takes one buffer after the other, each as soon as its arrays are computed."""
-        transport = self._transport
-        schedule = algorithm(transport.num_workers, transport.rank)
+    def _each(self, exchange: Callable[[np.ndarray, int], Moved], arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Exchanges one buffer after the other, each as soon as its arrays are computed."""
         for buffer in self._buffers:
-            self.count_moved(*follow(schedule, transport.mesh, buffer.take(arrays), buffer.num_bytes))
+            self.count_moved(*exchange(buffer.take(arrays), buffer.num_bytes))
         mx.nd.waitall()  # until nothing that was begun before reads them any more
         for buffer in self._buffers:
             buffer.give(arrays)
@@ -118,26 +119,23 @@ def _refuse(what: str) -> NoReturn:
 
 
 class CollectiveTransport:
-    """One worker's place in a mesh; the kind SUM alone.
+    """One worker's place in a group; the kind SUM alone.
 
     Args:
-        algorithm: one of schedules.SUMS.
         size_of: bytes that an array counts on its way.
     """
 
     def __init__(
         self,
-        mesh: Mesh,
-        algorithm: Algorithm,
+        group: Group,
         clock: Clock,
         size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
     ) -> None:
-        self.mesh = mesh
-        self.algorithm = algorithm
+        self.group = group
         self.clock = clock
         self.size_of = size_of
-        self.rank = mesh.rank
-        self.num_workers = mesh.num_workers
+        self.rank = group.rank
+        self.num_workers = group.num_workers
         self._last: Task[object] | None = None
 
     def sums(self) -> CollectiveSums:
@@ -154,7 +152,7 @@ class CollectiveTransport:
 
     def barrier(self) -> None:
         """As Transport says."""
-        self.begin(self.meet, "barrier").result()
+        self.begin(self.group.meet, "barrier").result()
 
     def wait_all(self) -> None:
         """As Transport says."""
@@ -162,12 +160,8 @@ class CollectiveTransport:
             self._last.result()
         mx.nd.waitall()
 
-    def meet(self, value: float = 0.0) -> float:
-        """Waits until all workers are here, and tells them the greatest value; of the tasks that use the mesh."""
-        return meet(self.mesh, value)
-
     def begin(self, work: Callable[[], Result], name: str) -> Task[Result]:
-        """Begins what uses the mesh, beside the caller and after what was begun before."""
+        """Begins what uses the group, beside the caller and after what was begun before."""
         before = self._last
 
         def after_that() -> Result:
@@ -187,4 +181,4 @@ def in_memory(
     size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
 ) -> CollectiveTransport:
     """A worker's place in the virtual network."""
-    return CollectiveTransport(MemoryMesh(network, rank), algorithm, network.clock, size_of)
+    return CollectiveTransport(MeshGroup(MemoryMesh(network, rank), algorithm), network.clock, size_of)

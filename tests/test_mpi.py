@@ -1,0 +1,82 @@
+"""`--collective mpi`: jobs that mpiexec starts. Skipped where mpi4py (requirements-mpi.txt) is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_data
+from cluster_processes import DEADLINE_S, ROOT, wait_for
+
+import simulate
+from trainer.collectives import mpi
+from utils import RUN_FILE, SetupError, iter_files, read_json
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"  # the wheel's
+IS_THERE = importlib.util.find_spec("mpi4py") is not None and MPIEXEC.exists()
+needs_mpi = pytest.mark.skipif(not IS_THERE, reason="mpi4py and mpiexec are not installed (requirements-mpi.txt)")
+# As root it wants to be asked twice; more processes than cores are meant.
+VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+
+
+def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
+    """Three workers that train a small network on a few images."""
+    tiny_data.write_mnist(folder / "data" / "mnist")
+    command = [str(MPIEXEC), "--map-by", ":OVERSUBSCRIBE", "-n", "3", sys.executable, "main.py", "--collective", "mpi"]
+    known = ["-c", "1", "-n", "mlp", "--dataset", "mnist", "-dd", str(folder / "data"), "-ld", str(folder), "-b", "8"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DMLC_")} | VARIABLES
+    return subprocess.Popen(
+        [*command, *known, *flags],
+        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+@needs_mpi
+@pytest.mark.cluster
+def test_mpi_sums_for_local_sgd(tmp_path: Path) -> None:
+    output, _ = (job := start(tmp_path, "-m", "local-sgd", "--max-rounds", "4", "-e", "2")).communicate(
+        timeout=DEADLINE_S
+    )
+    assert job.returncode == 0, output
+    runs = [read_json(tmp_path / f"cpu{rank}" / RUN_FILE) for rank in range(3)]
+    assert [(run["rank"], run["num_workers"], run["ended"]) for run in runs] == [
+        (rank, 3, "4 rounds done") for rank in range(3)
+    ]
+    assert len({run["final_weights_sha256"] for run in runs}) == 1
+    assert runs[0]["final_weights_sha256"] != runs[0]["initial_weights_sha256"]
+
+
+@needs_mpi
+@pytest.mark.cluster
+def test_mpiexec_ends_the_others_when_one_is_killed(tmp_path: Path) -> None:
+    job = start(tmp_path, "-m", "sync", "--min-step-time", "0.02", "-e", "1000")
+    try:
+        wait_for(lambda: (tmp_path / "cpu1").exists() and len(list(iter_files(tmp_path / "cpu1"))) > 2, "round 3")
+        (victim,) = (
+            int(path.name)
+            for path in Path("/proc").glob("[0-9]*")
+            if b"main.py" in (command := (path / "cmdline").read_bytes().split(b"\0")) and str(tmp_path) in str(command)
+            and b"OMPI_COMM_WORLD_RANK=1\0" in (path / "environ").read_bytes()
+        )  # fmt: skip
+        os.kill(victim, 9)
+        output, _ = job.communicate(timeout=DEADLINE_S)
+        assert job.returncode != 0, output
+    finally:
+        job.kill()
+        job.communicate()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is not None, reason="mpi4py is installed")
+def test_without_mpi4py_a_line_says_how_to_get_it() -> None:
+    with pytest.raises(SetupError, match=r"--collective mpi needs mpi4py .* -m pip install -r requirements-mpi\.txt"):
+        mpi.world()
+
+
+def test_a_virtual_cluster_has_no_mpi(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        simulate.parse(["--cluster", "nine-ways", "-m", "sync", "--collective", "mpi"])
+    assert "--collective means nothing to simulate.py: how MPI sums is its own matter" in capsys.readouterr().err
