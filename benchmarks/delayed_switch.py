@@ -1,6 +1,7 @@
 """A switch that holds every frame back for so long, as a long cable would. Needs root, in a network namespace.
 
     python benchmarks/delayed_switch.py 0.025 to-h1 to-h2 to-h3
+    python benchmarks/delayed_switch.py 0.025 to-h1 to-h2 to-h3 --far to-h3    # only what goes there or comes from it
 
 Kernels without netem have no delays; here this process is the cable. Frames pass as they are, with what the cards leave
 to each other (checksums, segments), so that 64 KiB cost what a small frame does. Prints "ready" when it forwards.
@@ -31,8 +32,12 @@ def plug(name: str) -> socket.socket:
     return port
 
 
-def forward(delay_s: float, ports: list[socket.socket]) -> None:
-    """Forwards for ever: to the card behind which an address was seen, else to all."""
+def forward(delay_s: float, ports: list[socket.socket], far: socket.socket | None) -> None:
+    """Forwards for ever: to the card behind which an address was seen, else to all.
+
+    Args:
+        far: frames between other cards are not held back; None: all are.
+    """
     behind: dict[bytes, socket.socket] = {}
     held: deque[tuple[float, socket.socket, bytes]] = deque()  # all are held as long: the first is due first
     while True:
@@ -42,14 +47,25 @@ def forward(delay_s: float, ports: list[socket.socket]) -> None:
             target, source = frame[HEADER : HEADER + 6], frame[HEADER + 6 : HEADER + 12]
             behind[source] = port
             outs = [behind[target]] if target in behind else [other for other in ports if other is not port]
-            held.extend((time.monotonic() + delay_s, out, frame) for out in outs)
+            for out in outs:
+                if far is None or far in (port, out):
+                    held.append((time.monotonic() + delay_s, out, frame))
+                else:
+                    send(out, frame)
         while held and held[0][0] <= time.monotonic():
             _, out, frame = held.popleft()
-            select.select([], [out], [])
-            out.send(frame)
+            send(out, frame)
+
+
+def send(out: socket.socket, frame: bytes) -> None:
+    """Sends a frame once the card takes it."""
+    select.select([], [out], [])
+    out.send(frame)
 
 
 if __name__ == "__main__":
-    plugged = [plug(name) for name in sys.argv[2:]]
+    delay, *names = sys.argv[1:]
+    far_name = names.pop() if "--far" in names else ""
+    plugged = {name: plug(name) for name in names if name != "--far"}
     print("ready", flush=True)
-    forward(float(sys.argv[1]), plugged)
+    forward(float(delay), list(plugged.values()), plugged.get(far_name))

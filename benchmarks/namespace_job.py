@@ -76,6 +76,7 @@ def run_job(
     seconds: float,
     flags: Sequence[Sequence[str]],
     root: Path = ROOT,
+    collective: str = "ps",
 ) -> list[Rounds]:
     """Trains LeNet-5 for so long, and returns what each worker logged.
 
@@ -85,18 +86,22 @@ def run_job(
         seconds: of training.
         flags: for each worker's main.py.
         root: of the checkout that is run.
+        collective: main.py's flag; other than ps there is neither scheduler nor parameter server.
     """
     state_port = str(free_ports(1)[0])
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{state_port}")
         stack.enter_context(running(serve, folder / "state.log", root / "SimpleStateServer"))
-        cluster = stack.enter_context(parameter_server(servers, len(hosts), folder, root))
+        cluster = {"DMLC_NUM_WORKER": str(len(hosts))}
+        if collective == "ps":
+            cluster = stack.enter_context(parameter_server(servers, len(hosts), folder, root))
         workers = []
         for number, (host, of_worker) in enumerate(zip(hosts, flags, strict=True)):
             all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", name, "--device-name", f"cpu{number}"]
             all_flags += ["--data-dir", str(ROOT / "data")]
             all_flags += ["-ip", servers.address, "-port", state_port, "--max-seconds", str(seconds), *of_worker]
+            all_flags += ["--collective", collective]
             command = host.command(sys.executable, "main.py", *all_flags)
             log = folder / f"worker{number}.log"
             workers.append(stack.enter_context(running(command, log, root, DMLC_ROLE="worker", **cluster)))

@@ -182,13 +182,18 @@ class Network:
         self.ssh_config.write_text("".join(host.client_config(key) for host in self.hosts))
 
     @contextlib.contextmanager
-    def delayed(self, seconds: float) -> Iterator[None]:
-        """Every frame between two hosts travels so much longer."""
+    def delayed(self, seconds: float, far: Host | None = None) -> Iterator[None]:
+        """Every frame between two hosts travels so much longer.
+
+        Args:
+            far: only those to and from this host do.
+        """
         plugs = [host.plug for host in self.hosts]
         for plug in plugs:
             _run("ip", "-n", self.switch, "link", "set", plug, "nomaster")
         command = ["nsenter", f"--net=/run/netns/{self.switch}", "--", sys.executable, DELAYED_SWITCH, str(seconds)]
-        cable = subprocess.Popen([*command, *plugs], stdout=subprocess.PIPE)
+        only = ["--far", far.plug] if far else []
+        cable = subprocess.Popen([*command, *plugs, *only], stdout=subprocess.PIPE)
         try:
             assert cable.stdout is not None and cable.stdout.readline() == b"ready\n"
             yield

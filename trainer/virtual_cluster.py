@@ -26,7 +26,7 @@ from trainer.buckets import Buckets
 from trainer.clock import VirtualClock
 from trainer.cluster_file import Worker
 from trainer.collectives.memory import MemoryNetwork
-from trainer.collectives.schedules import SUMS
+from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
@@ -197,7 +197,8 @@ class _Run:
             place = partial(MemoryTransport, MemoryServer(self._clock, kind, links, server_rate, self._size_of()))
         else:
             network = MemoryNetwork(self._clock, links, server_rate)
-            place = partial(in_memory, network, SUMS[collective], size_of=self._size_of())
+            algorithm = SUMS.get(collective, ring)  # of MPI's own, for what-ifs, the usual one
+            place = partial(in_memory, network, algorithm, size_of=self._size_of())
         for rank, context in enumerate(self._contexts):
             context.transport = place(rank)
 
