@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny_data
-from cluster_processes import DEADLINE_S, ROOT, wait_for
+from cluster_processes import DEADLINE_S, ROOT, children, wait_for
 
 import simulate
 from trainer.collectives import mpi
@@ -19,7 +21,8 @@ from utils import RUN_FILE, SetupError, iter_files, read_json
 MPIEXEC = Path(sys.executable).parent / "mpiexec"  # the wheel's
 IS_THERE = importlib.util.find_spec("mpi4py") is not None and MPIEXEC.exists()
 needs_mpi = pytest.mark.skipif(not IS_THERE, reason="mpi4py and mpiexec are not installed (requirements-mpi.txt)")
-# As root it wants to be asked twice; more processes than cores are meant.
+RANK_1 = b"OMPI_COMM_WORLD_RANK=1\0"
+# As root it wants to be asked twice.
 VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -33,6 +36,13 @@ def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
         [*command, *known, *flags],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+
+
+def descendants(parent: int) -> Iterator[int]:
+    """Processes that a process has started, and those that these have."""
+    for child in children(parent):
+        yield child
+        yield from descendants(child)
 
 
 @needs_mpi
@@ -56,13 +66,8 @@ def test_mpiexec_ends_the_others_when_one_is_killed(tmp_path: Path) -> None:
     job = start(tmp_path, "-m", "sync", "--min-step-time", "0.02", "-e", "1000")
     try:
         wait_for(lambda: (tmp_path / "cpu1").exists() and len(list(iter_files(tmp_path / "cpu1"))) > 2, "round 3")
-        (victim,) = (
-            int(path.name)
-            for path in Path("/proc").glob("[0-9]*")
-            if b"main.py" in (command := (path / "cmdline").read_bytes().split(b"\0")) and str(tmp_path) in str(command)
-            and b"OMPI_COMM_WORLD_RANK=1\0" in (path / "environ").read_bytes()
-        )  # fmt: skip
-        os.kill(victim, 9)
+        (victim,) = (pid for pid in descendants(job.pid) if RANK_1 in Path(f"/proc/{pid}/environ").read_bytes())
+        os.kill(victim, signal.SIGKILL)
         output, _ = job.communicate(timeout=DEADLINE_S)
         assert job.returncode != 0, output
     finally:
