@@ -23,36 +23,18 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
 from draw import STYLE  # noqa: E402
-from report import comparison, comparison_tables  # noqa: E402
+from report import comparison, comparison_tables, pages, run_lines  # noqa: E402
 from report.comparison import REPORT, UNTUNED, Comparison  # noqa: E402
 from report.figures import draw_profiles  # noqa: E402
 from report.tables import accuracy_text  # noqa: E402
 from summary import run_tool  # noqa: E402
 from trainer.flag_values import accuracy, several  # noqa: E402
-from utils import SetupError, write_atomically  # noqa: E402
+from utils import write_atomically  # noqa: E402
 
 TARGETS = (0.80, 0.85, 0.87)
 TARGET = 0.85  # that the page shows, and by which step sizes are chosen
+MARK = "comparison"  # of the part of a page, before the folder
 FIGURES = {REPORT: "profile.png", UNTUNED: "profile-untuned.png"}
-
-
-def marks(name: str) -> tuple[str, str]:
-    """What stands before and behind the part of the page that is written anew."""
-    return f"<!-- comparison {name} -->", f"<!-- end of comparison {name} -->"
-
-
-def updated(text: str, name: str, part: str) -> str:
-    """The page with another part between its marks.
-
-    Raises:
-        SetupError: they are not there.
-    """
-    begin, end = marks(name)
-    before, found, rest = text.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not (found and ended):
-        raise SetupError(f"the page has no place for the comparison: add the lines {begin} and {end} to it")
-    return f"{before}{begin}\n\n{part}\n\n{end}{after}"
 
 
 def part_of_page(its: Comparison, folder: str, target: float) -> str:
@@ -71,7 +53,9 @@ def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: f
     its = Comparison(comparison.read(folder))
     if page is not None:
         name = os.path.relpath(folder, page.parent)
-        write_atomically(page, updated(page.read_text(), name, part_of_page(its, name, target)).encode())
+        write_atomically(
+            page, pages.updated(page.read_text(), f"{MARK} {name}", part_of_page(its, name, target)).encode()
+        )
     write_atomically(folder / "details.md", comparison_tables.details(its, targets, target).encode())
     for phase, name in FIGURES.items():
         path = folder / name
@@ -91,7 +75,7 @@ def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: f
 def main(arguments: list[str] | None = None) -> int:
     """Parses and writes; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help=f"holds {comparison.RUNS_FILE}")
+    parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
     parser.add_argument("--page", type=Path, help="Markdown page to write the tables into")
     parser.add_argument("--target", type=accuracy, default=TARGET, help="accuracy that the page shows (%(default)s)")
     parser.add_argument(

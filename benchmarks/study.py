@@ -35,11 +35,11 @@ from algorithms import ENTRIES, OWNERS  # noqa: E402
 from benchmarks.comparison import TARGET, TARGETS  # noqa: E402
 from benchmarks.study_run import BATCH, Runner, Task, step_times_s  # noqa: E402
 from config import NETWORKS, names_of  # noqa: E402
-from report import comparison  # noqa: E402
+from report import comparison, run_lines  # noqa: E402
 from report.comparison import BY_CLASS, PHASES, REPORT, SPLITS, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
 from scripts import launch  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
-from trainer.flag_values import above_zero, at_least, several  # noqa: E402
+from trainer.flag_values import above_zero, at_least  # noqa: E402
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, setup_logging  # noqa: E402
 
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
@@ -147,7 +147,7 @@ class Study:
         self._begin = time.monotonic()
         self._until = self._begin + budget_s
         self._again_failed = again_failed
-        there = (plan.folder / comparison.RUNS_FILE).exists()
+        there = (plan.folder / run_lines.RUNS_FILE).exists()
         self._lines = {line.key: line for line in (comparison.read(plan.folder) if there else ())}
         self._fresh: set[Any] = set()  # the keys of what was done by this call
         self._done = self._took = self._failed = 0
@@ -183,7 +183,7 @@ class Study:
                 line = future.result()
                 if line is None:
                     continue
-                comparison.append(self._plan.folder, line)
+                run_lines.append(self._plan.folder, line)
                 self._lines[line.key] = line
                 self._fresh.add(line.key)
                 self._done, self._took = self._done + 1, self._took + 1
@@ -226,11 +226,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         prog="benchmarks/study.py", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--folder", type=Path, default=Path("results/comparison"), help="of the results")
-    parser.add_argument("--clusters", type=_names(None), default=",".join(CLUSTERS), help="files, or ready-made ones")
-    parser.add_argument("--splits", type=_names(SPLITS), default=",".join(SPLITS), help="of the data")
-    parser.add_argument("--networks", type=_names(NETWORKS), default="mlp,lenet", help="with commas")
-    parser.add_argument("--entries", type=_names(ENTRIES), default=",".join(ALL_ENTRIES), help="algorithms and presets")
-    parser.add_argument("--phases", type=_names(PHASES), default=",".join(PHASES), help="what to do")
+    parser.add_argument(
+        "--clusters", type=launch.names(None), default=",".join(CLUSTERS), help="files, or ready-made ones"
+    )
+    parser.add_argument("--splits", type=launch.names(SPLITS), default=",".join(SPLITS), help="of the data")
+    parser.add_argument("--networks", type=launch.names(NETWORKS), default="mlp,lenet", help="with commas")
+    parser.add_argument(
+        "--entries", type=launch.names(ENTRIES), default=",".join(ALL_ENTRIES), help="algorithms and presets"
+    )
+    parser.add_argument("--phases", type=launch.names(PHASES), default=",".join(PHASES), help="what to do")
     parser.add_argument("--studies", type=at_least(1), default=3, help="each with step sizes and a seed of its own")
     parser.add_argument("--trials", type=at_least(1), default=5, help="of a study")
     parser.add_argument("--seeds", type=at_least(1), default=5, help="runs with a chosen step size")
@@ -271,15 +275,6 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         },
     )
     return given, plan
-
-
-def _names(allowed: Any) -> Any:
-    def parse(text: str) -> str:
-        if allowed is not None and text not in allowed:
-            raise argparse.ArgumentTypeError(f"{text!r} is unknown; choose from {', '.join(allowed)}")
-        return text
-
-    return several(parse, "names with commas")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import summary
 from algorithms import OWNERS, folder_name
 from config import LEARNING_RATES, Config
 from report import metrics
 from report.comparison import TUNING, RunLine, Workload
+from scripts.simulated import Ended, Simulations, was_stopped
 from trainer import cluster_file, version
-from trainer.virtual_job import HOST
-from utils import DIVERGED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
+from utils import SetupError
 
-ROOT = Path(__file__).resolve().parents[1]
 BATCH = Config().batch_size
 
 
@@ -67,76 +58,34 @@ def step_times_s(cluster: str) -> list[float]:
     return [row.shortest_step_s(BATCH) + row.overhead_s for row in rows]
 
 
-class Runner:
+class Runner(Simulations):
     """Does runs as processes, several at a time, and ends them all when it is asked to."""
-
-    def __init__(self, work: Path) -> None:
-        """
-        Args:
-            work: where the logs of a run are while it goes on, and stay if it fails.
-        """
-        self._work = work
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.RLock()  # a second signal may come while the first is heard
-        self.stopped = False
-
-    def stop(self) -> None:
-        """Ends all runs at the end of their round, and begins no other."""
-        with self._lock:
-            self.stopped = True
-            for process in self._running:
-                process.send_signal(signal.SIGINT)
 
     def run(self, task: Task, command: Sequence[str]) -> RunLine | None:
         """Does one, by its command without a place for the logs; None where it was stopped."""
-        base = self._work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
-        shutil.rmtree(base, ignore_errors=True)
-        base.mkdir(parents=True)
-        with (base / "output.txt").open("wb") as output:
-            with self._lock:
-                if self.stopped:
-                    return None
-                process = subprocess.Popen(
-                    [sys.executable, str(ROOT / command[0]), *command[1:], "--log-base", str(base)],
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
-                    start_new_session=True,  # so that Ctrl-C reaches it once: from here
-                )
-                self._running.add(process)
-            code = process.wait()
-            with self._lock:
-                self._running.discard(process)
-        line = None if self.stopped and code else result(task, command, base, code)
-        if line is None or not line.failed:
-            shutil.rmtree(base, ignore_errors=True)
+        network, mode = task.workload.network, folder_name(task.entry, "-s" in command)
+        ended = self.do(command, f"{network}/{mode}")
+        line = None if ended is None else result(task, command, ended)
+        if ended is not None and (line is None or not line.failed):
+            shutil.rmtree(ended.base, ignore_errors=True)
         return line
 
 
-def result(task: Task, command: Sequence[str], base: Path, code: int) -> RunLine | None:
-    """What a run has left behind; None where a signal has ended it.
-
-    Args:
-        base: its log tree, with what it printed.
-        code: that it ended with.
-    """
-    text = (base / "output.txt").read_text(errors="replace")
-    diverged = code != EXIT_OK and DIVERGED in text
-    folder = base / task.workload.network / folder_name(task.entry, "-s" in command)
+def result(task: Task, command: Sequence[str], ended: Ended) -> RunLine | None:
+    """What a run has left behind; None where a signal has ended it."""
     line = task.line(
-        diverged=diverged,
-        failed="" if code == EXIT_OK or diverged else _last_line(text) or f"exit code {code}",
+        diverged=ended.diverged,
+        failed=ended.failed,
         step_times_s=step_times_s(task.workload.cluster),
         command=command,
         commit=version.commit(),
         program=version.files_hash(),
     )
     try:
-        about = read_json(next(iter(sorted(folder.glob(f"{HOST}/*/{RUN_FILE}"))), folder / RUN_FILE))
-        devices = summary.summarise_mode(folder, lambda text: None)
-    except (SetupError, OSError) as error:  # it did not get as far as the end of a round
+        about, devices = ended.read()
+    except SetupError as error:
         return line if line.diverged or line.failed else dataclasses.replace(line, failed=str(error))
-    if about.get("ended") == STOPPED:
+    if was_stopped(about):
         return None
     evaluator = metrics.evaluating_device(devices, lambda text: None)
     curve = [(round(s, 3), round(accuracy, 5)) for s, accuracy in (evaluator.curve if evaluator else [])]
@@ -152,8 +101,3 @@ def result(task: Task, command: Sequence[str], base: Path, code: int) -> RunLine
         initial_weights=about.get("initial_weights_sha256", ""),
         partition=about.get("partition_sha256", {}).get("all by rank", ""),
     )
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].partition(" | ")[2] or lines[-1] if lines else ""

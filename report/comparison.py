@@ -4,20 +4,17 @@ they say of each job. The rules are those of results/README.md. No numpy, no fig
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms import ENTRIES
+from report import run_lines
 from report.metrics import Curve, is_quantity, time_to_accuracy
-from utils import SetupError, append_line
 
-RUNS_FILE = "runs.jsonl"
 TUNING, REPORT, UNTUNED = PHASES = "tuning", "report", "untuned"  # what a run is for
 IID, BY_CLASS = SPLITS = "iid", "by-class"
 
@@ -125,35 +122,13 @@ class RunLine:
         return 0.0 if self.diverged or self.failed else max((accuracy for _, accuracy in self.curve), default=0.0)
 
 
-def append(folder: Path, line: RunLine) -> None:
-    """Adds a run.
-
-    Raises:
-        SetupError: the disk is full, or the folder cannot be written to.
-    """
-    append_line(folder / RUNS_FILE, json.dumps(dataclasses.asdict(line), allow_nan=False))
-
-
 def read(folder: Path) -> list[RunLine]:
     """All runs, in order; of those of the same thing only the last.
 
     Raises:
-        SetupError: the file is not there, or a line of it is no run. The message names it.
+        SetupError: as run_lines.read.
     """
-    path = folder / RUNS_FILE
-    try:
-        texts = path.read_text().splitlines()
-    except OSError as error:
-        raise SetupError(f"{path} cannot be read: {error.strerror}; benchmarks/study.py makes one") from None
-    lines: dict[tuple[Any, ...], RunLine] = {}
-    for number, text in enumerate(texts, start=1):
-        try:
-            line = RunLine(**json.loads(text))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise SetupError(f"{path}, line {number} is no run: {error}") from None
-        lines.pop(line.key, None)
-        lines[line.key] = line
-    return list(lines.values())
+    return run_lines.read(folder, RunLine, "benchmarks/study.py")
 
 
 # ---------------------------------------------------------------------------------------------- what the runs say
@@ -236,10 +211,3 @@ class Comparison:
                     sides = " against ".join(", ".join(sorted(entries)) for entries in values.values())
                     found.append(f"{name} differ on {', '.join(workload)}, seed {seed}: {sides}")
         return found
-
-
-def programs(lines: Iterable[RunLine]) -> list[str]:
-    """The versions of the program that made the runs: commits, with `-dirty` where files were changed since, or hashes
-    of its files where there was no git."""
-    names = ((line.commit or line.program).partition("-") for line in lines)
-    return list(dict.fromkeys(f"{name[:12]}{dash}{changed}" for name, dash, changed in names))

@@ -10,7 +10,8 @@ import numpy as np
 
 from algorithms import ENTRIES
 from report import statistics
-from report.comparison import BY_CLASS, IID, REPORT, TUNING, UNTUNED, Comparison, Workload, programs
+from report.comparison import BY_CLASS, IID, REPORT, TUNING, UNTUNED, Comparison, Workload
+from report.run_lines import programs
 from report.run_tables import times_text
 from report.statistics import FEWEST_RUNS, PROFILE_END, Estimate
 from report.tables import accuracy_text

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import fcntl
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import config
@@ -20,7 +20,7 @@ from scripts.ports import port_or_zero
 from scripts.roles import ROOT, Job, Layout, main_flags
 from scripts.supervisor import Outcome
 from trainer import command_line
-from trainer.flag_values import at_least
+from trainer.flag_values import at_least, several
 from trainer.setups import Card, differences
 from utils import EXIT_OK, SetupError
 
@@ -39,6 +39,17 @@ CLUSTERS_OWN = (
 )
 
 LOCK_FILE = ".lock"
+
+
+def names(allowed: Collection[str] | None) -> Callable[[str], tuple[str, ...]]:
+    """Makes a parser for names with commas, of those that are allowed; None: of any."""
+
+    def parse(text: str) -> str:
+        if allowed is not None and text not in allowed:
+            raise argparse.ArgumentTypeError(f"{text!r} is unknown; choose from {', '.join(allowed)}")
+        return text
+
+    return several(parse, "names with commas")
 
 
 # ------------------------------------------------------------------------------------------------- the command line

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from benchmarks import comparison as command
-from report import comparison, comparison_tables
+from report import comparison, comparison_tables, pages, run_lines
 from report.comparison import REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
 
 NINE, SLOW = Workload("nine-ways", "iid", "mlp"), Workload("slow-link", "iid", "mlp")
@@ -65,8 +65,8 @@ def folder(tmp_path):
     """Those lines as a folder of results, and a page beside it with a place for them."""
     (tmp_path / "toy").mkdir()
     for each in all_lines():
-        comparison.append(tmp_path / "toy", each)
-    (tmp_path / "page.md").write_text("# Results\n\n" + "\n".join(command.marks("toy")) + "\n\nand more\n")
+        run_lines.append(tmp_path / "toy", each)
+    (tmp_path / "page.md").write_text("# Results\n\n" + "\n".join(pages.marks("comparison toy")) + "\n\nand more\n")
     return tmp_path / "toy"
 
 
@@ -81,7 +81,7 @@ def test_what_was_written_is_read_back(folder):
 
 
 def test_of_two_runs_of_the_same_thing_the_later_counts(folder):
-    comparison.append(folder, line(phase=REPORT, seconds=99.0, seed=100, study=2))
+    run_lines.append(folder, line(phase=REPORT, seconds=99.0, seed=100, study=2))
     again = comparison.read(folder)
     assert len(again) == len(all_lines())
     assert again[-1].seconds_to(0.85) == 99.0
@@ -146,7 +146,7 @@ def test_of_trials_that_did_not_reach_the_target_the_most_accurate_is_best():
 def test_the_versions_that_made_the_runs_are_named_also_where_files_were_changed():
     commit = "f8d4e9ccf64e0123456789012345678901234567"
     lines = [line(commit=commit), line(commit=f"{commit}-dirty"), line(), line(commit=commit)]
-    assert comparison.programs(lines) == ["f8d4e9ccf64e", "f8d4e9ccf64e-dirty", "0123456789ab"]
+    assert run_lines.programs(lines) == ["f8d4e9ccf64e", "f8d4e9ccf64e-dirty", "0123456789ab"]
 
 
 def test_without_trials_nothing_is_chosen():
@@ -220,7 +220,7 @@ def test_the_tables_are_written_between_their_marks_and_again_the_same(folder):
     page = folder.parent / "page.md"
     assert command.main([str(folder), "--page", str(page)]) == 0
     text = page.read_text()
-    begin, end = command.marks("toy")
+    begin, end = pages.marks("comparison toy")
     assert text.startswith(f"# Results\n\n{begin}\n\nTuned, mlp, i.i.d.: seconds to 0.85 on the test set\n\n|")
     assert text.endswith(f"{end}\n\nand more\n")
     assert "One step size for all, all jobs, by the seconds to 0.85" in text

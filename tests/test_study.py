@@ -16,6 +16,7 @@ from benchmarks import study
 from benchmarks.study_run import Task, result
 from report import comparison
 from report.comparison import REPORT, TUNING, UNTUNED, Workload
+from scripts.simulated import Ended
 from utils import DIVERGED, EXIT_BUG, EXIT_OK
 
 NINE = Workload("nine-ways", "by-class", "mlp")
@@ -109,14 +110,14 @@ TASK = Task(TUNING, NINE, "sync", 0, 0, 0, 0.05)
 )
 def test_a_run_that_ended_badly_is_kept_as_what_it_was(tmp_path, output, code, diverged, failed):
     (tmp_path / "output.txt").write_text(output)
-    line = result(TASK, ["simulate.py"], tmp_path, code)
+    line = result(TASK, ["simulate.py"], Ended(tmp_path, "mlp/sync", code))
     assert (line.diverged, line.failed, line.validation) == (diverged, failed, ())
     assert line.seconds_to(0.1) == math.inf
 
 
 def test_a_run_without_logs_has_failed(tmp_path):
     (tmp_path / "output.txt").write_text("")
-    assert "does not exist" in result(TASK, ["simulate.py"], tmp_path, EXIT_OK).failed
+    assert "does not exist" in result(TASK, ["simulate.py"], Ended(tmp_path, "mlp/sync", EXIT_OK)).failed
 
 
 @pytest.mark.cluster

@@ -1,0 +1,87 @@
+"""The numbers of the papers that this project's are held against: the one place for them.
+
+ESync: the preprint of Li et al. (IEEE TSC 15(4), 2022), 4 GPUs and 2 CPUs, Fashion-MNIST, batch 64, step size 0.0005 of
+the summed loss; those of ResNet-18 are read off its figures. Sync-Switch: Li et al., ICDCS 2021, ResNet-32 on CIFAR-10,
+8 workers, the mean of its published runs. WBSP: Yang et al., Parallel Computing 121, 2024.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TARGET = 0.8  # test accuracy to which ESync's times are published
+
+
+class OnCluster(NamedTuple):
+    """What an algorithm did with ResNet-18-v1 on the preprint's cluster.
+
+    Attributes:
+        traffic: MB/s, one way.
+        minutes: to TARGET, i.i.d.
+        accuracy: after 120 minutes, i.i.d.
+        accuracy_by_class: the same where each worker has few classes.
+        computing_fast: computing time ratio of the GPUs, as text: some are a range.
+        computing_slow: of the CPUs.
+    """
+
+    samples_per_s: float
+    traffic: float
+    minutes: float
+    accuracy: float
+    accuracy_by_class: float
+    computing_fast: str
+    computing_slow: str
+
+
+RESNET18 = {
+    "esync": OnCluster(1555, 21, 9, 0.92, 0.78, "0.37", "0.40"),
+    "sync": OnCluster(45, 31, 55, 0.86, 0.73, "0.01 to 0.26", "0.40"),
+    "async": OnCluster(120, 80, 8, 0.90, 0.69, "0.02 to 0.52", "0.6"),
+    "dcasgd": OnCluster(105, 73, 9, 0.90, 0.73, "0.02 to 0.43", "0.53"),
+}
+
+
+class OfNetwork(NamedTuple):
+    """ESync with a network on that cluster: how much sooner than SSGD at TARGET, and the accuracies in the end."""
+
+    speed_up: float
+    accuracy: float
+    standalone: float
+
+
+NETWORKS = {
+    "resnet18-v1": OfNetwork(7, 0.926, 0.926),
+    "mobilenet-v1": OfNetwork(2, 0.903, 0.902),
+    "resnet50-v1": OfNetwork(4, 0.914, 0.910),
+    "resnet50-v2": OfNetwork(6, 0.918, 0.920),
+    "inception-v3": OfNetwork(7, 0.937, 0.932),
+    "alexnet": OfNetwork(27, 0.929, 0.928),
+}
+# The journal paper: ResNet-18, 12 workers, slowest over fastest step 150, 85 % less time to TARGET than SSGD.
+JOURNAL_SPEED_UPS = {150: 6.7}
+
+
+class Switched(NamedTuple):
+    """Sync-Switch with a share of its steps under BSP, the rest under ASP.
+
+    Attributes:
+        accuracy: test accuracy in the end, mean over `runs` runs, with its standard deviation.
+        time: as a share of that of BSP alone.
+    """
+
+    accuracy: float
+    deviation: float
+    runs: int
+    time: float
+
+
+SYNC_SWITCH = {  # by the share of BSP in percent
+    0: Switched(0.8918, 0.0096, 4, 0.1517),
+    5: Switched(0.9174, 0.0062, 8, 0.1951),
+    10: Switched(0.9142, 0.0035, 5, 0.2391),
+    25: Switched(0.9186, 0.0049, 8, 0.3674),
+    50: Switched(0.9202, 0.0073, 5, 0.5678),
+    100: Switched(0.9188, 0.0052, 5, 1.0),
+}
+WBSP_COMPUTING = "0.91"  # computing time ratio of WBSP with overlap
+OTHERS_COMPUTING = "0.55 to 0.72"  # of the methods that WBSP was compared with

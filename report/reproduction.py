@@ -1,0 +1,259 @@
+"""The published experiments again: one raw line a run (scripts/reproduce.sh writes them), and the tables that set them
+beside the published numbers. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from report import published, run_lines
+from report.comparison import BY_CLASS, IID
+from report.comparison_tables import SPLIT_WORDS, markdown
+from report.metrics import Curve, is_quantity, time_to_accuracy
+from report.published import TARGET
+from report.run_lines import programs
+from report.tables import accuracy_text, span
+
+MAKER = "scripts/reproduce.sh"
+NUM_GPUS = 4  # the first workers of the preprint's cluster
+CLUSTER, TRAINING, NETWORKS, HETEROGENEITY, SWITCH, WBSP = PARTS = (
+    "cluster",
+    "training",
+    "networks",
+    "heterogeneity",
+    "sync-switch",
+    "wbsp",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One run. Its fields are the keys of the JSON.
+
+    Attributes:
+        part: of PARTS.
+        name: what it is called there.
+        case: which of several of that name: a network, a heterogeneity, a share of BSP, a cluster; empty where there is
+            but one.
+        entry: of algorithms.ENTRIES.
+        network: that was trained; `none` where only times and bytes were simulated.
+        seconds: virtual ones, that it took.
+        samples_per_s: of all workers.
+        traffic: MB/s that all workers sent: one way, as the published numbers seem to be.
+        rounds: of the worker with the fewest.
+        computing: computing time ratio of each worker, by rank.
+        curve: [seconds, test accuracy].
+        ended: why, in words.
+        diverged: its loss was no longer finite.
+        failed: the error that ended it otherwise; empty in nearly all.
+        command: of simulate.py, that makes it again.
+        commit, program: that made it.
+    """
+
+    part: str
+    name: str
+    entry: str
+    network: str
+    case: str = ""
+    split: str = IID
+    seed: int = 0
+    seconds: float = 0.0
+    samples_per_s: float = 0.0
+    traffic: float = 0.0
+    rounds: int = 0
+    computing: Sequence[float] = ()
+    curve: Curve = ()
+    ended: str = ""
+    diverged: bool = False
+    failed: str = ""
+    command: Sequence[str] = ()
+    commit: str | None = None
+    program: str = ""
+
+    def __post_init__(self) -> None:
+        if self.part not in PARTS:
+            raise ValueError(f"part is {self.part!r}; it should be one of {', '.join(PARTS)}")
+        if self.split not in (IID, BY_CLASS):
+            raise ValueError(f"split is {self.split!r}; it should be {IID} or {BY_CLASS}")
+        if not all(len(point) == 2 and all(map(is_quantity, point)) for point in self.curve):
+            raise ValueError("curve is no list of [seconds, accuracy]")
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What it is a run of; of two with the same the later one counts."""
+        return (self.part, self.name, self.case, self.network, self.split, self.seed)
+
+    @property
+    def seconds_to_target(self) -> float | None:
+        """None where it was not reached."""
+        return None if self.diverged or self.failed else time_to_accuracy(self.curve, TARGET)
+
+    @property
+    def last(self) -> float | None:
+        """The accuracy of its last evaluation."""
+        return self.curve[-1][1] if self.curve and not self.diverged else None
+
+
+def read(folder: Path) -> list[Row]:
+    """All runs of a folder.
+
+    Raises:
+        SetupError: as run_lines.read.
+    """
+    return run_lines.read(folder, Row, MAKER)
+
+
+# ----------------------------------------------------------------------------------------------------- the tables
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """All tables that there are runs for, as Markdown, and who made the runs."""
+    parts = []
+    for part, (title, table) in TABLES.items():
+        its = [row for row in rows if row.part == part and not row.failed]
+        if its:
+            parts += [f"**{title}**", markdown(table(its))]
+    lost = [f"{row.part}, {row.name} {row.case}: {row.failed}" for row in rows if row.failed]
+    made = f"{len(rows)} runs, made by {', '.join(programs(rows))}; seed {span({row.seed for row in rows}, 'd')}."
+    return "\n\n".join([*parts, "\n".join([made, *(f"FAILED: {each}." for each in lost)])])
+
+
+def beside(here: float | None, other: float | None, form: str = ".0f") -> list[str]:
+    """Three cells: published, here, here / published; empty where there is no such number."""
+    both = here is not None and other is not None
+    return [
+        "" if other is None else f"{other:g}",
+        "-" if here is None else format(here, form),
+        f"{here / other:.2f}" if both else "",  # type: ignore[operator]
+    ]
+
+
+def _cluster(rows: Sequence[Row]) -> list[list[str]]:
+    head = ["", "samples/s: published", "here", "ratio", "MB/s: published", "here", "ratio"]
+    head += ["GPUs compute: published", "here", "CPUs compute: published", "here"]
+    table = [head]
+    for row in rows:
+        its = published.RESNET18.get(row.entry)
+        fast, slow = row.computing[:NUM_GPUS], row.computing[NUM_GPUS:]
+        table.append(
+            [
+                row.name,
+                *beside(row.samples_per_s, its and its.samples_per_s),
+                *beside(row.traffic, its and its.traffic),
+                its.computing_fast if its else "",
+                span(fast, ".2f"),
+                its.computing_slow if its else "",
+                span(slow, ".2f") if slow else "",
+            ]
+        )
+    return table
+
+
+def _training(rows: Sequence[Row]) -> list[list[str]]:
+    goal = accuracy_text(TARGET)
+    table = [["", "", f"minutes to {goal}: published", "here", "ratio"]]
+    table[0] += [f"SSGD's time to {goal} / this: published", "here", "ratio"]
+    table[0] += ["accuracy after 120 min: published", "here, the last", "after min", "the best"]
+    for row in rows:
+        its = published.RESNET18.get(row.entry)
+        iid = its if row.split == IID else None
+        baseline = next((each for each in rows if each.entry == "sync" and each.split == row.split), None)
+        speed_up = published.RESNET18["sync"].minutes / iid.minutes if iid else None
+        final = its and (its.accuracy if row.split == IID else its.accuracy_by_class)
+        minutes = row.seconds_to_target
+        table.append(
+            [
+                f"{row.name}, {row.network}",
+                SPLIT_WORDS[row.split],
+                *beside(None if minutes is None else minutes / 60, iid and iid.minutes, ".1f"),
+                *beside(_sooner(baseline, row), speed_up and round(speed_up, 1), ".1f"),
+                f"{final:g}" if final else "",
+                "-" if row.last is None else f"{row.last:.3f}",
+                f"{row.curve[-1][0] / 60:.1f}" if row.curve else "-",
+                f"{max(accuracy for _, accuracy in row.curve):.3f}" if row.curve else "-",
+            ]
+        )
+    return table
+
+
+def _sooner(baseline: Row | None, row: Row) -> float | None:
+    """The baseline's time to the target over the row's; None where one of the two did not reach it."""
+    times = (baseline and baseline.seconds_to_target, row.seconds_to_target)
+    return times[0] / times[1] if times[0] and times[1] else None
+
+
+def _pairs(rows: Sequence[Row]) -> dict[str, Mapping[str, Row]]:
+    """By case the rows of it, by algorithm."""
+    cases: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        cases.setdefault(row.case, {})[row.entry] = row
+    return {case: its for case, its in cases.items() if {"esync", "sync"} <= set(its)}
+
+
+def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | None]) -> list[list[str]]:
+    """A row a case: ESync beside SSGD; `of` gives what was published of a case."""
+    goal = accuracy_text(TARGET)
+    table = [[what, f"SSGD's time to {goal} / ESync's: published", "here", "ratio", f"s to {goal}: ESync", "SSGD"]]
+    table[0] += ["samples/s, ESync / SSGD"]
+    for case, its in _pairs(rows).items():
+        esync, sync = its["esync"], its["sync"]
+        seconds = [each.seconds_to_target for each in (esync, sync)]
+        table.append(
+            [
+                case,
+                *beside(_sooner(sync, esync), of(case), ".1f"),
+                *("-" if each is None else f"{each:.0f}" for each in seconds),
+                f"{esync.samples_per_s / sync.samples_per_s:.1f}",
+            ]
+        )
+    return table
+
+
+def _networks(rows: Sequence[Row]) -> list[list[str]]:
+    return _sooner_table(rows, "network", lambda case: published.NETWORKS[case].speed_up)
+
+
+def _heterogeneity(rows: Sequence[Row]) -> list[list[str]]:
+    return _sooner_table(rows, "slowest / fastest step", lambda case: published.JOURNAL_SPEED_UPS.get(int(case)))
+
+
+def _switch(rows: Sequence[Row]) -> list[list[str]]:
+    table = [["BSP, % of the steps", "time / that of BSP: published", "here", "ratio"]]
+    table[0] += ["accuracy: published (standard deviation)", "here"]
+    by_share = {int(row.case): row for row in rows}
+    all_bsp = by_share.get(100)
+    for share, row in sorted(by_share.items()):
+        its = published.SYNC_SWITCH[share]
+        table.append(
+            [
+                str(share),
+                *beside(row.seconds / all_bsp.seconds if all_bsp else None, round(its.time, 3), ".3f"),
+                f"{its.accuracy:.3f} ({its.deviation:.3f})",
+                "-" if row.last is None else f"{row.last:.3f}",
+            ]
+        )
+    return table
+
+
+def _wbsp(rows: Sequence[Row]) -> list[list[str]]:
+    goal = accuracy_text(TARGET)
+    table = [["", "", "computing ratio of the fast half: published", "here", "samples/s", f"s to {goal}"]]
+    for row in rows:
+        other = {"wbsp-pcc": published.WBSP_COMPUTING, "wbsp": ""}.get(row.entry, published.OTHERS_COMPUTING)
+        fast = row.computing[: len(row.computing) // 2]
+        seconds = row.seconds_to_target
+        reached = "" if not row.curve else "-" if seconds is None else f"{seconds:.0f}"
+        table.append([row.case, row.name, other, span(fast, ".2f"), f"{row.samples_per_s:.0f}", reached])
+    return table
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[list[str]]]]] = {
+    CLUSTER: ("The preprint's cluster with ResNet-18's 44.7 MB, times and bytes alone", _cluster),
+    TRAINING: ("The preprint's cluster, trained, step size 0.0005", _training),
+    NETWORKS: ("Other networks on the preprint's cluster", _networks),
+    HETEROGENEITY: ("Six fast and six slow workers, 1 Gbit/s, the slow ones 1.75 s a step", _heterogeneity),
+    SWITCH: ("Sync-Switch: first BSP, then ASP, eight workers", _switch),
+    WBSP: ("WBSP under its published heterogeneity: half of the workers sleep in every step", _wbsp),
+}

@@ -1,0 +1,223 @@
+"""The published experiments again, in virtual time (simulate.py), and tables that have the published numbers beside.
+
+--quick takes about four minutes on two cores, with a small network in place of ResNet-18; --full takes hours. Each run
+is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the program, is not done
+again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables and draws the five
+figures of the preprint's cluster. With --page the part of a page between `<!-- reproduction FOLDER -->` and
+`<!-- end of reproduction FOLDER -->` (the folder as seen from the page) is written anew.
+Exit codes: 0 done, 1 some runs failed, 2 something to put right, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from report import metrics, pages, reproduction, run_lines
+from report.reproduction import Row
+from scripts import get_data, launch, reproduction_figures
+from scripts.reproduction_parts import PARTS, SCALES, Job, Scale
+from scripts.roles import ROOT
+from scripts.simulated import Ended, Simulations, was_stopped
+from scripts.supervisor import console
+from trainer import version
+from trainer.flag_values import at_least
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging, write_atomically
+
+MARK = "reproduction"  # of the part of a page, before the folder
+LOGS = ROOT / "logs" / "reproduction"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line; a bad value ends the process with exit code 2."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/reproduce.sh", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
+    size.add_argument("--full", dest="scale", action="store_const", const="full", help="hours")
+    parser.set_defaults(scale="quick")
+    parser.add_argument(
+        "--parts", type=launch.names(tuple(PARTS)), default=",".join(PARTS), help="which experiments, with commas"
+    )
+    parser.add_argument("--list", action="store_true", help="only say which runs there are, and which are done")
+    parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
+    parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/quick or full)")
+    parser.add_argument("--page", type=Path, help="Markdown page to write the tables into")
+    parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="runs at the same time")
+    parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
+    given = parser.parse_args(arguments)
+    given.folder = given.folder or LOGS / given.scale
+    return given
+
+
+def jobs_of(scale: Scale, parts: Sequence[str]) -> list[Job]:
+    """All runs of some parts, in order."""
+    return [job for part in parts for job in PARTS[part](scale)]
+
+
+class Reproduction:
+    """Does jobs as far as they are not done yet."""
+
+    def __init__(self, folder: Path, simulations: Simulations, at_once: int) -> None:
+        self._folder, self._simulations, self._at_once = folder, simulations, at_once
+        there = (folder / run_lines.RUNS_FILE).exists()
+        self.rows = {row.key: row for row in (reproduction.read(folder) if there else ())}
+        self._program = version.files_hash()
+
+    def is_done(self, job: Job) -> bool:
+        """Whether there is a line of this very command by this version of the program, and of no failure."""
+        row = self.rows.get(job.row.key)
+        same = row is not None and (tuple(row.command), row.program) == (job.command, self._program)
+        return same and row is not None and not row.failed
+
+    def do(self, jobs: Sequence[Job]) -> int:
+        """Returns how many have failed; raises KeyboardInterrupt where it was stopped."""
+        to_do = [job for job in jobs if not self.is_done(job)]
+        if len(to_do) < len(jobs):
+            logging.info("%d of %d runs are done already", len(jobs) - len(to_do), len(jobs))
+        begin, failed = time.monotonic(), 0
+        with ThreadPoolExecutor(self._at_once) as pool:
+            futures = {pool.submit(self._run, job): job for job in to_do}
+            for number, future in enumerate(as_completed(futures), start=1):
+                row = future.result()
+                if row is None:
+                    continue
+                run_lines.append(self._folder, row)
+                self.rows[row.key] = row
+                failed += bool(row.failed)
+                left_s = (time.monotonic() - begin) / number * (len(to_do) - number)
+                logging.info("%d of %d: %s; about %s left", number, len(to_do), said(row), minutes(left_s))
+        if self._simulations.stopped:
+            raise KeyboardInterrupt
+        return failed
+
+    def _run(self, job: Job) -> Row | None:
+        ended = self._simulations.do(job.command, job.folder)
+        row = None if ended is None else result(job, ended)
+        if ended is not None and (row is None or not row.failed):
+            shutil.rmtree(ended.base, ignore_errors=True)
+        return row
+
+
+def result(job: Job, ended: Ended) -> Row | None:
+    """What a run has left behind; None where a signal has ended it."""
+    row = dataclasses.replace(
+        job.row,
+        diverged=ended.diverged,
+        failed=ended.failed,
+        commit=version.commit(),
+        program=version.files_hash(),
+    )
+    try:
+        about, devices = ended.read()
+    except SetupError as error:
+        return row if row.diverged or row.failed else dataclasses.replace(row, failed=str(error))
+    if was_stopped(about):
+        return None
+    return dataclasses.replace(row, **measured(about, devices))
+
+
+def measured(about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
+    """The numbers of a row, from what its run has logged."""
+    workers = list(devices.values())
+    evaluator = metrics.evaluating_device(devices, lambda text: None)
+    seconds = metrics.duration(workers)
+    pushed = sum(sum(worker.bytes_pushed_list or ()) for worker in workers)
+    return {
+        "seconds": round(seconds, 3),
+        "samples_per_s": round(metrics.throughput(workers), 2),
+        "traffic": round(pushed / 1e6 / seconds, 3),
+        "rounds": min(len(worker.elapsed_time_list) for worker in workers),
+        "computing": [round(metrics.computing_ratio(worker) or 0.0, 4) for worker in workers],
+        "curve": [(round(s, 3), round(accuracy, 5)) for s, accuracy in (evaluator.curve if evaluator else ())],
+        "ended": about.get("ended") or "",
+    }
+
+
+def said(row: Row) -> str:
+    """A run and what came of it, for the progress."""
+    came = row.failed or ("diverged" if row.diverged else f"{row.samples_per_s:.0f} samples/s")
+    accuracy = "" if row.last is None else f", accuracy {row.last:.3f}"
+    return f"{' '.join(filter(None, (row.part, row.name, row.case, row.split)))}: {came}{accuracy}"
+
+
+def minutes(seconds: float) -> str:
+    """`3 min`, `45 s` or `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def part_of_page(rows: Sequence[Row], folder: str) -> str:
+    """Tables and figures, for a page from which the folder is seen under this name."""
+    figures = [f"![{words}]({folder}/{name}.png)" for name, words in reproduction_figures.drawn(rows).items()]
+    return "\n\n".join([reproduction.tables(rows), *figures])
+
+
+def show(given: argparse.Namespace) -> None:
+    """Prints the tables, draws the figures and writes the page.
+
+    Raises:
+        SetupError: there are no runs, or the page has no place for the tables.
+    """
+    rows = in_order(reproduction.read(given.folder), SCALES[given.scale])
+    console("\n" + reproduction.tables(rows) + "\n")
+    reproduction_figures.draw(rows, given.folder, console)
+    if given.page is not None:
+        name = os.path.relpath(given.folder, given.page.parent)
+        part = part_of_page(rows, name)
+        write_atomically(given.page, pages.updated(given.page.read_text(), f"{MARK} {name}", part).encode())
+
+
+def in_order(rows: Sequence[Row], scale: Scale) -> list[Row]:
+    """As the parts have them, whichever ended first; what they do not have comes last."""
+    places = {job.row.key: place for place, job in enumerate(jobs_of(scale, tuple(PARTS)))}
+    return sorted(rows, key=lambda row: places.get(row.key, len(places)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses and does what is not done yet; returns the exit code."""
+    given = parse(arguments)
+    setup_logging("reproduce")
+    simulations = Simulations(LOGS / "runs" / given.scale)
+    its, jobs = Reproduction(given.folder, simulations, given.jobs), jobs_of(SCALES[given.scale], given.parts)
+    if given.list:
+        for job in jobs:
+            console(f"{'done' if its.is_done(job) else '    '} {said(job.row).partition(':')[0]}")
+        return EXIT_OK
+    failed = 0
+    if not given.tables:
+        get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+        given.folder.mkdir(parents=True, exist_ok=True)
+        begin = time.monotonic()
+        before = [signal.signal(each, lambda *_: simulations.stop()) for each in (signal.SIGINT, signal.SIGTERM)]
+        try:
+            failed = its.do(jobs)
+        except KeyboardInterrupt:
+            logging.info("stopped; the same command goes on")
+            return EXIT_FORCED
+        finally:
+            for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+                signal.signal(each, handler)
+        logging.info("took %s", minutes(time.monotonic() - begin))
+    show(given)
+    return EXIT_BUG if failed else EXIT_OK
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (SetupError, get_data.DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_SETUP)

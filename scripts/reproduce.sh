@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The published experiments again, in virtual time, beside the published numbers. Its options: scripts/reproduce.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+is_help "$@" || ensure_venv requirements.txt
+run_script reproduce.py "$@"

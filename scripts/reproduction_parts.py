@@ -1,0 +1,215 @@
+"""Which runs of simulate.py make the published experiments again, quick or full. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from algorithms import OWNERS, folder_name
+from config import LEARNING_RATES, NO_NETWORK, names_of
+from report import published
+from report.comparison import BY_CLASS, IID
+from report.definitions import MODEL_BYTES
+from report.published import TARGET
+from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
+
+RESNET18 = "resnet18-v1"
+STEP_SIZE = 0.0005  # of the summed loss, as published
+JOURNAL_STEP_SIZE, JOURNAL_BATCH = 0.001, 32
+SWITCH_STEP_SIZE, SWITCH_BATCH = 0.002, 128  # published is 0.00625, with which mlp learns nothing
+WBSP_BATCH, WBSP_STEP_SIZE = 128, 0.003  # the latter is not known
+# The rule and the questions of the published program; a question took about as long as a GPU's step.
+AS_PUBLISHED = ("--policy", "preprint", "--query", "blocking", "--query-delay", "0.029")
+UPLOAD_AWARE = "ESync, rule upload-aware"
+ROWS = {
+    "ESync as published": ("esync", AS_PUBLISHED),
+    "ESync, rule preprint": ("esync", ("--policy", "preprint")),
+    "ESync, rule journal": ("esync", ("--policy", "journal")),
+    UPLOAD_AWARE: ("esync", ("--policy", "upload-aware")),
+    "SSGD": ("sync", ()),
+    "ASGD": ("async", ()),
+    "DC-ASGD": ("dcasgd", ()),
+}
+OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
+HETEROGENEITIES = {10: "journal-10", 30: "journal-30", 150: "journal", 300: "journal-300"}
+SLEEPS = {"H1": "wbsp-h1", "H2": "wbsp-h2", "H3": "wbsp-h3"}
+COMPARED_WITH_WBSP = {"WBSP with overlap": "wbsp-pcc", "WBSP": "wbsp", "SSGD": "sync", "SSP": "ssp", "ASGD": "async"}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a run ends, and how often it is evaluated: virtual seconds."""
+
+    seconds: float
+    between: float
+    to_target: bool = True  # also when it has reached TARGET
+
+    @property
+    def words(self) -> list[str]:
+        """Flags of simulate.py."""
+        stop = ["--target-accuracy", f"{TARGET:g}"] if self.to_target else []
+        return ["--max-seconds", f"{self.seconds:g}", "--eval-seconds", f"{self.between:g}", *stop]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the experiments is done.
+
+    Attributes:
+        network: in place of ResNet-18, whose bytes travel all the same.
+        cluster_s: virtual seconds of runs without gradients.
+        limits: of trained ones, by algorithm; "" for all others.
+        by_class: the same, where each worker has few classes.
+        without: rows of ROWS that are not trained.
+        trains_networks: whether the other networks are trained.
+        heterogeneities: of HETEROGENEITIES.
+        switch_steps: of Sync-Switch, in all.
+        wbsp_network: or NO_NETWORK.
+    """
+
+    name: str
+    network: str
+    cluster_s: float
+    limits: Mapping[str, Limit]
+    by_class: Mapping[str, Limit]
+    without: tuple[str, ...]
+    trains_networks: bool
+    heterogeneities: tuple[int, ...]
+    switch_steps: int
+    wbsp_network: str
+
+
+QUICK = Scale(
+    name="quick",
+    network="mlp",
+    cluster_s=60,
+    limits={"esync": Limit(300, 8), "alone": Limit(60, 3, to_target=False), "": Limit(7200, 120)},
+    by_class={"esync": Limit(120, 8), "": Limit(1800, 120)},
+    without=("ESync, rule preprint", UPLOAD_AWARE),  # the latter is the journal's to the bit where links are equal
+    trains_networks=False,
+    heterogeneities=(10, 150),
+    switch_steps=150,
+    wbsp_network=NO_NETWORK,
+)
+FULL = Scale(
+    name="full",
+    network=RESNET18,
+    cluster_s=300,
+    limits={"esync": Limit(600, 30, to_target=False), "alone": Limit(300, 15, to_target=False), "": Limit(7200, 240)},
+    by_class={"esync": Limit(600, 30), "": Limit(7200, 240)},
+    without=(),
+    trains_networks=True,
+    heterogeneities=tuple(HETEROGENEITIES),
+    switch_steps=1000,
+    wbsp_network="cnn",
+)
+SCALES = {scale.name: scale for scale in (QUICK, FULL)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do: what is known of its row before, and the command, without a place for the logs."""
+
+    part: str
+    name: str
+    entry: str
+    network: str
+    command: tuple[str, ...]
+    case: str = ""
+    split: str = IID
+
+    @property
+    def row(self) -> Row:
+        """The line of the results that it is to become."""
+        same = {name: getattr(self, name) for name in ("part", "name", "entry", "network", "command", "case", "split")}
+        return Row(**same)
+
+    @property
+    def folder(self) -> str:
+        """Of its mode in the log tree."""
+        return f"{self.network}/{folder_name(self.entry, '-s' in self.command)}"
+
+
+def _job(part: str, name: str, entry: str, network: str, cluster: str, *words: str, case: str = "") -> Job:
+    command = ["simulate.py", "-m", entry, "--cluster", cluster, "-n", network, "--seed", "0", *words]
+    if network == NO_NETWORK and "--model-bytes" not in words:
+        command += ["--model-bytes", str(MODEL_BYTES[RESNET18])]
+    split = BY_CLASS if "-s" in words else IID
+    return Job(part, name, entry, network, (*command, "--log-form", "lines"), case, split)
+
+
+def _step_size(entry: str, value: float) -> list[str]:
+    field = next(field for field in LEARNING_RATES if field in OWNERS[entry].all_flags)
+    return [names_of(field)[0], f"{value:g}"]
+
+
+def _bytes(network: str) -> list[str]:
+    """ResNet-18's, where another network stands for it."""
+    return [] if network == RESNET18 else ["--model-bytes", str(MODEL_BYTES[RESNET18])]
+
+
+def _cluster(scale: Scale) -> Iterator[Job]:
+    for name, (entry, flags) in ROWS.items():
+        yield _job(CLUSTER, name, entry, NO_NETWORK, "paper", *flags, "--max-seconds", f"{scale.cluster_s:g}")
+
+
+def _training(scale: Scale) -> Iterator[Job]:
+    every = {**ROWS, "Standalone, one GPU": ("alone", ())}
+    for split, limits in ((IID, scale.limits), (BY_CLASS, scale.by_class)):
+        for name, (entry, flags) in every.items():
+            if name in scale.without or (split == BY_CLASS and not OWNERS[entry].is_distributed):
+                continue  # one worker alone has all classes
+            words = [*flags, *_step_size(entry, STEP_SIZE), *limits.get(entry, limits[""]).words]
+            words += ["-s", "1"] if split == BY_CLASS else []
+            yield _job(TRAINING, name, entry, scale.network, "paper", *words, *_bytes(scale.network))
+
+
+def _networks(scale: Scale) -> Iterator[Job]:
+    for network in OTHER_NETWORKS:
+        for name, entry in {"ESync": "esync", "SSGD": "sync"}.items():
+            if scale.trains_networks:
+                words = [*_step_size(entry, STEP_SIZE), *scale.limits.get(entry, scale.limits[""]).words]
+                yield _job(NETWORKS, name, entry, network, "paper", *words, case=network)
+            else:
+                words = ["--model-bytes", str(MODEL_BYTES[network]), "--max-seconds", f"{scale.cluster_s:g}"]
+                yield _job(NETWORKS, name, entry, NO_NETWORK, "paper", *words, case=network)
+
+
+def _heterogeneity(scale: Scale) -> Iterator[Job]:
+    for ratio in scale.heterogeneities:
+        for name, entry in {"ESync": "esync", "SSGD": "sync"}.items():
+            limit = {"esync": Limit(1200, 12), "sync": Limit(14400, 240)}[entry]
+            words = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *limit.words]
+            cluster = HETEROGENEITIES[ratio]
+            yield _job(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))
+
+
+def _switch(scale: Scale) -> Iterator[Job]:
+    for share in published.SYNC_SWITCH:
+        first = round(scale.switch_steps * share / 100)
+        phases = {"1": first, "0": scale.switch_steps - first}  # BSP, ASP; one without steps is left out
+        words = ["--switch-order", "".join(kind for kind, steps in phases.items() if steps)]
+        words += ["--train-steps", *(str(steps) for steps in phases.values() if steps)]
+        words += ["-l", f"{SWITCH_STEP_SIZE:g}", "-b", str(SWITCH_BATCH), "--eval-seconds", "20"]
+        yield _job(SWITCH, "Sync-Switch", "sync-switch", "mlp", "sync-switch-paces", *words, case=str(share))
+
+
+def _wbsp(scale: Scale) -> Iterator[Job]:
+    for case, cluster in SLEEPS.items():
+        for name, entry in COMPARED_WITH_WBSP.items():
+            words = [*_step_size(entry, WBSP_STEP_SIZE), "-b", str(WBSP_BATCH), "--max-seconds", f"{scale.cluster_s:g}"]
+            if scale.wbsp_network == NO_NETWORK:
+                words += ["--model-bytes", str(MODEL_BYTES["cnn"])]
+            else:
+                words += ["--eval-seconds", "3"]
+            yield _job(WBSP, name, entry, scale.wbsp_network, cluster, *words, case=case)
+
+
+PARTS: Mapping[str, Callable[[Scale], Iterator[Job]]] = {
+    CLUSTER: _cluster,
+    TRAINING: _training,
+    NETWORKS: _networks,
+    HETEROGENEITY: _heterogeneity,
+    SWITCH: _switch,
+    WBSP: _wbsp,
+}

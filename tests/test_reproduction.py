@@ -1,0 +1,262 @@
+"""The published experiments again: which runs there are, what their lines say, and the tables beside the published."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import simulate
+from report import metrics, pages, published, reproduction, run_lines
+from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, PARTS, SWITCH, TRAINING, WBSP, Row
+from scripts import reproduce, reproduction_figures, reproduction_parts
+from scripts.reproduction_parts import FULL, QUICK
+from scripts.simulated import Ended, Simulations
+from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
+
+EVERY_JOB = [(scale, job) for scale in (QUICK, FULL) for job in reproduce.jobs_of(scale, PARTS)]
+
+
+# -------------------------------------------------------------------------------------------------- what is to be done
+
+
+@pytest.mark.parametrize(
+    ("scale", "job"), EVERY_JOB, ids=[f"{scale.name}-{'-'.join(map(str, job.row.key[:5]))}" for scale, job in EVERY_JOB]
+)
+def test_simulate_takes_the_command_of_every_run(scale, job):
+    _, (run,) = simulate.parse(job.command[1:])
+    config = run.job.config
+    assert (run.job.entry, config.network, config.seed) == (job.entry, job.network, 0)
+    assert bool(config.split_by_class) == (job.split == "by-class")
+    assert f"{config.network}/" in f"{job.folder}/" and config.log_dir.endswith(f"{job.folder}/virtual")
+    if job.network == "none" and job.part != WBSP:
+        assert run.job.model_bytes > 1e7
+    if job.part == TRAINING:
+        assert reproduction_parts.STEP_SIZE in (config.learning_rate, config.local_lr)
+
+
+def test_no_run_is_taken_for_another():
+    for scale in (QUICK, FULL):
+        keys = [job.row.key for job in reproduce.jobs_of(scale, PARTS)]
+        assert len(keys) == len(set(keys))
+
+
+def test_the_preprint_s_cluster_is_trained_by_both_rules_upload_aware_and_by_all_it_was_compared_with():
+    trained = {(job.name, job.split) for job in reproduce.jobs_of(FULL, [TRAINING])}
+    names = {*reproduction_parts.ROWS}
+    assert trained == {
+        *((name, split) for name in names for split in ("iid", "by-class")),
+        ("Standalone, one GPU", "iid"),
+    }
+
+
+def test_sync_switch_s_steps_are_the_same_in_all_with_every_share_of_bsp():
+    for job in reproduce.jobs_of(QUICK, [SWITCH]):
+        _, (run,) = simulate.parse(job.command[1:])
+        steps = dict(zip(run.job.config.switch_order, run.job.config.train_steps, strict=True))
+        assert sum(steps.values()) == QUICK.switch_steps
+        assert steps.get("1", 0) == pytest.approx(QUICK.switch_steps * int(job.case) / 100, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["--parts", "speed"], "'speed' is unknown; choose from cluster"), (["--quick", "--full"], "not allowed with"),
+     (["--jobs", "0"], "0 is out of range")],
+)  # fmt: skip
+def test_what_is_no_command_is_refused(arguments, complaint, capsys):
+    with pytest.raises(SystemExit):
+        reproduce.parse(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------ the runs
+
+
+class Done(Simulations):
+    """Runs that end at once and leave nothing but what they have printed."""
+
+    def __init__(self, base, text="", code=EXIT_OK):
+        super().__init__(base)
+        self._base, self._its, self._code, self.commands = base, text, code, []
+
+    def do(self, command, folder):
+        base = self._base / str(len(self.commands))
+        base.mkdir(parents=True)
+        (base / "output.txt").write_text(self._its)
+        self.commands.append(command)
+        return Ended(base, folder, self._code)
+
+
+def test_what_failed_is_kept_and_done_again_and_what_diverged_is_not(tmp_path):
+    jobs = reproduce.jobs_of(QUICK, [SWITCH])[:2]
+    for text, failed, again in ((f"error: {DIVERGED}", 0, 0), ("a | error: no room", 2, 2)):
+        folder = tmp_path / str(failed)
+        folder.mkdir()
+        first = reproduce.Reproduction(folder, Done(tmp_path / f"runs{failed}", text, EXIT_BUG), 1)
+        assert first.do(jobs) == failed
+        simulations = Done(tmp_path / f"again{failed}", text, EXIT_BUG)
+        second = reproduce.Reproduction(folder, simulations, 1)
+        second.do(jobs)
+        assert len(simulations.commands) == again
+        assert {row.failed for row in second.rows.values()} == {"error: no room" if failed else ""}
+
+
+def test_a_run_of_another_version_or_another_command_is_done_anew(tmp_path, monkeypatch):
+    job, other = reproduce.jobs_of(QUICK, [CLUSTER])[:2]
+    row = dataclasses.replace(job.row, program=reproduce.version.files_hash())
+    run_lines.append(tmp_path, row)
+    assert reproduce.Reproduction(tmp_path, Done(tmp_path), 1).is_done(job)
+    assert not reproduce.Reproduction(tmp_path, Done(tmp_path), 1).is_done(other)
+    longer = dataclasses.replace(job, command=(*job.command, "--max-rounds", "9"))
+    assert not reproduce.Reproduction(tmp_path, Done(tmp_path), 1).is_done(longer)
+    monkeypatch.setattr(reproduce.version, "files_hash", lambda: "another")
+    assert not reproduce.Reproduction(tmp_path, Done(tmp_path), 1).is_done(job)
+
+
+def test_a_list_says_what_is_done_and_runs_nothing(tmp_path, capsys):
+    job = reproduce.jobs_of(QUICK, [CLUSTER])[0]
+    run_lines.append(tmp_path, dataclasses.replace(job.row, program=reproduce.version.files_hash()))
+    assert reproduce.main(["--list", "--parts", "cluster", "--folder", str(tmp_path)]) == EXIT_OK
+    first, second, *_ = [line for line in capsys.readouterr().out.splitlines() if "cluster" in line]
+    assert first.startswith("done cluster ESync as published") and second.startswith("     cluster")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [('{"part": "speed"}', "missing"), (json.dumps({**dataclasses.asdict(EVERY_JOB[0][1].row), "part": "speed"}),
+                                        "part is 'speed'; it should be one of cluster")],
+)  # fmt: skip
+def test_a_line_that_is_no_run_is_named(tmp_path, text, complaint):
+    (tmp_path / run_lines.RUNS_FILE).write_text(text + "\n")
+    with pytest.raises(SetupError, match=complaint):
+        reproduction.read(tmp_path)
+
+
+def test_the_numbers_of_a_row_are_those_of_its_workers():
+    fast = metrics.Device([0.5, 0.8], [64, 64], [2, 2], [2.0, 4.0], [1.0, 1.0], [2.0, 4.0], [1.0, 2.0], [500_000] * 2)
+    slow = metrics.Device([], [64], [2], [5.0], [1.0], [], [4.0], [1_000_000])
+    its = reproduce.measured({"ended": "4 s of 4 s passed"}, {("virtual", "cpu0"): fast, ("virtual", "cpu1"): slow})
+    assert its == {
+        "seconds": 5.0,
+        "samples_per_s": 38.4,
+        "traffic": 0.4,
+        "rounds": 1,
+        "computing": [0.75, 0.8],
+        "curve": [(2.0, 0.5), (4.0, 0.8)],
+        "ended": "4 s of 4 s passed",
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- the tables
+
+
+def row(part, name, entry, **more):
+    return Row(part=part, name=name, entry=entry, network="mlp", program="0123456789abcdef", **more)
+
+
+def cells(table, *begin):
+    (line,) = (line for line in table.splitlines() if line.startswith(f"| {' | '.join(begin)} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")][len(begin) :]
+
+
+def test_the_cluster_s_numbers_stand_beside_the_published_ones():
+    its = {"samples_per_s": 3110.0, "traffic": 10.5, "computing": (0.36, 0.38, 0.37, 0.37, 0.4, 0.4)}
+    table = reproduction.tables([row(CLUSTER, "ESync", "esync", **its)])
+    assert cells(table, "ESync") == ["1555", "3110", "2.00", "21", "10", "0.50", "0.37", "0.36..0.38", "0.40", "0.40"]
+
+
+def test_minutes_and_speed_ups_stand_beside_the_published_ones():
+    rows = [
+        row(TRAINING, "ESync", "esync", curve=((60.0, 0.7), (270.0, 0.81), (300.0, 0.79))),
+        row(TRAINING, "SSGD", "sync", curve=((3300.0, 0.8),)),
+        row(TRAINING, "ESync", "esync", split="by-class", curve=((60.0, 0.7),)),
+    ]
+    table = reproduction.tables(rows)
+    esync = ["9", "4.5", "0.50", "6.1", "12.2", "2.00", "0.92", "0.790", "5.0", "0.810"]
+    assert cells(table, "ESync, mlp", "i.i.d.") == esync
+    assert cells(table, "SSGD, mlp", "i.i.d.")[:6] == ["55", "55.0", "1.00", "1", "1.0", "1.00"]
+    assert cells(table, "ESync, mlp", "by class") == ["", "-", "", "", "-", "", "0.78", "0.700", "1.0", "0.700"]
+
+
+def test_a_network_and_a_heterogeneity_need_esync_and_ssgd():
+    both = {"case": "150", "samples_per_s": 10.0}
+    rows = [
+        row(HETEROGENEITY, "ESync", "esync", curve=((10.0, 0.8),), **both),
+        row(HETEROGENEITY, "SSGD", "sync", curve=((67.0, 0.8),), **both),
+        row(NETWORKS, "ESync", "esync", case="mobilenet-v1"),
+    ]
+    table = reproduction.tables(rows)
+    assert cells(table, "150") == ["6.7", "6.7", "1.00", "10", "67", "1.0"]
+    assert "mobilenet" not in table
+
+
+def test_times_of_sync_switch_are_shares_of_bsp_s():
+    rows = [row(SWITCH, "Sync-Switch", "sync-switch", case=case, seconds=seconds, curve=((1.0, 0.9),)) for case, seconds
+            in (("100", 200.0), ("0", 50.0))]  # fmt: skip
+    table = reproduction.tables(rows)
+    assert cells(table, "0") == ["0.152", "0.250", "1.64", "0.892 (0.010)", "0.900"]
+    assert cells(table, "100")[:3] == ["1", "1.000", "1.00"]
+
+
+def test_wbsp_s_fast_half_stands_beside_the_published_ratio():
+    table = reproduction.tables([row(WBSP, "WBSP", "wbsp-pcc", case="H1", computing=(0.9, 0.92, 0.99, 0.99))])
+    assert cells(table, "H1", "WBSP") == ["0.91", "0.90..0.92", "0", ""]
+
+
+def test_runs_that_failed_are_named_and_not_in_the_table():
+    table = reproduction.tables([row(SWITCH, "Sync-Switch", "sync-switch", case="5", failed="no room")])
+    assert "FAILED: sync-switch, Sync-Switch 5: no room." in table
+    assert "| 5 |" not in table
+
+
+def test_every_row_of_the_cluster_has_published_numbers():
+    for job in reproduce.jobs_of(FULL, [CLUSTER]):
+        assert job.entry in published.RESNET18
+    assert {int(job.case) for job in reproduce.jobs_of(FULL, [SWITCH])} == {*published.SYNC_SWITCH}
+
+
+# ------------------------------------------------------------------------------------------------ figures and the page
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A few runs, and a page beside them with a place for their tables."""
+    (tmp_path / "small").mkdir()
+    for split in ("iid", "by-class"):
+        for name, entry in (("ESync", "esync"), ("SSGD", "sync")):
+            curve = ((60.0, 0.7), (120.0, 0.81))
+            run_lines.append(tmp_path / "small", row(TRAINING, name, entry, split=split, curve=curve))
+    run_lines.append(tmp_path / "small", row(TRAINING, "Standalone", "alone", curve=((60.0, 0.85),)))
+    its = {"samples_per_s": 10.0, "traffic": 1.0, "computing": (0.4,) * 6}
+    run_lines.append(tmp_path / "small", row(CLUSTER, "ESync", "esync", **its))
+    (tmp_path / "page.md").write_text("# Results\n\n" + "\n".join(pages.marks("reproduction small")) + "\n\nand more\n")
+    return tmp_path / "small"
+
+
+def test_the_tables_and_five_figures_are_written_and_again_the_same(folder):
+    page = folder.parent / "page.md"
+    command = ["--tables", "--folder", str(folder), "--page", str(page)]
+    assert reproduce.main(command) == EXIT_OK
+    text = page.read_text()
+    assert [name for name in reproduction_figures.DRAWN if (folder / f"{name}.png").exists()] == [
+        *reproduction_figures.DRAWN
+    ]
+    assert all(f"](small/{name}.png)" in text for name in reproduction_figures.DRAWN)
+    assert text.endswith("<!-- end of reproduction small -->\n\nand more\n")
+    assert reproduce.main(command) == EXIT_OK
+    assert page.read_text() == text
+
+
+def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder):
+    page = folder.parent / "page.md"
+    page.write_text("no marks")
+    with pytest.raises(SetupError, match="add the lines <!-- reproduction small -->"):
+        reproduce.main(["--tables", "--folder", str(folder), "--page", str(page)])
+    assert page.read_text() == "no marks"
+
+
+def test_without_runs_there_are_no_tables(tmp_path):
+    with pytest.raises(SetupError, match=r"scripts/reproduce\.sh makes one"):
+        reproduce.main(["--tables", "--folder", str(tmp_path)])
+    assert EXIT_SETUP == 2
