@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/key_by_key.py
 
 Takes some seconds. That program pushes a key, pulls it and waits for it, then comes the next. This project's trainers
-push all keys and then pull all (published_cluster.py). For SSGD that is another pace on the same link: key by key, the
-GPUs have sent one key when the CPUs come to the end of their step; here, they have sent all. For ASGD it makes little
-difference: nobody waits for anybody.
+push all keys and then pull all (scripts/reproduce.sh --parts cluster). For SSGD that is another pace on the same link:
+key by key, the GPUs have sent one key when the CPUs come to the end of their step; here, they have sent all. For ASGD
+it makes little difference: nobody waits for anybody.
 """
 
 from __future__ import annotations

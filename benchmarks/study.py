@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -285,15 +284,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan.folder.mkdir(parents=True, exist_ok=True)
         runner = Runner(Path("logs") / "study" / plan.folder.name)
         study = Study(plan, runner, given.jobs, given.budget, given.again_failed)
-        before = [signal.signal(each, lambda *_: runner.stop()) for each in (signal.SIGINT, signal.SIGTERM)]
         try:
-            failed = study.do()
+            with runner.stopped_by_signals():
+                failed = study.do()
         except KeyboardInterrupt:
             logging.info("stopped; the same command goes on")
             return EXIT_FORCED
-        finally:
-            for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-                signal.signal(each, handler)
     except JobError as error:
         logging.error("error: %s", error)
         return error.exit_code

@@ -15,7 +15,6 @@ import dataclasses
 import logging
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -201,15 +200,12 @@ def main(arguments: Sequence[str]) -> int:
         get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
         given.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
-        before = [signal.signal(each, lambda *_: simulations.stop()) for each in (signal.SIGINT, signal.SIGTERM)]
         try:
-            failed = its.do(jobs)
+            with simulations.stopped_by_signals():
+                failed = its.do(jobs)
         except KeyboardInterrupt:
             logging.info("stopped; the same command goes on")
             return EXIT_FORCED
-        finally:
-            for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-                signal.signal(each, handler)
         logging.info("took %s", minutes(time.monotonic() - begin))
     show(given)
     return EXIT_BUG if failed else EXIT_OK

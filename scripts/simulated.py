@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from scripts.roles import ROOT
 from trainer.virtual_job import HOST
 from utils import DIVERGED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 OUTPUT = "output.txt"  # what a run has printed, in its log tree
 
 
@@ -88,6 +90,16 @@ class Simulations:
             self.stopped = True
             for process in self._running:
                 process.send_signal(signal.SIGINT)
+
+    @contextlib.contextmanager
+    def stopped_by_signals(self) -> Iterator[None]:
+        """Inside, the first Ctrl-C and the like stop them."""
+        before = [signal.signal(each, lambda *_: self.stop()) for each in _SIGNALS]
+        try:
+            yield
+        finally:
+            for each, handler in zip(_SIGNALS, before, strict=True):
+                signal.signal(each, handler)
 
     def do(self, command: Sequence[str], folder: str) -> Ended | None:
         """Does one and waits for its end; None where it was stopped.

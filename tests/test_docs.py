@@ -12,7 +12,7 @@ import pytest
 
 import simulate
 from benchmarks import study
-from scripts import cluster, demo, find_switch_point, flags, local_cluster, why
+from scripts import cluster, demo, find_switch_point, flags, local_cluster, reproduce, why
 from trainer import cluster_file, command_line
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,6 +114,11 @@ def test_a_command_for_the_search_is_one(command):
 @pytest.mark.parametrize("command", known("scripts/demo.sh"))
 def test_a_command_for_the_demo_is_one(command):
     assert demo.parse(words(command))
+
+
+@pytest.mark.parametrize("command", known("scripts/reproduce.sh"))
+def test_a_command_that_reproduces_is_one(command):
+    assert reproduce.parse(words(command)).parts
 
 
 @pytest.mark.parametrize("command", known(".venv/bin/python benchmarks/study.py"))
