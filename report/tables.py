@@ -100,6 +100,29 @@ def _speed_up_text(mode: Mode, curve: Curve, baseline: Mode, baseline_curve: Cur
     return f"{_factor_text(gain)}{late} ({', '.join(reached)})"
 
 
+def winner_line(curves: Mapping[Mode, Curve], target: float) -> str:
+    """Who reached the target first, and how many times as fast as each of the others, the next one first."""
+    goal = accuracy_text(target)
+    times = {mode: metrics.time_to_accuracy(curve, target) for mode, curve in curves.items()}
+    reached = {mode: seconds for mode, seconds in times.items() if seconds}
+    if not reached:
+        return f"nobody reached test accuracy {goal}"
+    best, best_s = min(reached.items(), key=lambda pair: pair[1])
+    beaten = []
+    for mode in sorted(curves, key=lambda mode: reached.get(mode, math.inf)):
+        gain = metrics.speed_up(curves[mode], curves[best], target)
+        if mode == best:
+            continue
+        if gain is None:
+            beaten.append(f"{mode.title} was never evaluated")
+        elif mode in reached:
+            beaten.append(f"{_factor_text(gain)} as fast as {mode.title} ({reached[mode]:.1f} s)")
+        else:
+            end_s = curves[mode][-1][0]
+            beaten.append(f"{_factor_text(gain)} as fast as {mode.title} (not within {end_s:.1f} s)")
+    return f"{best.title} won: test accuracy {goal} after {best_s:.1f} s" + "".join(f", {each}" for each in beaten)
+
+
 def _factor_text(gain: SpeedUp) -> str:
     """A bound is rounded to the side on which it still holds."""
     decimals = 1 if gain.factor >= 1 else 2

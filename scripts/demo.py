@@ -1,7 +1,8 @@
 """Everything from nothing: the environment, the data, the main job on this one machine, and figures.
 
 State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
-ESync, then with SSGD for the same time; then the logs are summarised, the figures drawn and the two compared.
+SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time; then the
+logs are summarised, the figures drawn and the times to an accuracy compared: the last line says who won by how much.
 What follows `--` goes to every worker's main.py. Ctrl-C ends it.
 """
 
@@ -15,21 +16,25 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import summary
+from algorithms import OWNERS
+from config import names_of
+from report import metrics, tables
 from scripts import get_data, launch, local_cluster
 from scripts.roles import ROOT
 from scripts.supervisor import console
 from trainer.flag_values import above_zero, accuracy
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
 
-MODES = ("esync", "sync")
+MODES = ("sync", "alone", "esync", "esync-outer")
 
 # Chosen for lenet on two cores.
 STEP_TIMES_S = "0.02,0.04,0.2"  # of the three workers: the third is ten times slower than the first
-SECONDS = 90.0  # a mode; the workers' start and the figures come on top
+SECONDS = 55.0  # a mode; the workers' start and the figures come on top
 BATCH_SIZE = 64
-LEARNING_RATE = 0.003  # of SSGD
+LEARNING_RATE = 0.003  # of SSGD, and of the fastest worker alone
 LOCAL_LR = 0.003  # of ESync
-EVAL_DURATION = 10
+EVAL_SECONDS = 2.0
 TARGET_ACCURACY = 0.8
 
 
@@ -46,10 +51,12 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--target", type=accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
     )
     parser.add_argument("-b", "--batch-size", type=int, default=BATCH_SIZE, help="samples a step")
-    parser.add_argument("-l", "--learning-rate", type=float, default=LEARNING_RATE, help="learning rate of SSGD")
+    parser.add_argument(
+        "-l", "--learning-rate", type=float, default=LEARNING_RATE, help="learning rate of SSGD and alone"
+    )
     parser.add_argument("-ll", "--local-lr", type=float, default=LOCAL_LR, help="learning rate of ESync's local steps")
     parser.add_argument(
-        "-e", "--eval-duration", type=int, default=EVAL_DURATION, help="rounds between two evaluations, on worker 0"
+        "--eval-seconds", type=above_zero, default=EVAL_SECONDS, help="between two evaluations, on the fastest worker"
     )
     parser.add_argument("--seed", type=int, default=0, help="of initial weights and shuffling")
     parser.add_argument("--log-base", type=Path, default=ROOT / "logs" / "demo", help="folder of logs and figures")
@@ -58,7 +65,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str]) -> list[str]:
-    """The command line of scripts/local_cluster.sh for one of the two jobs."""
+    """The command line of scripts/local_cluster.sh for one of the jobs."""
     cluster = {
         "--mode": mode,
         "--network": given.network,
@@ -66,10 +73,11 @@ def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str])
         "--log-base": given.log_base,
         "--data-dir": given.data_dir,
     }
-    learning_rate = {"--local-lr": given.local_lr} if mode == "esync" else {"--learning-rate": given.learning_rate}
+    rates = {"local_lr": given.local_lr, "learning_rate": given.learning_rate}
+    learning_rate = {names_of(field)[-1]: value for field, value in rates.items() if field in OWNERS[mode].all_flags}
     worker = learning_rate | {
         "--batch-size": given.batch_size,
-        "--eval-duration": given.eval_duration,
+        "--eval-seconds": given.eval_seconds,
         "--max-seconds": given.seconds,
         "--seed": given.seed,
     }
@@ -81,7 +89,7 @@ def _words(flags: dict[str, object]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command: trains twice, compares, returns the exit code."""
+    """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
     begin = time.monotonic()
     get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
@@ -100,7 +108,18 @@ def main(arguments: Sequence[str]) -> int:
         if code != EXIT_OK:
             return code
     console(f"the demo took {time.monotonic() - begin:.0f} s; its logs and figures are in {given.log_base}")
+    console(tables.winner_line(curves(given.log_base, given.network), given.target))
     return EXIT_OK
+
+
+def curves(base: Path, network: str) -> dict[metrics.Mode, metrics.Curve]:
+    """Accuracy over seconds of each algorithm of the demo, from the summaries; empty where it was never evaluated."""
+    found = {}
+    for mode in map(metrics.MODES.__getitem__, MODES):
+        devices = summary.read_summary(base / network / mode.name / mode.file_name, console)
+        device = metrics.evaluating_device(devices, console)
+        found[mode] = device.curve if device else ()
+    return found
 
 
 if __name__ == "__main__":

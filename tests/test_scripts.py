@@ -183,11 +183,12 @@ def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
 
 @pytest.mark.parametrize("mode", demo.MODES)
 def test_the_demo_asks_for_the_job_that_its_options_say(mode):
-    given, for_main = demo.parse(["--seconds", "9", "-e", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
+    given, for_main = demo.parse(["--seconds", "9", "--eval-seconds", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
     job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
     worker = command_line.parse(build_roles(job)[-1].command[2:], pytest.fail)
-    assert (worker.mode, worker.max_seconds, worker.eval_duration, worker.seed) == (mode, 9, 3, 7)
-    assert (worker.min_step_time, worker.device) == (0.2, "cpu1")
+    assert (worker.mode, worker.entry) == (OWNERS[mode].name, mode if mode != "alone" else "local")
+    assert (worker.max_seconds, worker.eval_seconds, worker.seed) == (9, 3, 7)
+    assert (worker.min_step_time, worker.device) == ((0.1, "cpu0") if mode == "alone" else (0.2, "cpu1"))
 
 
 # --------------------------------------------------------------------------------------------------- get_data

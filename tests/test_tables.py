@@ -94,3 +94,21 @@ AS_PUBLISHED = (
 def table(runs, definitions, model_bytes=None):
     numbers = {mode: definitions_of.numbers(devices, definitions, model_bytes) for mode, devices in runs.items()}
     return tables.table(runs, numbers, dict(zip(runs, (FAST, NEVER), strict=True)), 0.8).splitlines()
+
+
+def winner_line(**named_curves):
+    found = {metrics.MODES[name.replace("_", "-")]: curve for name, curve in named_curves.items()}
+    return tables.winner_line(found, 0.8)
+
+
+def test_the_winner_is_named_and_how_many_times_as_fast_it_was_as_each_of_the_others():
+    line = winner_line(sync=NEVER, alone=SLOW, esync=[(16.0, 0.8)], esync_outer=FAST)
+    assert line == (
+        "ESync, outer Nesterov won: test accuracy 0.80 after 8.0 s, 2.0x as fast as ESync (16.0 s), 3.0x as fast as "
+        f"Alone (24.0 s), > {NEVER[-1][0] / 8:.1f}x as fast as SSGD (not within {NEVER[-1][0]:.1f} s)"
+    )
+
+
+def test_without_a_winner_there_is_none():
+    assert winner_line(sync=NEVER, esync=[]) == "nobody reached test accuracy 0.80"
+    assert winner_line(sync=FAST, esync=[]).endswith("after 8.0 s, ESync was never evaluated")
