@@ -17,7 +17,7 @@ from report.comparison import IID
 from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
-from report.reproduction import CLUSTER, TRAINING, Row
+from report.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row
 
 DRAWN = {  # file name -> what it shows
     "accuracy-iid": "test accuracy over time, i.i.d.",
@@ -55,7 +55,7 @@ def _figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigu
     )
     found += [(name, data, partial(draw_bars, title=title, label=label)) for name, label, data in bars]
     ratios = {
-        mode: {("virtual", f"cpu{rank}"): ratio for rank, ratio in enumerate(row.computing)}
+        mode: {("preprint", _device(rank)): ratio for rank, ratio in enumerate(row.computing)}
         for mode, row in its.items()
     }
     found.append(("computing-time", ratios, partial(draw_computing_ratio, title=title)))
@@ -69,6 +69,11 @@ def _first(rows: Sequence[Row], part: str) -> dict[Mode, Row]:
         if row.part == part and row.entry != "alone" and not row.failed:
             found.setdefault(Mode(ENTRIES[row.entry], IID_TITLE if row.split == IID else NON_IID), row)
     return found
+
+
+def _device(rank: int) -> str:
+    """What the worker was on the preprint's cluster."""
+    return f"gpu{rank}" if rank < NUM_GPUS else f"cpu{rank - NUM_GPUS}"
 
 
 def _network(rows: Mapping[Mode, Row]) -> str:

@@ -10,7 +10,9 @@ import pytest
 
 import draw
 from benchmarks import comparison as command
-from report import comparison, comparison_tables
+from report import comparison, comparison_tables, pages, reproduction
+from scripts import reproduce, reproduction_figures
+from scripts.reproduction_parts import SCALES
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 # A figure, and below it the table that draw.py printed with it.
@@ -38,9 +40,21 @@ def test_the_table_that_nine_ways_keeps_is_the_one_that_is_shown():
 
 def test_what_the_page_shows_of_a_comparison_is_made_again_from_its_runs():
     page = (RESULTS / "README.md").read_text()
-    for name in re.findall(r"^<!-- comparison (\S+) -->$", page, re.MULTILINE):
+    for name in pages.parts(page, command.MARK):
         its = comparison.Comparison(comparison.read(RESULTS / name))
         part = command.part_of_page(its, name, command.TARGET)
-        assert page == command.updated(page, name, part), f"run benchmarks/comparison.py results/{name} --page ..."
+        assert page == pages.updated(page, f"{command.MARK} {name}", part), (
+            f"run benchmarks/comparison.py results/{name} --page ..."
+        )
         details = comparison_tables.details(its, command.TARGETS, command.TARGET)
         assert (RESULTS / name / "details.md").read_text() == details
+
+
+def test_what_the_page_shows_of_the_published_experiments_is_made_again_from_their_runs():
+    page = (RESULTS / "README.md").read_text()
+    for name in pages.parts(page, reproduce.MARK):
+        rows = reproduce.in_order(reproduction.read(RESULTS / name), SCALES[Path(name).name])
+        part = reproduce.part_of_page(rows, name)
+        again = f"run scripts/reproduce.sh --tables --folder results/{name} --page results/README.md"
+        assert page == pages.updated(page, f"{reproduce.MARK} {name}", part), again
+        assert all((RESULTS / name / f"{figure}.png").exists() for figure in reproduction_figures.drawn(rows))
