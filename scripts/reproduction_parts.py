@@ -20,6 +20,7 @@ SWITCH_STEP_SIZE, SWITCH_BATCH = 0.002, 128  # published is 0.00625, with which 
 WBSP_BATCH, WBSP_STEP_SIZE = 128, 0.003  # the latter is not known
 # The rule and the questions of the published program; a question took about as long as a GPU's step.
 AS_PUBLISHED = ("--policy", "preprint", "--query", "blocking", "--query-delay", "0.029")
+BARE_PAPER = "0.03,0.03,0.03,0.03,3.5,3.5"  # the preprint's step times alone
 UPLOAD_AWARE = "ESync, rule upload-aware"
 ROWS = {
     "ESync as published": ("esync", AS_PUBLISHED),
@@ -131,7 +132,8 @@ class Job:
 
 
 def _job(part: str, name: str, entry: str, network: str, cluster: str, *words: str, case: str = "") -> Job:
-    command = ["simulate.py", "-m", entry, "--cluster", cluster, "-n", network, "--seed", "0", *words]
+    which = "--workers" if cluster == BARE_PAPER else "--cluster"
+    command = ["simulate.py", "-m", entry, which, cluster, "-n", network, "--seed", "0", *words]
     if network == NO_NETWORK and "--model-bytes" not in words:
         command += ["--model-bytes", str(MODEL_BYTES[RESNET18])]
     split = BY_CLASS if "-s" in words else IID
@@ -151,6 +153,8 @@ def _bytes(network: str) -> list[str]:
 def _cluster(scale: Scale) -> Iterator[Job]:
     for name, (entry, flags) in ROWS.items():
         yield _job(CLUSTER, name, entry, NO_NETWORK, "paper", *flags, "--max-seconds", f"{scale.cluster_s:g}")
+    words = ["--policy", "journal", "--max-seconds", f"{scale.cluster_s:g}"]
+    yield _job(CLUSTER, "ESync, rule journal, transmissions take no time", "esync", NO_NETWORK, BARE_PAPER, *words)
 
 
 def _training(scale: Scale) -> Iterator[Job]:
