@@ -22,7 +22,7 @@ SHOWN = re.findall(
 
 
 def test_there_are_tables_to_compare():
-    assert [folder for folder, _, _ in SHOWN] == ["nine-ways", "non-iid"]
+    assert [folder for folder, _, _ in SHOWN] == ["demo", "nine-ways", "non-iid"]
 
 
 @pytest.mark.parametrize(("folder", "figure", "table"), SHOWN, ids=[folder for folder, _, _ in SHOWN])
