@@ -112,11 +112,11 @@ def tables(rows: Sequence[Row]) -> str:
     """All tables that there are runs for, as Markdown, and who made the runs."""
     parts = []
     for part, (title, table) in TABLES.items():
-        its = [row for row in rows if row.part == part and not row.failed]
-        if its:
-            parts += [f"**{title}**", markdown(table(its))]
+        cells = table([row for row in rows if row.part == part and not row.failed])
+        if len(cells) > 1:  # more than its head
+            parts += [f"**{title}**", markdown(cells)]
     lost = [f"{row.part}, {row.name} {row.case}: {row.failed}" for row in rows if row.failed]
-    made = f"{len(rows)} runs, made by {', '.join(programs(rows))}; seed {span({row.seed for row in rows}, 'd')}."
+    made = f"Runs: {len(rows)}, made by {', '.join(programs(rows))}; seed {span({row.seed for row in rows}, 'd')}."
     return "\n\n".join([*parts, "\n".join([made, *(f"FAILED: {each}." for each in lost)])])
 
 
