@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 from pathlib import Path
 from textwrap import indent
 
@@ -58,3 +60,12 @@ def test_what_the_page_shows_of_the_published_experiments_is_made_again_from_the
         again = f"run scripts/reproduce.sh --tables --folder results/{name} --page results/README.md"
         assert page == pages.updated(page, f"{reproduce.MARK} {name}", part), again
         assert all((RESULTS / name / f"{figure}.png").exists() for figure in reproduction_figures.drawn(rows))
+
+
+@pytest.mark.parametrize("raw", sorted((RESULTS / "collectives").glob("[is]*-*.json")), ids=lambda path: path.stem)
+def test_the_times_of_sums_that_are_shown_are_the_medians_of_those_measured(raw):
+    page = (RESULTS / "README.md").read_text()
+    for number, ways in json.loads(raw.read_text())["milliseconds_by_workers"].items():
+        medians = {name: statistics.median(times) for name, times in ways.items()}
+        cells = [f"{median:.3g} ({median / medians['kvstore']:.2f})" for median in medians.values()]
+        assert f"| {number} | {' | '.join(cells)} |" in page
