@@ -281,7 +281,6 @@ TABLE = (
         flags=(
             *("learning_rate", *STEP_FLAGS, "switch_order", "train_steps", "straggler_policy"),
             *("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"),
-            *("ckpt_frequency", "checkpoint", "resume"),
         ),
         rule="sync-switch-{straggler_policy}",
         page_only=True,

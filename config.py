@@ -27,7 +27,7 @@ from trainer.flag_values import (
     switch_order,
     zero_or_one,
 )
-from utils import CHECKPOINT_FILE
+from utils import CHECKPOINT_FOLDER
 
 MODES = tuple(ALGORITHMS)
 NETWORKS = (
@@ -358,21 +358,19 @@ class Config:
         "out for the rest of the phase (elastic)",
         choices=STRAGGLER_POLICIES,
     )
-    ckpt_frequency: tuple[int, ...] = _flag(
-        (0,),
-        "steps between two checkpoints, one number, or one for each phase (0: none)",
-        type=at_least(0),
-        nargs="+",
-        metavar="STEPS",
+    ckpt_frequency: int = _flag(
+        0, "rounds between two checkpoints of each worker; the last round has one too (0: none)", type=at_least(0)
     )
+    ckpt_keep: int = _flag(3, "checkpoints of each worker that stay", type=at_least(1))
     checkpoint: str = _flag(
         "",
-        "rank 0 keeps its checkpoint there (default: checkpoint.npz in the log folder)",
-        metavar="FILE",
+        "folder of all checkpoints of the job, which all of its processes must see (default: .checkpoints in the "
+        "log folder)",
+        metavar="FOLDER",
         of_host=True,
     )
     resume: int = _flag(
-        0, "1, or no value: go on from the checkpoint, and with the logs", type=zero_or_one, nargs="?", const=1
+        0, "1, or no value: go on from the newest checkpoint, and with the logs", type=zero_or_one, nargs="?", const=1
     )
     start_timeout: float = _flag(
         600.0,
@@ -430,14 +428,9 @@ class Config:
         return (self.algorithm.rule or "").format_map(vars(self))
 
     @property
-    def checkpoint_path(self) -> Path:
-        """Where rank 0 keeps its checkpoint."""
-        return Path(self.checkpoint) if self.checkpoint else Path(self.log_dir) / CHECKPOINT_FILE
-
-    @property
-    def ckpt_steps(self) -> tuple[int, ...]:
-        """Steps between two checkpoints, one number for each phase."""
-        return self.of_phases(self.ckpt_frequency)
+    def checkpoint_folder(self) -> Path:
+        """Where the job's processes keep their checkpoints."""
+        return Path(self.checkpoint) if self.checkpoint else Path(self.log_dir) / CHECKPOINT_FOLDER
 
     def of_phases(self, given: tuple[T, ...]) -> tuple[T, ...]:
         """What a flag with one number, or one for each phase, says of each phase."""

@@ -44,12 +44,13 @@ NOWHERE = {
     **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
     "log_dir": "the logs are below --log-base",
     **dict.fromkeys(("start_timeout", "job"), "its workers are all there"),
-    **dict.fromkeys(("resume", "checkpoint"), "it does not go on from checkpoints"),
 }
 STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
     **dict.fromkeys(("target_accuracy", "validation"), f"-n {NO_NETWORK} has no accuracy"),
-    "max_bad_steps": f"-n {NO_NETWORK} computes nothing",
+    **dict.fromkeys(
+        ("max_bad_steps", "ckpt_frequency", "ckpt_keep", "checkpoint", "resume"), f"-n {NO_NETWORK} computes nothing"
+    ),
 }
 STUB_EVALUATES_NOT = dict.fromkeys(
     ("eval_duration", "eval_seconds", "evaluate"),

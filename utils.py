@@ -185,7 +185,7 @@ AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 
 RUN_FILE = "run.json"
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
-CHECKPOINT_FILE = "checkpoint.npz"
+CHECKPOINT_FOLDER = ".checkpoints"
 FLOAT32_COUNTS_TO = 1 << 24  # whole numbers up to this survive the kvstore, which knows float32 alone
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
 

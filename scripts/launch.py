@@ -283,7 +283,7 @@ def stale_devices(log_folder: Path, devices: Collection[tuple[str, str]]) -> lis
         log_folder: of the mode.
         devices: host and device of the workers of this job.
     """
-    there = log_folder.glob("*/*")
+    there = (path for path in log_folder.glob("*/*") if not path.name.startswith("."))  # checkpoints are nobody's logs
     return sorted(path for path in there if path.is_dir() and (path.parent.name, path.name) not in devices)
 
 

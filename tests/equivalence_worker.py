@@ -24,7 +24,6 @@ import models
 from algorithms import TransportKind
 from trainer import data, roles
 from trainer.asynchronous import AsyncTrainer
-from trainer.checkpoint import CheckpointFile
 from trainer.clock import Clock, RealClock, VirtualClock, run_all
 from trainer.cluster import Cluster
 from trainer.context import Context
@@ -119,14 +118,13 @@ def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: An
         settings = Settings(
             order="1" if bsp else "0",
             steps=(ROUNDS if bsp else 1000,),
-            ckpt_steps=(0,),
             learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
             momentum=rule.momentum,
             policy="none",
             weight_decay=rule.weight_decay,
             schedule=rule.schedule,
         )
-        return SyncSwitchTrainer(mine, settings, CheckpointFile(Path("none.npz"), {}), resume=False)
+        return SyncSwitchTrainer(mine, settings)
     return AsyncTrainer(mine, LEARNING_RATE, float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None)
 
 

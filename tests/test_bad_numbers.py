@@ -253,7 +253,7 @@ def sync_switch(order: str) -> Callable[[Context], Trainer]:
     def build(context: Context) -> Trainer:
         from trainer.sync_switch_optimizer import Settings
 
-        return SyncSwitchTrainer(context, Settings(order, (6,), (0,), ETA, 0.9, "none"), None, False)  # type: ignore[arg-type]
+        return SyncSwitchTrainer(context, Settings(order, (6,), ETA, 0.9, "none"))
 
     return of_page(build)
 

@@ -134,8 +134,8 @@ SWITCH = ["-m", "sync-switch"]
 
 
 def test_the_phases_of_sync_switch_are_read():
-    config = parse([*SWITCH, "--switch-order", "101", "--train-steps", "5", "6", "7", "--ckpt-frequency", "3"])
-    assert (config.switch_order, config.train_steps, config.ckpt_steps) == ("101", (5, 6, 7), (3, 3, 3))
+    config = parse([*SWITCH, "--switch-order", "101", "--train-steps", "5", "6", "7"])
+    assert (config.switch_order, config.train_steps) == ("101", (5, 6, 7))
     assert parse(SWITCH).train_steps == (400, 7600)  # as published
     saving = [*SWITCH, "--ckpt-frequency", "5"]
     assert parse([*saving, "--resume"]).resume == parse([*saving, "--resume", "1"]).resume == 1
@@ -145,7 +145,6 @@ def test_the_phases_of_sync_switch_are_read():
     ("arguments", "complaint"),
     [
         (["--train-steps", "5"], "--switch-order 10 has 2 phase(s), --train-steps 1 number(s)"),
-        (["--ckpt-frequency", "1", "2", "3"], "--switch-order 10 has 2 phase(s), --ckpt-frequency 3 number(s)"),
         (["--phase-lr", "1", "2", "3"], "--switch-order 10 has 2 phase(s), --phase-lr 3 number(s)"),
         (["--phase-batch-size", "1", "2", "3"], "has 2 phase(s), --phase-batch-size 3 number(s)"),
         (["--phase-momentum", "0.9", "1"], "'1' is no momentum; give a number from 0 to below 1"),
@@ -159,7 +158,8 @@ def test_the_phases_of_sync_switch_are_read():
         (["--straggler-policy", "greedy", "--switch-order", "01"], "each BSP phase needs one behind it"),
         (["--straggler-policy", "elastic", "--switch-order", "0", "--train-steps", "9"], "has no BSP phase"),
         (["--resume"], "--resume needs checkpoints"),
-        (["--checkpoint", "c.npz", "--ckpt-frequency", "0", "0"], "--checkpoint needs checkpoints"),
+        (["--checkpoint", "kept", "--ckpt-frequency", "0"], "--checkpoint needs checkpoints"),
+        (["--ckpt-frequency", "-1"], "-1 is out of range"),
         (["--momentum", "1"], "give a number from 0 to below 1"),
         (["--momentum", "-0.1"], "-0.1 is out of range; give a number from 0 to below 1"),
         (
@@ -176,8 +176,7 @@ def test_the_phases_of_sync_switch_are_read():
         ),
         (["--weight-decay", "-1"], "-1 is out of range; give 0 or more"),
         (["--lr-schedule", "cosine"], "'cosine': '' is no number of samples; give constant, or warmup:SAMPLES"),
-        (["-m", "esync", "--resume"], "--resume 1 belongs to mode sync-switch, not to esync"),
-        (["-m", "sync", "--ckpt-frequency", "5", "6"], "--ckpt-frequency 5 6 belongs to mode sync-switch, not to sync"),
+        (["-m", "esync", "--resume"], "--resume needs checkpoints"),
         (["-m", "async", "--wbsp-overlap", "1"], "--wbsp-overlap 1 belongs to mode wbsp, not to async"),
         (["-m", "async", "--dcasgd-lambda", "0.04"], "--dcasgd-lambda 0.04 does nothing without -dcasgd 1"),
         (["-m", "async", "--dcasgd-adaptive", "1"], "--dcasgd-adaptive 1 does nothing without -dcasgd 1"),

@@ -12,7 +12,6 @@ from page import Page
 
 import models
 from trainer.asynchronous import AsyncTrainer
-from trainer.checkpoint import CheckpointFile
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.data import EndlessBatches, Samples
@@ -58,8 +57,8 @@ def a_context(state, trace=TRACE):
 
 
 def sync_switch(context, tmp_path):
-    settings = Settings("10", (2, 1), (0, 0), 0.001, 0.0, "none")
-    return SyncSwitchTrainer(context, settings, CheckpointFile(tmp_path / "no.npz", {}), resume=False)
+    settings = Settings("10", (2, 1), 0.001, 0.0, "none")
+    return SyncSwitchTrainer(context, settings)
 
 
 def esync(context, tmp_path):

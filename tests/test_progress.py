@@ -17,7 +17,12 @@ SOON_S = 20.0
 
 def test_the_total_of_a_job_that_goes_on_counts_its_logs():
     rounds = [
-        {"num_iters": 1, "num_samples": 64, "total_time": 1.0, "time": {"0": {"get_batch": 0.1, "evaluation": 9.0}}},
+        {
+            "num_iters": 1,
+            "num_samples": 64,
+            "total_time": 1.0,
+            "time": {"0": {"forward and backward": 0.1, "evaluation": 9.0}},
+        },
         {"num_iters": 2, "num_samples": 32, "total_time": 2.0, "time": {"0": {"forward and backward": 0.5}}},
     ]
     rounds[1]["accuracy"] = 0.5

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.checkpoint import kept_and_lost
 from trainer.schedule import Phase, Schedule, Way
 
 many = settings(max_examples=80, deadline=None)
@@ -236,18 +235,3 @@ def test_a_job_that_is_resumed_does_what_was_left(job: Job, data: st.DataObject,
         assert phase.done >= was
         assert 0 <= overshoot(phase) < job.num_workers
         assert overshoot(phase) == 0 or job.policy == "greedy"
-
-
-@many
-@given(jobs(policies=("none", "elastic")), st.data(), st.integers(0, 20))
-def test_of_each_workers_logged_steps_those_are_kept_that_were_dealt_with_at_the_checkpoint(
-    job: Job, data: st.DataObject, until: int
-) -> None:
-    """Also where a worker's step is applied before the checkpoint and logged after it. Greedy's dropped ones are told
-    when they are dropped, and lost by no checkpoint."""
-    workers = Workers(job.schedule(), job.num_workers)
-    run(workers, data, until)
-    saved, dealt_with = workers.schedule.batches, list(workers.dealt_with)
-    run(workers, data)
-    for rounds, kept in zip(workers.logs, dealt_with, strict=True):
-        assert kept_and_lost(rounds, saved) == (rounds[:kept], len(rounds) - kept)

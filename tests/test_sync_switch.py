@@ -7,7 +7,6 @@ from cluster_processes import cluster, device_folders, free_ports, run_cluster, 
 from recording_state_server import passing_on
 from state_server_process import running_state_server
 
-from trainer.checkpoint import CheckpointFile
 from utils import read_json, read_rounds
 
 pytestmark = pytest.mark.cluster
@@ -49,7 +48,7 @@ def start_workers(processes, port, folder, *more):
         flags = ["-m", "sync-switch", "-c", "1", "-n", "lenet", "-e", "1000", "-l", "0.003", "--min-step-time", "0.02"]
         flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port)]
         flags += ["--train-steps", "20", "80", "--momentum", "0.5"]
-        flags += ["--ckpt-frequency", "10", "20", "--checkpoint", str(folder / "kept.npz"), *more]
+        flags += ["--ckpt-frequency", "10", "--checkpoint", str(folder / "kept"), *more]
         processes.start_worker(rank, "main.py", *flags)
 
 
@@ -58,33 +57,24 @@ def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tm
     with running_state_server() as server, passing_on(server.port) as recorder:
         with cluster(tmp_path / "first", num_workers=2) as processes:
             start_workers(processes, recorder.port, log_dir)
-            wait_for((log_dir / "cpu0" / "iter-60.txt").exists, "round 60")
+            wait_for((log_dir / "kept" / "server-00000060.ckpt").exists, "the checkpoint of round 60")
             for process in processes.running.values():
                 process.send_signal(signal.SIGKILL)
-        about = CheckpointFile(log_dir / "kept.npz", {"num_workers": 2, "train_steps": [20, 80]}).check()
-        assert about["done"][0] == 2 * 20
-        assert about["batches"] == sum(about["done"])
-        assert about["done"][1] >= 2 * 20
-        before = [len(list((log_dir / f"cpu{rank}").glob("iter-*.txt"))) for rank in range(2)]
         told_before = len(recorder.heard)
         with cluster(tmp_path / "second", num_workers=2) as processes:
             start_workers(processes, recorder.port, log_dir, "--resume")
             assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
-    useful = 0
-    resumed_rounds = [list(read_rounds(log_dir / f"cpu{rank}", no_warnings)) for rank in range(2)]
-    for rank, rounds in enumerate(resumed_rounds):
-        assert len(rounds) > before[rank]
-        resumed = rounds[before[rank]]
-        assert ("resume", f"resumed after {about['batches']} batches") in events([resumed])
-        assert resumed["total_time"] > rounds[before[rank] - 1]["total_time"]  # time goes on where it was
-        useful += len(rounds) - resumed.get("steps_lost", 0)
-    assert max(record["batches"] for rounds in resumed_rounds for record in rounds) == 200
-    # A worker may be killed between its update and its log: such a step is in the checkpoint and in no log.
-    assert 200 - 2 <= useful <= 200
-    assert_told(recorder.heard[:told_before], recorder.heard[told_before:], resumed_rounds, before)
+    logs = [list(read_rounds(log_dir / f"cpu{rank}", no_warnings)) for rank in range(2)]
+    assert max(record["batches"] for rounds in logs for record in rounds) == 200
+    for rounds in logs:
+        (first,) = (record for record in rounds if "resume" in dict(events([record])))
+        assert events([first])[0][1] == f"resumed after round {first['num_iters'] - 1}"
+        assert first["num_iters"] > 40
+        assert first["total_time"] > rounds[first["num_iters"] - 2]["total_time"]  # time goes on where it was
+    assert_told(recorder.heard[:told_before], recorder.heard[told_before:], logs)
 
 
-def assert_told(first_job, second_job, rounds, before):
+def assert_told(first_job, second_job, rounds):
     """What the state server heard of a job under BSP, then ASP, and of its resumption."""
     assert [message["resumed"] for message in (first_job[0], second_job[0])] == [0, 1]
     assert "limits" not in first_job[0]  # its steps are no rounds of a worker under ASP
@@ -100,18 +90,17 @@ def assert_told(first_job, second_job, rounds, before):
         assert not any("decision" in message for message in under_asp[1:])  # the first may have waited for its turn
         alive = [message for message in second if message["way"] == "ASP" and message["doing"] == "training"]
         assert len(alive) >= 2  # it is there
-        assert second[0]["status"]["round"] == before[rank] + 1
-        assert second[0]["elapsed"] > rounds[rank][before[rank] - 1]["total_time"]
+        assert second[0]["status"]["round"] > 40
         last = second[-1]
         assert (last["doing"], last["status"]["round"]) == ("ended", len(rounds[rank]))
         assert last["total"]["samples"] == sum(record["num_samples"] for record in rounds[rank])
 
 
 def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path):
-    (tmp_path / "kept.npz").write_bytes(b"no checkpoint")
+    (tmp_path / "kept").mkdir()
     (port,) = free_ports(1)
     with cluster(tmp_path / "job", num_workers=2) as processes:
         start_workers(processes, port, tmp_path, "--resume")
         for rank in range(2):
             assert processes.running[f"worker{rank}"].wait(60) == 2
-            assert "kept.npz is not a checkpoint" in processes.log(f"worker{rank}")
+            assert f"--resume: there is no checkpoint in {tmp_path / 'kept'}" in processes.log(f"worker{rank}")

@@ -1,5 +1,5 @@
 """Sync-Switch by hand, with small numbers, in virtual time: phases, learning rates and momentum, stragglers,
-checkpoints, and how many exchanges a round takes."""
+and how many exchanges a round takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from page import Page
 
 from algorithms import TransportKind
-from trainer.checkpoint import CheckpointFile
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.data import Samples
@@ -53,17 +52,13 @@ class Cluster:
         link: Link = Link(),  # noqa: B008
         trace: dict[int, Slowdown] | None = None,
         rounds: int = 0,
-        checkpoint: Path | None = None,
-        every: int = 1000,
-        resume: bool = False,
         **more: Any,  # of Settings
     ) -> None:
         self.happened: list[Happened] = [[] for _ in steps_s]
         self.ended_s: list[list[float]] = [[] for _ in steps_s]
         self.pages = [Page() for _ in steps_s]
         happened, ended_s = self.happened, self.ended_s
-        ckpt_steps = (int(checkpoint is not None) * every,) * len(order)
-        settings = Settings(order, steps, ckpt_steps, ETA, momentum, policy, **more)
+        settings = Settings(order, steps, ETA, momentum, policy, **more)
 
         class Noted(SyncSwitchTrainer):
             def _happened(self, kind, text):
@@ -82,9 +77,7 @@ class Cluster:
             mine = context.membership().rank
             context.trace = tuple(slow for rank, slow in (trace or {}).items() if rank == mine)
             context.state_server = self.pages[mine]  # type: ignore[assignment]
-            about = {"train_steps": list(steps), "num_workers": len(steps_s)}
-            file = CheckpointFile(checkpoint or Path("none.npz"), about)
-            return Noted(context, settings, file, resume)
+            return Noted(context, settings)
 
         workers = [
             Worker([batch(rank, size)], step_s=step_s, samples=(samples or [1] * len(steps_s))[rank], link=link)
@@ -223,49 +216,6 @@ def test_greedy_is_under_asp_while_a_straggler_lasts_and_takes_its_steps_from_th
     assert sum(when > switched for ended_s in cluster.ended_s for when in ended_s) == 3 * 10 - 13
     for rank in range(3):
         np.testing.assert_array_equal(cluster.weights(rank), cluster.weights(0))
-
-
-def test_checkpoints_are_kept_also_while_the_worker_that_keeps_them_is_left_out(tmp_path, monkeypatch) -> None:
-    """Worker 0 is the straggler: after five rounds of all the others go on with two batches a step."""
-    kept: list[int] = []
-    monkeypatch.setattr(CheckpointFile, "save", lambda self, saved: kept.append(saved.batches))
-    Cluster("1", (12,), (4.0, 1.0, 1.1), policy="elastic", checkpoint=tmp_path / "kept.npz", every=1)
-    assert kept[:9] == [3, 6, 9, 12, 15, 17, 19, 21, 23]
-
-
-def test_a_checkpoint_holds_all_and_a_job_that_goes_on_from_it_ends_as_if_nothing_had_happened(tmp_path) -> None:
-    whole = Cluster("1", (5,), (1.0, 2.0), momentum=MU)
-    file = tmp_path / "kept.npz"
-    stopped = Cluster("1", (5,), (1.0, 2.0), momentum=MU, checkpoint=file, rounds=2)
-    saved = CheckpointFile(file, {"train_steps": [5], "num_workers": 2}).load()
-    assert (saved.done, saved.batches) == ([4], 4)
-    np.testing.assert_array_equal(saved.model[0], stopped.weights(0))
-    mean = sum(gradient(ZERO, batch(rank)) for rank in (0, 1)) / 2
-    second = sum(gradient(-ETA * mean, batch(rank)) for rank in (0, 1)) / 2
-    np.testing.assert_allclose(saved.velocity[0], MU * mean + second, **CLOSE)
-    resumed = Cluster("1", (5,), (1.0, 2.0), momentum=MU, checkpoint=file, resume=True)
-    assert len(resumed.ended_s[0]) == 3
-    for rank in (0, 1):
-        np.testing.assert_array_equal(resumed.weights(rank), whole.weights(rank))
-        assert resumed.happened[rank][0][1:] == ("resume", "resumed after 4 batches")
-
-
-def test_a_job_that_goes_on_in_a_phase_has_its_hyper_parameters_where_they_were(tmp_path) -> None:
-    """Two phases under BSP; the job is stopped in the second, in the middle of its ramp and its schedule."""
-    rules = (
-        PhaseRule(ETA, Ramp.constant(MU), batch_size=2),
-        PhaseRule(0.3, Ramp(0.0, 0.6, over=8), parse_schedule("warmup:4+step:5x0.1"), batch_size=1),
-    )
-    more = {"size": 2, "rules": rules, "weight_decay": 0.01, "schedule": parse_schedule("cosine:40")}
-    whole = Cluster("11", (2, 3), (1.0, 2.0), **more)
-    file = tmp_path / "kept.npz"
-    Cluster("11", (2, 3), (1.0, 2.0), checkpoint=file, rounds=3, **more)
-    saved = CheckpointFile(file, {"train_steps": [2, 3], "num_workers": 2}).load()
-    assert (saved.done, saved.batches, saved.samples) == ([4, 2], 6, [8, 2])
-    resumed = Cluster("11", (2, 3), (1.0, 2.0), checkpoint=file, resume=True, **more)
-    assert len(resumed.ended_s[0]) == 2
-    for rank in (0, 1):
-        np.testing.assert_array_equal(resumed.weights(rank), whole.weights(rank))
 
 
 LATENCY_S = 0.01

@@ -131,9 +131,9 @@ def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_
     uploads: list[tuple[int, int, np.ndarray]] = []
 
     class Recorded(WBSPTrainer):
-        def _upload(self, update: Any, about: Any, accuracy: Any) -> Any:
+        def _upload(self, update: Any, about: Any, accuracy: Any, save: Any) -> Any:
             uploads.append((self.membership.rank, about.steps, update[-1].asnumpy().reshape(2, 4)))
-            return super()._upload(update, about, accuracy)
+            return super()._upload(update, about, accuracy, save)
 
     done, _ = trained(True, rounds=6, link=Link(latency_s=1.2), samples=(3, 1), kind=Recorded)
     for rank in (0, 1):
@@ -174,7 +174,7 @@ def test_the_page_is_told_of_each_upload_the_round_the_steps_in_it_and_the_decis
 class Calls(WBSPTrainer):
     """Notes what each upload does to the transport, and how long it takes."""
 
-    def _upload(self, update: Any, about: Any, accuracy: Any) -> Any:
+    def _upload(self, update: Any, about: Any, accuracy: Any, save: Any) -> Any:
         begin, calls = self.clock.now(), []
         with pytest.MonkeyPatch.context() as patch:
             for name in ("push", "pull"):
@@ -186,7 +186,7 @@ class Calls(WBSPTrainer):
                     real(shared, *arguments)
 
                 patch.setattr(MemoryArrays, name, noted)
-            uploaded = super()._upload(update, about, accuracy)
+            uploaded = super()._upload(update, about, accuracy, save)
         exchanges = round((self.clock.now() - begin) / LATENCY_S)
         UPLOADS[self.membership.rank].append((exchanges, uploaded.model is not None, calls))
         return uploaded

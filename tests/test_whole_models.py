@@ -17,10 +17,10 @@ from trainer.backup_optimizer import Status as BackupStatus
 from trainer.decisions import Upload
 from trainer.engine import mx
 from trainer.schedule import Schedule
-from trainer.sync_switch_optimizer import SAVE, WANT_STOP, Settings, SyncSwitchOptimizer
+from trainer.sync_switch_optimizer import Settings, SyncSwitchOptimizer
 from trainer.sync_switch_optimizer import Status as SyncSwitchStatus
 from trainer.wbsp_optimizer import Status, WBSPOptimizer
-from trainer.whole_models import TEXT_SIZE, UPLOAD, Keys, text_of, text_to_numbers
+from trainer.whole_models import SAVE, TEXT_SIZE, UPLOAD, WANT_STOP, Keys, text_of, text_to_numbers
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,10 +78,10 @@ class Server:
             self.push(key, values)
         return self.status(rank)
 
-    def command(self, rank, code):
+    def command(self, rank, code, *values):
         """Pushes another command, and returns the status vector."""
         said = np.zeros_like(self.status(rank))
-        said[0] = code
+        said[: 1 + len(values)] = (code, *values)
         self.push(self.keys.command(rank), said)
         return self.status(rank)
 
@@ -281,18 +281,19 @@ def sync_switch_server(
     statistic=None,
     momentum=0.0,
     policy="none",
-    copies=None,
     done=None,
     batches=0,
+    saved=None,
 ):
-    """A model of one weight, and one statistic where one is given; `copies`: what the checkpoint's copy holds."""
+    """A model of one weight, and one statistic where one is given."""
     model = [weight] if statistic is None else [weight, statistic]
-    keys = Keys(len(model) + len(copies or ()), len(model), num_workers)
-    ckpt_steps = (int(copies is not None),) * len(order)
-    rules = Settings(order, steps, ckpt_steps, learning_rate=ETA, momentum=momentum, policy=policy)
+    keys = Keys(len(model), len(model), num_workers)
+    rules = Settings(order, steps, learning_rate=ETA, momentum=momentum, policy=policy)
     schedule = Schedule(order, steps, num_workers, policy, done, batches)
     optimizer = SyncSwitchOptimizer(keys, schedule, rules, decays=[True])
-    return Server(optimizer, [*model, *(copies or ())])
+    if saved:
+        optimizer.restore(saved)
+    return Server(optimizer, model)
 
 
 def computed(server, rank, *arrays, **more):
@@ -301,7 +302,7 @@ def computed(server, rank, *arrays, **more):
 
 
 def of_phases(server, numbers):
-    return SyncSwitchStatus.read(numbers, len(server.optimizer._schedule.phases))
+    return SyncSwitchStatus.read(numbers)
 
 
 def status_of(server, rank):
@@ -457,44 +458,38 @@ def test_all_hear_of_the_end_and_of_a_stop_request():
     assert computed(server, 1, 0.0).over
 
 
-def test_a_copy_for_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it():
-    server = sync_switch_server("10", (1, 9), 2, statistic=10.0, momentum=0.9, copies=[1.0, 10.0, 0.0])
+class Kept:
+    """In place of the writer of checkpoints."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, round_, tree):
+        self.written.append((round_, tree))
+
+
+def test_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it():
+    server = sync_switch_server("10", (1, 9), 2, statistic=10.0, momentum=0.9)
+    server.optimizer.writer = kept = Kept()
     computed(server, 0, 2.0, 4.0)
-    status = computed(server, 1, 4.0, 8.0)
-    assert server.values[2:] == [1.0, 10.0, 0.0]  # nothing was saved yet
-    assert (status.saved, status.saved_batches) == ((0, 0), 0)
+    computed(server, 1, 4.0, 8.0)
     computed(server, 1, 1.0, 8.0)
-    status = of_phases(server, server.command(0, SAVE))
-    saved = pytest.approx([1 - 0.3 - 0.05 * 3.7, 7.0, 3.7])
-    assert server.values[2:] == saved
-    assert server.values[:2] == server.values[2:4]
-    assert (status.saved, status.saved_batches, status.steps, of_all(server, "freed")) == ((2, 1), 3, 1, (1, 2))
-    for rank in (0, 1, 1):
-        status = computed(server, rank, 1.0, 1.0)
-    assert server.values[2:] == saved
-    assert server.values[0] != server.values[2]
-    assert (status.saved, status.saved_batches, status.steps) == ((2, 1), 3, 3)
-    assert of_all(server, "dealt_with_at") == (4, 6)
+    status = of_phases(server, server.command(0, SAVE, 7))
+    (round_, saved), *others = kept.written
+    assert (round_, others) == (7, [])
+    computed(server, 0, 1.0, 1.0)
+    assert [array.tolist() for array in saved["shown"]] == [[pytest.approx(1 - 0.3 - 0.05 * 3.7)], [7.0]]
+    assert saved["velocity"][0].tolist() == [pytest.approx(3.7)]
+    assert (saved["done"], saved["batches"]) == ([2, 1], 3)
+    assert (status.steps, of_all(server, "dealt_with_at")) == (1, (4, 3))
 
 
-def test_a_checkpoint_may_be_taken_before_the_first_update_and_without_momentum():
-    server = sync_switch_server("1", (9,), 1, copies=[0.0, 5.0])
-    status = of_phases(server, server.command(0, SAVE))
-    assert server.values == [1.0, 1.0, 5.0]
-    assert status.saved == (0,)
-    computed(server, 0, 2.0)
-    server.command(0, SAVE)
-    assert server.values == pytest.approx([0.8, 0.8, 5.0])
-
-
-def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_the_copy():
-    server = sync_switch_server("10", (1, 9), 2, momentum=0.9, copies=[1.0, 5.0], done=[2, 3], batches=5)
+def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_its_checkpoint():
+    saved = {"done": [2, 3], "batches": 5, "samples": [2, 3], "velocity": [np.float32([5.0])]}
+    server = sync_switch_server("10", (1, 9), 2, momentum=0.9, saved=saved)
     status = computed(server, 0, 3.0)  # v = 0.9 * 5 + 3 = 7.5
-    assert server.values == pytest.approx([1 - 0.05 * 7.5, 1.0, 5.0])
-    assert (status.phase, status.saved, status.saved_batches) == (1, (2, 3), 5)
-    assert of_all(server, "dealt_with_at") == (6, 5)
-    computed(server, 1, 0.0)  # v = 6.75
-    assert server.values == pytest.approx([1 - 0.05 * 7.5 - 0.05 * 6.75, 1.0, 5.0])
+    assert server.values == pytest.approx([1 - 0.05 * 7.5])
+    assert (status.phase, of_all(server, "dealt_with_at")) == (1, (6, 5))
 
 
 def test_before_the_first_update_a_worker_hears_where_a_resumed_job_is():
@@ -502,7 +497,7 @@ def test_before_the_first_update_a_worker_hears_where_a_resumed_job_is():
     for rank in (0, 1):
         status = status_of(server, rank)
         assert (status.phase, status.bsp, status.steps, status.in_step) == (2, True, 2, True)
-        assert (status.dealt_with_at, status.saved_batches, status.saved) == (3, 3, (2, 2, 0))
+        assert status.dealt_with_at == 3
         assert not (status.over or status.finished or status.freed or status.left_out or status.reason)
 
 

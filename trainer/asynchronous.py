@@ -3,6 +3,9 @@ w <- w - eta * g (server_sgd.py), and the worker pulls. With dcasgd.py's optimiz
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from trainer.context import Context
@@ -41,7 +44,7 @@ class AsyncTrainer(Trainer):
         super().__init__(context)
         self._transport = transport = context.shared
         num_workers = self.membership.num_workers
-        self._values = mx.nd.zeros((num_counters,))
+        self._values = mx.nd.zeros((num_counters + (context.keeper is not None),))  # the last: when to save
         num_arrays, decays = len(self.parameters.weights), which_decay(self.parameters.weights)
         if compensation is None:
             self._num_models, keys_per_worker = 1, num_arrays
@@ -60,6 +63,7 @@ class AsyncTrainer(Trainer):
                 context.rule,
                 adaptive,
             )
+        self._keys_per_worker = keys_per_worker
         own = self.membership.rank if self._num_models > 1 else 0
         self._models = [transport.arrays(model * keys_per_worker) for model in range(self._num_models)]
         self.exchange = self._model = self._models[own]
@@ -68,14 +72,42 @@ class AsyncTrainer(Trainer):
     def broadcast(self) -> None:
         """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
         self._optimizer.looks_at_gradients = self.checks.are_made
+        weights = self.parameters.weights
+        models = [weights for _ in self._models]
+        if self.context.keeper is not None:
+            self._optimizer.writer = self.context.keeper.for_server()
+            if self.context.keeper.of_server is not None:
+                models = self._restored(self.context.keeper.of_server)
         if self.membership.rank == 0:
             self._transport.set_optimizer(self._optimizer)
-        for model in self._models:
+        for model, first in zip(self._models, models, strict=True):
             if model is self._model:
-                model.broadcast(self.parameters.weights)
+                for weight, array in zip(weights, first, strict=True):
+                    if array is not weight:
+                        array.copyto(weight)
+                model.broadcast(weights)
             else:
-                model.define(self.parameters.weights)
+                model.define(first)
         self._counters.broadcast([self._values])
+
+    def _restored(self, saved: Mapping[str, Any]) -> list[list[mx.nd.NDArray]]:
+        """The models as the server had them, of all workers where each has its own; gives it the rest with its
+        optimizer."""
+        self._optimizer.restore(saved)
+        values, others = dict(saved["values"]), dict(saved.get("global", ()))
+        found = []
+        for number in range(self._num_models):
+            model = []
+            for position, weight in enumerate(self.parameters.weights):
+                value = values.get(number * self._keys_per_worker + position, others.get(position))
+                model.append(weight if value is None else mx.nd.array(value.reshape(weight.shape)))
+            found.append(model)
+        return found
+
+    def save_server(self) -> None:
+        """All of it, array by array, as they are when the counter is there."""
+        self._add_to_counter(-1, self.rounds)
+        self._transport.wait_all()
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
@@ -101,8 +133,11 @@ class AsyncTrainer(Trainer):
 
     def post(self, position: int) -> None:
         """Adds 1 to a counter."""
+        self._add_to_counter(position, 1)
+
+    def _add_to_counter(self, position: int, number: int) -> None:
         notice = np.zeros(self._values.shape, dtype=np.float32)
-        notice[position] = 1
+        notice[position] = number
         self._counters.push([mx.nd.array(notice)])
 
     def read_counters(self) -> np.ndarray:

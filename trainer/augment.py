@@ -18,12 +18,12 @@ class CropAndFlip:
         Args:
             seed: of this worker's batches.
         """
-        self._random = np.random.default_rng((*seed, _STREAM))
+        self.random = np.random.default_rng((*seed, _STREAM))
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """Returns new images (N, C, H, W) for those of a batch; the same seed gives the same, batch after batch."""
-        down, right = self._random.integers(2 * PADDING + 1, size=(2, len(images)))
-        is_flipped = self._random.integers(2, size=len(images), dtype=bool)
+        down, right = self.random.integers(2 * PADDING + 1, size=(2, len(images)))
+        is_flipped = self.random.integers(2, size=len(images), dtype=bool)
         return crop_and_flip(images, down, right, is_flipped)
 
 

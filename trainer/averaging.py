@@ -11,7 +11,8 @@ mean. (tau_k is the paper's norm of a_k where the local steps are those of plain
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainer.context import Context
 from trainer.engine import mx
@@ -54,6 +55,14 @@ class ModelAveragingTrainer(SynchronousTrainer):
         super().broadcast()
         self._global_weights = [weight.copy() for weight in self.parameters.weights]
         self._global_statistics = self.parameters.statistics()
+
+    def own_state(self) -> dict[str, Any]:
+        """The outer optimiser's velocity."""
+        return {"outer": self._outer.state()}
+
+    def restore_own(self, state: Mapping[str, Any]) -> None:
+        """As Trainer says."""
+        self._outer.restore(state["outer"], self.parameters.weights)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on the local weights, or nothing of it."""

@@ -17,7 +17,7 @@ from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.parameters import wait_for
 from trainer.steps import which_decay
-from trainer.whole_models import Keys, ModelLink
+from trainer.whole_models import SAVE, Keys, ModelLink
 from utils import GLOBAL_AGGREGATE
 
 
@@ -56,8 +56,12 @@ class BackupTrainer(Trainer):
             self.context.rule,
         )
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, model)
+        self._link.define(optimizer, model, self.context.keeper)
         self.parameters.take_back(model)
+
+    def save_server(self) -> None:
+        """The newest version, and how many batches counted."""
+        self._link.command(SAVE, self.rounds)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient, which leaves if it is good."""

@@ -3,8 +3,9 @@ This module runs in the server's process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -79,8 +80,24 @@ class BackupOptimizer(WholeModelOptimizer):
         self._sample_counts = tuple(sample_counts) or (1,) * keys.num_workers
         self._at_once = [False] * keys.num_workers
 
+    def state(self) -> dict[str, Any]:
+        """As WholeModelOptimizer says: what waits for others is not among it."""
+        return {
+            "version": self._versions.version,
+            "batches": self._num_batches,
+            "steps": self._stepper.state(),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """As WholeModelOptimizer says."""
+        super().restore(saved)
+        self._versions.begin_with(saved["version"])
+        self._num_batches = saved["batches"]
+
     def begin(self) -> None:
         """The initial model is shown already."""
+        if saved := self.take_saved():
+            self._stepper.restore(saved["steps"], mx.cpu())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         """UPLOAD: gradients and statistics are there, or BAD_UPLOAD; WANT_STOP: the stop request of a worker that

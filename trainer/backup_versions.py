@@ -45,6 +45,11 @@ class Versions:
         self._waiting: list[int] = []
         self._stop_wanted = False
 
+    def begin_with(self, version: int) -> None:
+        """All workers are given this version, before any gradient."""
+        self.version = version
+        self.given = [version for _ in self.given]
+
     def want_stop(self) -> None:
         """A worker wants the job to end: it is over with the next version, which all others still help to make."""
         self._stop_wanted = True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, modes_of, titles_of
+from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
 from config import FIELDS, NETWORKS, Config, names_of, one_of
 from utils import SetupError, version_number
 
@@ -132,6 +132,9 @@ def _check_given(config: Config, given: Collection[str], warn: Callable[[str], N
 
 def _check_together(config: Config, num_workers: int | None) -> None:
     """Makes sure that the flags fit together; raises SetupError as the algorithm's own check does."""
+    if not config.ckpt_frequency and (config.resume or config.checkpoint):
+        flag = "--resume" if config.resume else "--checkpoint"
+        raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
     if config.algorithm.check:
         pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
 
@@ -156,5 +159,10 @@ def check_job(config: Config, num_servers: int, num_workers: int) -> None:
         raise SetupError(
             f"mode {config.mode} keeps the model on one parameter server, here there are {num_servers}: set "
             "DMLC_NUM_SERVER=1 in every process (local_cluster.sh: --servers 1)"
+        )
+    if config.ckpt_frequency and config.algorithm.transport is TransportKind.SERVER and num_servers != 1:
+        raise SetupError(
+            f"checkpoints of mode {config.mode} need one parameter server, here there are {num_servers}: set "
+            "DMLC_NUM_SERVER=1 in every process (local_cluster.sh: --servers 1), or leave out --ckpt-frequency"
         )
     _check_together(config, num_workers)

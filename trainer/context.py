@@ -16,6 +16,7 @@ from trainer.coordinator.client import StateClient
 from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
 from trainer.device import DeviceFeed, Evaluator, Passes
 from trainer.engine import mx
+from trainer.keeping import Keeper
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
 from trainer.saved_model import INPUT_NAME, ModelSaver
@@ -56,6 +57,7 @@ class Context:
     sample_time_s: float = 0.0  # that each sample of a step adds to its shortest time
     pace: Callable[[], float] = lambda: 1.0  # factor on both, drawn for each step
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
+    keeper: Keeper | None = None  # of checkpoints
     logs_lines: bool = False  # rounds are lines of one file, not files
     tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case
 

@@ -8,13 +8,14 @@ import math
 import pickle
 import stat
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trainer.augment import CropAndFlip
 from utils import RUN_AS_OWNER, SetupError, remedy
 
 # SHA-256 of the uncompressed content: distributions compress the same files anew.
@@ -284,6 +285,12 @@ class Batches(Protocol):
     def resize(self, batch_size: int) -> None:
         """From now on batches have so many samples."""
 
+    def state(self) -> dict[str, Any]:
+        """Where it is, as plain values and arrays."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken, of the same samples."""
+
 
 class EndlessBatches:
     """Batches of one size, until another is asked for, one epoch after the other, each in a new seeded order.
@@ -297,7 +304,7 @@ class EndlessBatches:
         indices: np.ndarray,
         batch_size: int,
         seed: int | tuple[int, ...],
-        augment: Callable[[np.ndarray], np.ndarray] | None = None,
+        augment: CropAndFlip | None = None,
     ) -> None:
         """
         Args:
@@ -325,6 +332,26 @@ class EndlessBatches:
     def resize(self, batch_size: int) -> None:
         """From now on batches have so many samples; the samples come in the same order whatever the size."""
         self._batch_size = batch_size
+
+    def state(self) -> dict[str, Any]:
+        """As Batches says."""
+        augment = self._augment.random.bit_generator.state if self._augment else None
+        return {
+            "order": self._order,
+            "random": self._random.bit_generator.state,
+            "augment": augment,
+            "batch_size": self._batch_size,
+            "returned": [list(batch) for batch in self._returned],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """As Batches says."""
+        self._order = state["order"]
+        self._random.bit_generator.state = state["random"]
+        if self._augment:
+            self._augment.random.bit_generator.state = state["augment"]
+        self._batch_size = state["batch_size"]
+        self._returned = [Samples(*batch) for batch in state["returned"]]
 
     def __iter__(self) -> EndlessBatches:
         return self

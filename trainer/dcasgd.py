@@ -14,7 +14,7 @@ another algorithm; here each worker m has its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.engine import mx
@@ -75,6 +75,19 @@ class PerWorkerDCASGD(ServerSGD):
         if self.is_good(index, step):
             self.step(position, weights, step)
         weights.copyto(weight)  # so whoever waits for the backup waits for all
+
+    def state(self) -> dict[str, Any]:
+        """As ServerSGD says; the values are the backups."""
+        of_all = {"global": self._global_weights, "squares": self._mean_squares}
+        return super().state() | {
+            name: [[position, array.asnumpy()] for position, array in arrays.items()] for name, arrays in of_all.items()
+        }
+
+    def begin_with(self, saved: Mapping[str, Any]) -> None:
+        """As ServerSGD says."""
+        super().begin_with(saved)
+        for name, arrays in (("global", self._global_weights), ("squares", self._mean_squares)):
+            arrays.update({position: mx.nd.array(array) for position, array in saved[name]})
 
     def _mean_square(self, position: int, grad: mx.nd.NDArray) -> mx.nd.NDArray:
         """s of an array, which now has this gradient in it."""

@@ -48,7 +48,7 @@ class ESyncTrainer(ModelAveragingTrainer):
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
-        begin_job(self.context, self.progress)
+        begin_job(self.context, self.progress, self.goes_on)
         super().broadcast()
 
     def begin_round(self) -> None:

@@ -45,9 +45,9 @@ class LBBSPTrainer(SyncTrainer):
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights, and tells the time of a test
         step."""
-        begin_job(self.context, self.progress)
+        begin_job(self.context, self.progress, self.goes_on)
         super().broadcast()
-        self._state.report(1, self.step_s, 0.0, None, self.step_samples)
+        self._state.report(self.rounds + 1, self.step_s, 0.0, None, self.step_samples)
 
     def begin_round(self) -> None:
         """The batch of this round is as large as the last answer said."""

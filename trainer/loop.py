@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer import resuming
 from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.device import NetworkPasses
@@ -19,7 +20,18 @@ from trainer.progress import EVALUATING, TRAINING, Progress
 from trainer.steps import Seen, Stepper, which_decay
 from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, extra_time
 from trainer.transport.protocol import Counted
-from utils import DIVERGED, EVALUATION, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, SAVING, STOPPED, JobError, Measure
+from utils import (
+    CHECKPOINT,
+    DIVERGED,
+    EVALUATION,
+    FORWARD_BACKWARD,
+    GET_BATCH,
+    LOCAL_UPDATE,
+    SAVING,
+    STOPPED,
+    JobError,
+    Measure,
+)
 
 
 class Trainer:
@@ -35,11 +47,12 @@ class Trainer:
         self.clock = context.clock
         self.membership = context.membership()  # of this round
         self.parameters = Parameters(context.network)
-        self._stepper = Stepper(context.rule, which_decay(self.parameters.weights))
+        self.stepper = Stepper(context.rule, which_decay(self.parameters.weights))
         self.seen = Seen()  # samples that all workers have trained on
         self._passes = context.passes or NetworkPasses(context.network)
         self.exchange: Counted | None = None
-        self.rounds = 0
+        self.rounds = 0  # those before a resumed job among them
+        self._has_begun = False  # to train
         self.steps = 0  # local steps in this round
         self.accuracy: float | None = None  # the last that was measured
         self._fresh_accuracy: float | None = None  # the same, until it is taken
@@ -55,6 +68,7 @@ class Trainer:
         # Of the last complete local step, and of a test step before the first; kept where a state server is told of it.
         self.step_s = 0.0
         self.progress = Progress()
+        self._went_on: resuming.Before | None = None  # to be logged once, where the job goes on from a checkpoint
         self.finished = ""  # why the algorithm itself ends the job, in words
 
     # ---------------------------------------------------------------------------------------------- the hooks
@@ -63,8 +77,31 @@ class Trainer:
         """Gives every rank the initial parameters of rank 0."""
 
     def open_measure(self, folder: Path) -> Measure:
-        """The log of the rounds to come."""
-        return Measure(folder, self.clock.now, as_lines=self.context.logs_lines)
+        """The log of the rounds to come, behind those of a job that goes on."""
+        before = self._went_on = resuming.read_back(self, folder) if self.goes_on else None
+        rounds, elapsed_s, _ = before or resuming.Before()
+        return Measure(folder, self.clock.now, rounds, elapsed_s, as_lines=self.context.logs_lines)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job goes on from a checkpoint."""
+        return self.context.keeper is not None and self.context.keeper.goes_on
+
+    @property
+    def is_first_of_resumed(self) -> bool:
+        """Whether this round is the first since it went on from one."""
+        return self._went_on is not None
+
+    def own_state(self) -> dict[str, Any]:
+        """What the algorithm needs of this worker to go on, beside what all do (resuming.py): plain values, and arrays
+        of numpy."""
+        return {}
+
+    def restore_own(self, state: Mapping[str, Any]) -> None:
+        """Goes on with it; called before `broadcast`."""
+
+    def save_server(self) -> None:
+        """Called on rank 0 where a checkpoint is taken: has the parameter server write its own."""
 
     def begin_round(self) -> None:
         """Called before the first local step of each round."""
@@ -119,18 +156,24 @@ class Trainer:
             open_log: empties and returns the log folder. Called when all ranks are there and training begins.
         """
         self._warm_up()
+        resuming.restore(self)
+        if self.context.keeper is not None:
+            self.context.keeper.begin()
         self.broadcast()
         self.is_evaluator = self.context.is_evaluator(self.step_s)
         self.measure = self.open_measure(open_log())
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
         if self.context.saver is not None:
             self.context.saver.begin()
+        self._has_begun = True
         while True:
             self.rounds += 1
             self._take_place()
             reason = self._train_round()
             if reason:
                 self.end()
+                if self.context.keeper is not None:
+                    self.context.keeper.close()
                 return reason
 
     def _take_place(self) -> None:
@@ -174,7 +217,17 @@ class Trainer:
         loss = self._last_loss()
         accuracy = self._evaluate_and_save(last=bool(reason))
         self._write(samples, loss, accuracy)
+        self._save_if_due(last=bool(reason))
         return reason
+
+    def _save_if_due(self, last: bool) -> None:
+        keeper = self.context.keeper
+        if keeper is None or not keeper.is_due(self.rounds, last):
+            return
+        self.measure.enter(CHECKPOINT)
+        if self.membership.rank == 0:
+            self.save_server()
+        keeper.save(self.rounds, resuming.state_of(self))
 
     def _stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""
@@ -207,7 +260,7 @@ class Trainer:
 
     def extra_time(self, kind: str) -> float:
         """Seconds by which a step, or a push or a pull, takes longer now: an emulated straggler. Any thread may ask."""
-        return extra_time(self.context.trace, kind, self.measure.elapsed_s) if self.rounds else 0.0
+        return extra_time(self.context.trace, kind, self.measure.elapsed_s) if self._has_begun else 0.0
 
     def link_delay(self) -> float:
         """Seconds by which an emulated slow link makes the push or the pull longer that begins now."""
@@ -242,7 +295,7 @@ class Trainer:
             num_batches: whose gradients were summed.
         """
         rate = learning_rate * self.context.rule.schedule.factor(self.seen.total)
-        self._stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
+        self.stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
 
     def whole_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
         """A step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
@@ -363,7 +416,12 @@ class Trainer:
         about = {} if loss is None else {"loss": loss}
         if skipped := self.checks.skipped(self.steps):
             about["bad_steps"] = skipped
-        record = self.measure.write_round(samples, accuracy, **about, **self.take_traffic(), **self.notes())
+        notes = self.notes()
+        if self._went_on is not None:
+            for key, value in self._went_on.notes().items():
+                notes[key] = value + notes[key] if key in notes else value
+            self._went_on = None
+        record = self.measure.write_round(samples, accuracy, **about, **self.take_traffic(), **notes)
         if accuracy is None and record["total_time"] - self._told_s < self.context.tell_every_s:
             return
         self._told_s = record["total_time"]

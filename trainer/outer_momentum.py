@@ -17,7 +17,7 @@ All ranks see the same d, so v is the same everywhere and never travels. Standar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from utils import SetupError
 
@@ -43,6 +43,20 @@ class OuterMomentum:
     def from_config(cls, config: Config) -> OuterMomentum:
         """From the flags."""
         return cls(config.outer_momentum, bool(config.outer_nesterov))
+
+    def state(self) -> list[Any]:
+        """The velocities, as numpy arrays."""
+        return [velocity.asnumpy() for velocity in self._velocities]
+
+    def restore(self, state: Sequence[Any], like: Sequence[mx.nd.NDArray]) -> None:
+        """Goes on with what `state` gave.
+
+        Args:
+            like: arrays of the velocities' device and shapes.
+        """
+        self._velocities = [array.zeros_like() for array in like][: len(state)]
+        for velocity, kept in zip(self._velocities, state, strict=True):
+            velocity[:] = kept
 
     def directions(self, updates: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
         """What eps is to be multiplied with and added to the weights, array by array; nobody may write to it.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from utils import computing_seconds
+from utils import FORWARD_BACKWARD, computing_seconds
 
 # What a worker says that it does.
 TRAINING, EVALUATING, ENDED = "training", "evaluating", "ended"
@@ -35,10 +35,15 @@ class Total:
 
     @classmethod
     def of_rounds(cls, rounds: Iterable[Mapping[str, Any]]) -> Total:
-        """What round logs of one step each say (utils.read_rounds)."""
+        """What round logs say (utils.read_rounds): of their complete steps."""
         total = cls()
         for record in rounds:
-            total = total.plus(record["num_samples"], computing_seconds(record))
+            steps = sum(FORWARD_BACKWARD in times for times in record["time"].values())
+            total = cls(
+                total.steps + steps - record.get("bad_steps", 0),
+                total.samples + record["num_samples"],
+                total.computing_s + computing_seconds(record),
+            )
         return total
 
     def to_wire(self) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class Progress:
             self.curve = Curve()
 
     def go_on(self, rounds: Iterable[Mapping[str, Any]], evaluates: bool) -> None:
-        """This worker resumes the job of which it has these round logs, one step each."""
+        """This worker resumes the job of which it has these round logs."""
         rounds = list(rounds)
         self.total = Total.of_rounds(rounds)
         if evaluates:

@@ -105,6 +105,12 @@ class Schedule:
         self._stop_wanted = False
         self._enter_phase()
 
+    def resumed(self, done: Sequence[int], batches: int) -> Schedule:
+        """The same job, behind so many parts of each phase and so many batches."""
+        steps = [phase.parts // len(self._ranks) for phase in self.phases]
+        order = "".join(str(int(phase.bsp)) for phase in self.phases)
+        return Schedule(order, steps, len(self._ranks), self.policy, done, batches)
+
     @property
     def steps(self) -> int:
         """Whole steps that were done in all."""
@@ -223,7 +229,7 @@ def check_flags(config: Config, num_workers: int | None) -> None:
             f"--switch-order {order} has {phases} phase(s), --train-steps {len(config.train_steps)} number(s): "
             "give one number for each phase"
         )
-    for field in ("ckpt_frequency", "phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"):
+    for field in ("phase_lr", "phase_lr_schedule", "phase_momentum", "phase_batch_size"):
         if (given := len(getattr(config, field))) not in (1, phases):
             raise SetupError(
                 f"--switch-order {order} has {phases} phase(s), {names_of(field)[0]} {given} number(s): "
@@ -237,9 +243,6 @@ def check_flags(config: Config, num_workers: int | None) -> None:
         raise SetupError(
             f"--momentum {config.momentum} does nothing where --phase-momentum says it for every phase: leave it out"
         )
-    if not any(config.ckpt_frequency) and (config.resume or config.checkpoint):
-        flag = "--resume" if config.resume else "--checkpoint"
-        raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
     if config.straggler_policy == "greedy" and not ("1" in order and order.endswith("0")):
         raise SetupError(
             "--straggler-policy greedy takes steps of the next ASP phase while a straggler lasts, so each BSP phase "

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainer.checkpoints import from_text, to_text
 from trainer.engine import mx
 from trainer.finite import first_not_finite
+from trainer.keeping import Writer
 from trainer.steps import PLAIN, Rule, Stepper
 from utils import die_on_error
 
@@ -35,6 +37,10 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
         self._stepper = Stepper(rule, decays)
         self._num_steps: Counter[int] = Counter()  # by position
         self.looks_at_gradients = False  # whether they are finite
+        # Of checkpoints. Where there is one, what is added to the last counter is the round of one to be written.
+        self.writer: Writer | None = None
+        self._values: dict[int, mx.nd.NDArray] = {}  # by key, as they are stored; of those that were pushed to
+        self._saved = ""  # as text: what it goes on from
 
     def create_state(self, index: int, weight: mx.nd.NDArray) -> None:
         """All state is the optimizer's own."""
@@ -45,11 +51,34 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
         `grad` lies in a network buffer that is freed when this returns: nothing may still read it then.
         """
         with die_on_error(f"the update of key {index} failed"):
+            if self._saved:
+                self.begin_with(from_text(self._saved))
+                self._saved = ""
             if index >= self._first_counter:
                 weight += grad
+                if self.writer is not None and (round_ := round(grad[-1].asscalar())):
+                    self.writer.write(round_, self.state())
             elif self.is_good(index, grad):
+                self._values[index] = weight
                 self.apply(index, weight, grad)
             weight.wait_to_read()
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on: plain values, and arrays of numpy. What was never pushed to is left out."""
+        return {
+            "values": [[key, value.asnumpy()] for key, value in self._values.items()],
+            "num_steps": [[position, count] for position, count in self._num_steps.items()],
+            "steps": self._stepper.state(),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from what `state` gave, with the first push; the values are rank 0's to define."""
+        self._saved = to_text({name: value for name, value in saved.items() if name != "values"})
+
+    def begin_with(self, saved: Mapping[str, Any]) -> None:
+        """Called on the server, once, before anything is pushed."""
+        self._num_steps.update(dict(saved["num_steps"]))
+        self._stepper.restore(saved["steps"], mx.cpu())
 
     def is_good(self, index: int, gradient: mx.nd.NDArray) -> bool:
         """Whether a gradient is finite; so it is said where nobody looks."""

@@ -25,6 +25,12 @@ class SSPTrainer(AsyncTrainer):
         super().__init__(context, learning_rate, compensation=None, num_counters=1 + context.membership().num_workers)
         self._staleness = staleness
 
+    def broadcast(self) -> None:
+        """In a job that goes on every clock goes on where its worker does."""
+        super().broadcast()
+        if self.rounds:
+            self._add_to_counter(1 + self.membership.rank, self.rounds)
+
     def before_pull(self) -> None:
         """Turns this worker's clock once its gradient has arrived, and waits for those too far behind."""
         self._transport.wait_all()
@@ -32,7 +38,7 @@ class SSPTrainer(AsyncTrainer):
         self.clock.wait_until(self._may_go_on)
 
     def _may_go_on(self) -> bool:
-        votes, *clocks = self.read_counters()
+        votes, *clocks = self.read_counters()[: 1 + self.membership.num_workers]
         return bool(self.rounds - np.rint(clocks).min() <= self._staleness or votes > 0)
 
 

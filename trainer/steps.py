@@ -17,7 +17,7 @@ the gradient itself, so nothing is left of the n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,10 +135,42 @@ class Stepper:
         else:
             sgd_step(weight, gradient, learning_rate / num_batches, decay)
 
+    def state(self) -> dict[str, Any]:
+        """All that is kept, as numpy arrays."""
+        counts = getattr(self._optimizer, "_index_update_count", {})  # Adam corrects its means by them
+        return {
+            "kept": [[position, _as_numpy(state)] for position, state in self._states.items()],
+            "updates": [[position, count] for position, count in counts.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any], context: mx.Context) -> None:
+        """Goes on with what `state` gave.
+
+        Args:
+            context: of the weights.
+        """
+        self._states = {position: _as_arrays(kept, context) for position, kept in state["kept"]}
+        if self._optimizer is not None:
+            self._optimizer._index_update_count.update(dict(state["updates"]))
+            self._optimizer.num_update = max(self._optimizer._index_update_count.values(), default=0)
+
     def _state(self, position: int, new: Callable[[], Any]) -> Any:
         if position not in self._states:
             self._states[position] = new()
         return self._states[position]
+
+
+def _as_numpy(state: Any) -> Any:
+    """What an optimizer keeps of an array: arrays, or tuples of them."""
+    if isinstance(state, (list, tuple)):
+        return [_as_numpy(each) for each in state]
+    return None if state is None else state.asnumpy()
+
+
+def _as_arrays(state: Any, context: mx.Context) -> Any:
+    if isinstance(state, list):
+        return tuple(_as_arrays(each, context) for each in state)
+    return None if state is None else mx.nd.array(state, ctx=context)
 
 
 @dataclass

@@ -10,14 +10,10 @@ The optimizer on the server holds weights and velocity, knows the phases, and de
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from algorithms import ELASTIC, GREEDY, RESUME, SWITCH, EventKind
+from algorithms import ELASTIC, GREEDY, SWITCH, EventKind
 from config import SAME, Config
-from trainer.checkpoint import CheckpointFile, Saved, kept_and_lost
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.decisions import Upload
@@ -27,9 +23,9 @@ from trainer.rates import Ramp, parse_ramp, parse_schedule
 from trainer.schedule import Schedule, phase_under
 from trainer.smoothing import Smoothed
 from trainer.steps import which_decay
-from trainer.sync_switch_optimizer import SAVE, PhaseRule, Settings, Status, SyncSwitchOptimizer
-from trainer.whole_models import Keys, ModelLink
-from utils import CHECKPOINT, GLOBAL_AGGREGATE, Measure, read_rounds
+from trainer.sync_switch_optimizer import PhaseRule, Settings, Status, SyncSwitchOptimizer
+from trainer.whole_models import SAVE, Keys, ModelLink
+from utils import GLOBAL_AGGREGATE, SetupError
 
 TELL_EVERY_S = 1.0  # the state server hears of a worker of which there is nothing new
 
@@ -41,83 +37,41 @@ class SyncSwitchTrainer(Trainer):
     BatchNorm's statistics move to the mean of an update's workers by the share n / N.
     """
 
-    def __init__(self, context: Context, settings: Settings, checkpoint: CheckpointFile, resume: bool) -> None:
-        """
-        Args:
-            checkpoint: rank 0's file.
-            resume: go on from it, and with the logs.
-        """
+    def __init__(self, context: Context, settings: Settings) -> None:
         super().__init__(context)
         self._settings = settings
         self._state = context.state  # is told what its page shows
-        self._checkpoint = checkpoint
-        self._resume = resume
-        self._num_sent = len(self.parameters.model())
-        copies = self._num_sent + len(self.parameters.weights) if settings.saves else 0
-        self._keys = Keys(self._num_sent + copies, self._num_sent, self.membership.num_workers)
+        num_sent = len(self.parameters.model())
+        self._keys = Keys(num_sent, num_sent, self.membership.num_workers)
         self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link)
         self._told_at = 0.0  # when the state server was last told something
         self._gradients_sent = 0
         self._transmission = Smoothed()  # seconds of this worker's own push and pull
-        self._saved_steps = 0
         self._events: list[dict[str, str]] = []
         self._steps_lost = 0
-        self._resumed_after: int | None = None  # batches, to be logged once
 
     # ---------------------------------------------------------------------------------------------- the hooks
 
     def broadcast(self) -> None:
-        """The initial model is rank 0's, or what rank 0 finds in the checkpoint."""
-        announce_job(self.context, self.progress, self._resume)
+        """The initial model is rank 0's, or that of the checkpoint."""
+        announce_job(self.context, self.progress, self.goes_on)
         settings = self._settings
-        done, batches = [0] * len(settings.order), 0
-        samples: list[int] = []
-        velocity = [mx.nd.zeros(weight.shape) for weight in self.parameters.weights]
-        if self._resume and self.membership.rank == 0:
-            saved = self._checkpoint.load()
-            self.parameters.replace([mx.nd.array(array) for array in saved.model])
-            done, batches = saved.done, saved.batches
-            samples = saved.samples or [parts * self.context.config.batch_size for parts in done]
-            velocity = [mx.nd.array(array) for array in saved.velocity]
         model = self.parameters.model()
-        copies = [*(array.copy() for array in model), *velocity] if settings.saves else []
-        schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy, done, batches)
-        optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights), samples)
+        schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy)
+        optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights))
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, [*model, *copies])
+        self._link.define(optimizer, model, self.context.keeper)
         self.parameters.take_back(model)
-        self._status = self._read(self._link.status())
-        self._saved_steps = sum(self._status.saved) // self.membership.num_workers
+        self._status = Status.read(self._link.status())
+        if self._status.finished:
+            raise SetupError("--resume: the job of this checkpoint is done: nothing is left to train")
         self._note_way()
-        if not self._resume:
+        if not self.goes_on:
             self._state.tell(1, 0, self.step_s, 0.0)
 
-    def open_measure(self, folder: Path) -> Measure:
-        """Goes on with the logs of the job that is resumed, and with the samples behind those of the checkpoint."""
-        if not self._resume:
-            if self._settings.saves and self.membership.rank == 0:
-                self._checkpoint.set_aside()
-            return super().open_measure(folder)
-        self._resumed_after = self._status.saved_batches  # others may have begun already
-        self._happened(RESUME, f"resumed after {self._resumed_after} batches")
-        rounds = list(read_rounds(folder, logging.warning))
-        if not rounds:
-            logging.warning("%s holds no logs of the job that is resumed: the samples begin anew", folder)
-            return super().open_measure(folder)
-        self.progress.go_on(rounds, self.is_evaluator)
-        kept, self._steps_lost = kept_and_lost(rounds, self._resumed_after)
-        for record in kept:
-            self.context.batches.resize(record["num_samples"])
-            next(self.context.batches)
-        self.rounds = int(rounds[-1]["num_iters"])
-        elapsed_s = rounds[-1]["total_time"]
-        return Measure(
-            folder,
-            self.clock.now,
-            rounds_before=self.rounds,
-            elapsed_before_s=elapsed_s,
-            as_lines=self.context.logs_lines,
-        )
+    def save_server(self) -> None:
+        """Weights, velocity and phases."""
+        self._link.command(SAVE, self.rounds)
 
     def begin_round(self) -> None:
         """Tells the state server of an accuracy, and of a job that was resumed; goes over to a phase's batch size."""
@@ -125,7 +79,7 @@ class SyncSwitchTrainer(Trainer):
         if size := self._settings.rule(phase_under(self._settings.order, status.phase, status.bsp)).batch_size:
             self.context.batches.resize(size)
         accuracy = self.take_accuracy()
-        if accuracy is not None or self._resumed_after is not None:
+        if accuracy is not None or self.is_first_of_resumed:
             self._tell(0, accuracy)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
@@ -161,7 +115,7 @@ class SyncSwitchTrainer(Trainer):
         self._gradients_sent += 1
         begin, model = self.clock.now(), self.parameters.model()
         is_pulled = self._link.expects_model
-        status = self._read(self._link.status_and_pull(model) if is_pulled else self._link.status())
+        status = Status.read(self._link.status_and_pull(model) if is_pulled else self._link.status())
         self._link.note(status.at_once)
         self._take(status)
         if not (is_pulled and status.at_once):  # else that model may be older than the update
@@ -171,7 +125,6 @@ class SyncSwitchTrainer(Trainer):
             self._link.pull(model)
         self._transmission.add(push_s + self.clock.now() - begin)
         self.parameters.take_back(model)
-        self._save_if_due()
         if self._status.finished:
             self.finished = f"all {sum(self._settings.steps)} steps of {len(self._settings.order)} phase(s) done"
         return self._status.over
@@ -179,8 +132,6 @@ class SyncSwitchTrainer(Trainer):
     def notes(self) -> dict[str, Any]:
         """How far the job is, and what happened."""
         notes: dict[str, Any] = {"batches": self._status.dealt_with_at}
-        if self._resumed_after is not None:
-            notes["resumed_after"], self._resumed_after = self._resumed_after, None
         if self._events:
             notes["events"], self._events = self._events, []
         if self._steps_lost:
@@ -192,9 +143,7 @@ class SyncSwitchTrainer(Trainer):
         self._state.tell_doing()
 
     def end(self) -> None:
-        """A job that was stopped can be resumed where it was."""
-        if self._settings.saves and self.membership.rank == 0:
-            self._save()
+        """Takes leave."""
         self._state.leave(self.take_accuracy(), self.rounds)
 
     # ---------------------------------------------------------------------------------------- the state server
@@ -219,9 +168,6 @@ class SyncSwitchTrainer(Trainer):
         self.progress.way = "BSP" if self._status.bsp else "ASP"
 
     # ---------------------------------------------------------------------------------------------- the server
-
-    def _read(self, numbers: np.ndarray) -> Status:
-        return Status.read(numbers, len(self._settings.order))
 
     def _take(self, status: Status) -> None:
         """Notes what has changed."""
@@ -248,8 +194,7 @@ class SyncSwitchTrainer(Trainer):
 
         def is_dealt_with() -> bool:
             self._tell_now_and_then()
-            self._take(self._read(self._link.look(self._stop_request)))
-            self._save_if_due()  # also where this worker is left out for long
+            self._take(Status.read(self._link.look(self._stop_request)))
             return self._is_dealt_with(self._status)
 
         self.clock.wait_until(is_dealt_with)
@@ -260,25 +205,6 @@ class SyncSwitchTrainer(Trainer):
     def _happened(self, kind: EventKind, text: str) -> None:
         self._events.append({"kind": kind.name, "text": text})
         logging.info("%s: %s", kind.name, text)
-
-    # --------------------------------------------------------------------------------------------- checkpoints
-
-    def _save_if_due(self) -> None:
-        steps, every = self._status.steps, self._settings.ckpt_steps[self._status.phase]
-        if self.membership.rank == 0 and every and steps // every > self._saved_steps // every:
-            self._save()
-
-    def _save(self) -> None:
-        """The server copies all at one moment; this takes the copy at leisure."""
-        self.measure.enter(CHECKPOINT)
-        status = self._read(self._link.command(SAVE))
-        model = [mx.nd.empty(array.shape) for array in self.parameters.model()]
-        velocity = [mx.nd.empty(weight.shape) for weight in self.parameters.weights]
-        self._link.pull([*model, *velocity], first=self._num_sent)
-        here, moving = ([array.asnumpy() for array in part] for part in (model, velocity))
-        self._checkpoint.save(Saved(here, moving, list(status.saved), status.saved_batches, list(status.saved_samples)))
-        self.measure.enter(GLOBAL_AGGREGATE)
-        self._saved_steps = sum(status.saved) // self.membership.num_workers
 
 
 def phase_rules(config: Config, num_workers: int) -> tuple[PhaseRule, ...]:
@@ -302,7 +228,6 @@ def build(context: Context) -> SyncSwitchTrainer:
     settings = Settings(
         order=config.switch_order,
         steps=config.train_steps,
-        ckpt_steps=config.ckpt_steps,
         learning_rate=config.learning_rate,
         momentum=config.momentum,
         policy=config.straggler_policy,
@@ -310,5 +235,4 @@ def build(context: Context) -> SyncSwitchTrainer:
         schedule=parse_schedule(config.lr_schedule),
         rules=phase_rules(config, num_workers),
     )
-    checkpoint = CheckpointFile.of_job(config, num_workers)
-    return SyncSwitchTrainer(context, settings, checkpoint, bool(config.resume))
+    return SyncSwitchTrainer(context, settings)

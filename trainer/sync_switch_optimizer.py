@@ -3,9 +3,9 @@ who is told to stay in step with the others. This module runs in the server's pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from trainer.rates import CONSTANT, Ramp, RateSchedule
 from trainer.schedule import Schedule, Step, Way, phase_under
 from trainer.steps import sgd_step
 from trainer.whole_models import BAD_UPLOAD, TEXT_SIZE, WANT_STOP, Keys, WholeModelOptimizer, text_of, text_to_numbers
-
-SAVE = 3  # a command beside UPLOAD and WANT_STOP
-COUNTED_BY = 1 << 20  # a status vector holds float32, which count to 2^24: so a number of samples is two numbers there
 
 
 class PhaseRule(NamedTuple):
@@ -32,22 +29,16 @@ class PhaseRule(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the algorithm is to do; `steps` and `ckpt_steps` have one number for each phase in `order`."""
+    """What the algorithm is to do; `steps` has one number for each phase in `order`."""
 
     order: str  # 1 for BSP, 0 for ASP
     steps: tuple[int, ...]
-    ckpt_steps: tuple[int, ...]  # between two checkpoints; 0: none
     learning_rate: float  # eta of all phases, where `rules` has none
     momentum: float  # mu of all phases, where `rules` has none
     policy: str
     weight_decay: float = 0.0  # lambda, as steps.py has it
     schedule: RateSchedule = CONSTANT  # factor on eta, by the samples of all phases
     rules: tuple[PhaseRule, ...] = ()  # of each phase, where they differ
-
-    @property
-    def saves(self) -> bool:
-        """Whether there are checkpoints."""
-        return any(self.ckpt_steps)
 
     @property
     def decides_by(self) -> str:
@@ -79,9 +70,6 @@ class Status:
         dropped: how many were not applied.
         dealt_with_at: the batches of all workers when its last gradient was dealt with.
         in_step: it was told to stay in step with the others, by the latest decision on it.
-        saved_batches: of all workers in what was last saved.
-        saved: parts done of each phase in it (schedule.py).
-        saved_samples: of all workers in it, of each phase.
         left_out: ranks; none but under elastic.
         reason: of the latest decision on this worker, in words.
     """
@@ -96,47 +84,31 @@ class Status:
     dropped: int
     dealt_with_at: int
     in_step: bool
-    saved_batches: int
-    saved: tuple[int, ...]
-    saved_samples: tuple[int, ...]
     left_out: tuple[int, ...]
     reason: str
 
     @classmethod
-    def read(cls, numbers: np.ndarray, num_phases: int) -> Status:
+    def read(cls, numbers: np.ndarray) -> Status:
         """Reads a status vector."""
-        over, finished, phase, bsp, steps, freed, at_once, dropped, dealt_with_at, in_step, saved_batches, *rest = map(
+        over, finished, phase, bsp, steps, freed, at_once, dropped, dealt_with_at, in_step, *flags = map(
             round, numbers[:-TEXT_SIZE].tolist()
         )
-        saved, samples, flags = np.split(np.array(rest, dtype=int), [num_phases, 3 * num_phases])
         left_out = tuple(rank for rank, flag in enumerate(flags) if flag)
-        saved_samples = tuple((samples[::2] * COUNTED_BY + samples[1::2]).tolist())
         return cls(
             bool(over), bool(finished), phase, bool(bsp), steps, freed, bool(at_once), dropped, dealt_with_at,
-            bool(in_step), saved_batches, tuple(saved.tolist()), saved_samples, left_out, text_of(numbers),
+            bool(in_step), left_out, text_of(numbers),
         )  # fmt: skip
 
 
 class SyncSwitchOptimizer(WholeModelOptimizer):
-    """The server's side: weights, velocity and the schedule.
+    """The server's side: weights, velocity and the schedule."""
 
-    Behind the model stands the copy for checkpoints, where there are any: weights, statistics, velocity.
-    """
-
-    def __init__(
-        self,
-        keys: Keys,
-        schedule: Schedule,
-        settings: Settings,
-        decays: Sequence[bool],
-        samples: Sequence[int] | None = None,
-    ) -> None:
+    def __init__(self, keys: Keys, schedule: Schedule, settings: Settings, decays: Sequence[bool]) -> None:
         """
         Args:
             schedule: where the job begins.
             decays: of each weight, whether weight decay acts on it. So many of the sent arrays are gradients; behind
                 them stand BatchNorm's statistics.
-            samples: that were trained on in each phase, where a job is resumed.
         """
         super().__init__(keys)
         self._schedule = schedule
@@ -144,7 +116,7 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
         self._decays = decays
         self._num_weights = len(decays)
         self._velocity: list[mx.nd.NDArray] = []
-        self._samples = list(samples or [0] * len(settings.order))  # of all workers, by phase
+        self._samples = [0] * len(settings.order)  # of all workers, by phase
         self._samples_sent = [0] * keys.num_workers  # with each worker's last upload
         self._uploads = [0] * keys.num_workers
         self._freed = [0] * keys.num_workers
@@ -152,16 +124,33 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
         self._in_step = [True] * keys.num_workers
         self._reasons = [""] * keys.num_workers
         self._decisions: Decisions
-        self._note_saved()
+
+    def state(self) -> dict[str, Any]:
+        """As WholeModelOptimizer says: what waits for others is not among it."""
+        return {
+            "done": [phase.done for phase in self._schedule.phases],
+            "batches": self._schedule.batches,
+            "samples": self._samples,
+            "velocity": [array.asnumpy() for array in self._velocity],
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """As WholeModelOptimizer says."""
+        super().restore(saved)
+        self._schedule = self._schedule.resumed(saved["done"], saved["batches"])
+        self._samples = list(saved["samples"])
 
     def begin(self) -> None:
         """The velocity is zero, or what a checkpoint held."""
-        self._velocity = self._first_velocity()
+        if self._settings.has_momentum:
+            self._velocity = [mx.nd.zeros_like(self.shown[position]) for position in range(self._num_weights)]
+        for array, saved in zip(self._velocity, self.take_saved().get("velocity", ()), strict=False):
+            array[:] = saved.reshape(array.shape)
         self._decisions = Decisions(self._settings.decides_by, self.keys.num_workers, self.now())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
         """UPLOAD: gradients and statistics are there, or BAD_UPLOAD; WANT_STOP: the stop request of a worker that
-        waits; SAVE: copy all for a checkpoint."""
+        waits."""
         if code == WANT_STOP or (code == BAD_UPLOAD and values[0]):
             self._schedule.want_stop()
         if code == WANT_STOP:
@@ -169,16 +158,13 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
         if code == BAD_UPLOAD:  # it goes on at once, and has another try with its next batch
             self._freed[rank] += 1
             self._at_once[rank] = True
-        elif code == SAVE:
-            self._save()
         else:
             left_out = frozenset(self._schedule.left_out)
             free = self._take(rank, Upload.read(values)).free
             self._at_once[rank] = rank in free
             for other in free:
                 self._freed[other] += 1
-            keeps = [0] if self._settings.saves else []  # rank 0 keeps checkpoints, also while it waits
-            return {rank, *free, *(self._schedule.left_out - left_out), *keeps}
+            return {rank, *free, *(self._schedule.left_out - left_out)}
         return (rank,)
 
     def _take(self, rank: int, upload: Upload) -> Step:
@@ -230,23 +216,6 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             sgd_step(target, mean, rule.learning_rate * share * factor, decay, velocity, momentum)
         wait_for(self.shown[position] for position in range(self.keys.num_sent))
 
-    def _first_velocity(self) -> list[mx.nd.NDArray]:
-        weights = [self.shown[position] for position in range(self._num_weights)]
-        if self._settings.saves:  # the initial copy is what a checkpoint held, or zero
-            return [self.shown[2 * self.keys.num_sent + position].copy() for position in range(self._num_weights)]
-        return [mx.nd.zeros_like(weight) for weight in weights] if self._settings.has_momentum else []
-
-    def _save(self) -> None:
-        current = [self.shown[position] for position in range(self.keys.num_sent)]
-        for position, array in enumerate([*current, *self._velocity], start=self.keys.num_sent):
-            array.copyto(self.shown[position])
-        wait_for(self.shown.values())
-        self._note_saved()
-
-    def _note_saved(self) -> None:
-        samples = (part for count in self._samples for part in divmod(count, COUNTED_BY))
-        self._saved = [self._schedule.batches, *(phase.done for phase in self._schedule.phases), *samples]
-
     def status(self, rank: int) -> list[float]:
         """As WholeModelOptimizer says."""
         schedule = self._schedule
@@ -262,7 +231,6 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             schedule.dropped[rank],
             schedule.dealt_with_at[rank],
             self._in_step[rank],
-            *self._saved,
             *(other in schedule.left_out for other in left_out),
         )
         return [*map(float, state), *text_to_numbers(self._reasons[rank])]

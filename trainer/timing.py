@@ -6,6 +6,7 @@ that travel.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ class _EqualBatches:
         """As data.Batches says."""
         if batch_size != len(self._batch.labels):
             self._batch = _samples(batch_size)
+
+    def state(self) -> dict[str, Any]:
+        """As data.Batches says."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """As data.Batches says."""
 
 
 def context(config: Config, **others: Any) -> Context:

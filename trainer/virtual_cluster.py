@@ -35,6 +35,7 @@ from trainer.coordinator.job import client_from_config
 from trainer.device import Evaluator
 from trainer.engine import mx
 from trainer.evaluating import Candidate, check_target, evaluating_rank
+from trainer.keeping import Keeper, check_folder, keeper_of
 from trainer.membership import Membership, of_all
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_folder import RunFolder
@@ -97,6 +98,7 @@ class _Run:
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank)) for rank in range(len(self._rows))]
         self._contexts = [self._context(rank) for rank in range(len(self._rows))]
+        self._keep()
         self._hashes: dict[int, str] = {}
         if config.algorithm.is_distributed:
             self._connect()
@@ -165,6 +167,15 @@ class _Run:
         made.sample_time_s = row.sample_time_s
         made.tell_every_s = math.inf  # rounds with an evaluation are told
         return made
+
+    def _keep(self) -> None:
+        """Gives each worker its checkpoints, where there are any."""
+        config, ranks = self._job.config, range(len(self._rows))
+        if config.ckpt_frequency:
+            check_folder(config.checkpoint_folder, bool(config.resume))
+            good = [Keeper(config, rank, len(ranks)).good_rounds() for rank in ranks]
+            for rank in ranks:
+                self._contexts[rank].keeper = keeper_of(config, rank, len(ranks), lambda mine: good)
 
     def _state_client(self, config: Config, row: Worker) -> StateClient | None:
         if self._state_server is None:

@@ -25,7 +25,7 @@ from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.smoothing import Smoothed
 from trainer.wbsp_optimizer import Status, WBSPOptimizer
-from trainer.whole_models import Keys, ModelLink
+from trainer.whole_models import SAVE, Keys, ModelLink
 from utils import GLOBAL_AGGREGATE
 
 
@@ -69,6 +69,7 @@ class WBSPTrainer(Trainer):
         self._base: list[mx.nd.NDArray] = []
         self._steps_to_hand_over = self._samples_to_hand_over = 0
         self._stop_to_hand_over = False
+        self._round_to_save = 0  # by the server; 0: none
         self._release = 0  # number of the latest that was taken
         self._stop = False  # all stop, as the last upload brought it
         self._traffic = Counter(bytes_pushed=0, bytes_pulled=0)
@@ -80,13 +81,19 @@ class WBSPTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is release 0."""
-        announce_job(self.context, self.progress)
+        announce_job(self.context, self.progress, self.goes_on)
         self._released = self._base = self._packed_model()
         optimizer = WBSPOptimizer(self._keys)
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, self._released)
+        self._link.define(optimizer, self._released, self.context.keeper)
         self.parameters.replace(self._buckets.unpack(self._released))
-        self._state.tell(1, 0, self.step_s, 0.0)
+        if self.goes_on:
+            self._release = Status.read(self._link.status()).release
+        self._state.tell(self._release + 1, 0, self.step_s, 0.0)
+
+    def save_server(self) -> None:
+        """Release and shadow, behind the next upload: the thread that communicates has it done."""
+        self._round_to_save = self.rounds
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on this worker's own weights."""
@@ -134,6 +141,8 @@ class WBSPTrainer(Trainer):
         if self._steps_to_hand_over:
             self._hand_over()
             self._take()
+        if self._round_to_save:
+            self._link.command(SAVE, self._round_to_save)
         self._state.leave(self.take_accuracy())
 
     # --------------------------------------------------------------------------------- of the training thread
@@ -156,7 +165,8 @@ class WBSPTrainer(Trainer):
         )
         self._steps_to_hand_over = self._samples_to_hand_over = 0
         accuracy = self.take_accuracy()
-        self._under_way = self.clock.start(lambda: self._upload(update, about, accuracy), "communication")
+        save, self._round_to_save = self._round_to_save, 0
+        self._under_way = self.clock.start(lambda: self._upload(update, about, accuracy, save), "communication")
 
     def _take(self) -> None:
         """Waits for the upload under way, if there is one, and takes a release that it brought.
@@ -183,13 +193,19 @@ class WBSPTrainer(Trainer):
 
     # -------------------------------------------------------------------------- of the thread that communicates
 
-    def _upload(self, update: list[mx.nd.NDArray], about: Upload, accuracy: float | None) -> Uploaded:
+    def _upload(self, update: list[mx.nd.NDArray], about: Upload, accuracy: float | None, save: int) -> Uploaded:
         """Uploads, and pulls a release that is new to this worker: in one more exchange, or, where it expects one, in
-        the exchange that says so."""
+        the exchange that says so.
+
+        Args:
+            save: round of the checkpoint that the server is to write; 0: none.
+        """
         begin = self.clock.now()
         self._link.begin_to_upload(update)
         self._link.upload(about)
         push_s = self.clock.now() - begin
+        if save:
+            self._link.command(SAVE, save)
         begin = self.clock.now()
         model = None
         if self._link.expects_model:

@@ -3,8 +3,9 @@ This module runs in the server's process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,9 +55,29 @@ class WBSPOptimizer(WholeModelOptimizer):
         self._status = [Status(False, 0, False, False, 0, (0,) * keys.num_workers, "")] * keys.num_workers
         self._decisions: Decisions
 
+    def state(self) -> dict[str, Any]:
+        """As WholeModelOptimizer says."""
+        return {
+            "release": self._release,
+            "samples": self._samples,
+            "arrivals": self._arrivals,
+            "released": self._released,
+            "shadow": [array.asnumpy() for array in self._shadow],
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """As WholeModelOptimizer says: every worker begins with the release that is shown."""
+        super().restore(saved)
+        self._release, self._samples = saved["release"], saved["samples"]
+        self._arrivals, self._released = list(saved["arrivals"]), list(saved["released"])
+        known = Status(False, self._release, False, False, self._samples, tuple(self._released), "")
+        self._status = [known for _ in self._status]
+
     def begin(self) -> None:
-        """The shadow begins as the initial model."""
+        """The shadow begins as the initial model, or as a checkpoint has it."""
         self._shadow = [self.shown[position].copy() for position in range(self.keys.num_shown)]
+        for array, saved in zip(self._shadow, self.take_saved().get("shadow", ()), strict=False):
+            array[:] = saved.reshape(array.shape)
         self._decisions = Decisions(RULE, self.keys.num_workers, self.now())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:

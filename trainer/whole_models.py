@@ -16,20 +16,25 @@ All keys must lie on one server (`one_server` in algorithms.py): two have no com
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from trainer.checkpoints import from_text, to_text
 from trainer.clock import Clock, RealClock
 from trainer.engine import mx
 from trainer.finite import first_not_finite
+from trainer.keeping import Keeper, Writer
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import die_on_error
 
 # Commands. UPLOAD belongs to a gradient buffer; all others act alone. WANT_STOP is of a worker that waits.
 UPLOAD, WANT_STOP = 1, 2
+SAVE = 3  # rank 0's: write a checkpoint, of the round that is said
 BAD_UPLOAD = -1  # what an upload becomes that is not finite; nobody sends it
+SHOWN = "shown"  # of a checkpoint: what all workers see
 TEXT_SIZE = 120  # characters of a reason in a status vector; a longer one is cut
 
 
@@ -88,6 +93,8 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.buffers: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
         self.clock: Clock | None = None
         self.looks_at_uploads = False
+        self.writer: Writer | None = None  # of checkpoints
+        self._saved = ""  # as text: what `begin` goes on from
         self._arrived: list[set[int]] = [set() for _ in range(keys.num_workers)]  # positions, of what comes next
         self._commands: dict[int, list[float]] = {}  # by rank, the latest
         self._status_vectors: dict[int, mx.nd.NDArray] = {}  # by rank, as they are stored
@@ -108,6 +115,19 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             values: what the command says beside it.
         """
         raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """What a subclass needs to go on, beside what is shown: plain values, and arrays of numpy."""
+        raise NotImplementedError
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint; called where it is made, before it is sent. What is shown, rank 0 defines."""
+        self._saved = to_text({name: value for name, value in saved.items() if name != SHOWN})
+
+    def take_saved(self) -> Mapping[str, Any]:
+        """What `begin` goes on from, beside what is shown; empty where the job begins."""
+        saved, self._saved = self._saved, ""
+        return from_text(saved) if saved else {}
 
     def status(self, rank: int) -> list[float]:
         """A worker's status vector: always as long, and long enough for a command."""
@@ -153,6 +173,10 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if not self._has_begun:
             self._has_begun = True
             self.begin()
+        if code == SAVE and self.writer is not None:
+            shown = [self.shown[position].asnumpy() for position in range(self.keys.num_shown)]
+            self.writer.write(round(values[0]), {SHOWN: shown, **self.state()})
+            return
         if code == UPLOAD and self.looks_at_uploads and first_not_finite([*self.buffers[rank].values()]) is not None:
             logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
             code = BAD_UPLOAD
@@ -185,13 +209,22 @@ class ModelLink:
         self._sending: list[mx.nd.NDArray] = []
         self._stop_told = False
 
-    def define(self, optimizer: WholeModelOptimizer, shown: Sequence[mx.nd.NDArray]) -> None:
+    def define(
+        self, optimizer: WholeModelOptimizer, shown: Sequence[mx.nd.NDArray], keeper: Keeper | None = None
+    ) -> None:
         """Gives the server its optimizer and all keys; every rank calls it, once.
 
         Args:
-            shown: the model, whose shapes a gradient buffer has, and what else is shown. Rank 0's values count;
-                afterwards every rank's model holds them.
+            shown: the model, whose shapes a gradient buffer has, and what else is shown. Rank 0's values count, or
+                those of the checkpoint that it goes on from; afterwards every rank's model holds them.
+            keeper: of checkpoints.
         """
+        if keeper is not None:
+            optimizer.writer = keeper.for_server()
+            if keeper.of_server is not None:
+                optimizer.restore(keeper.of_server)
+                for array, saved in zip(shown, keeper.of_server[SHOWN], strict=True):
+                    array[:] = saved.reshape(array.shape)
         model = shown[: self._keys.num_sent]
         vectors = [mx.nd.array(optimizer.status(rank)) for rank in range(self._keys.num_workers)]
         self._status_size = vectors[0].size
@@ -239,9 +272,9 @@ class ModelLink:
         """Whether there was a model as soon as the last upload was there."""
         self._came = (self._came[1], model_came)
 
-    def command(self, code: int) -> np.ndarray:
+    def command(self, *numbers: float) -> np.ndarray:
         """Has another command done; returns the status vector as it is then or later."""
-        self._command.wait_until_arrived(self._begin_command(code))
+        self._command.wait_until_arrived(self._begin_command(*numbers))
         return self.status()
 
     def _begin_command(self, *numbers: float) -> list[mx.nd.NDArray]:

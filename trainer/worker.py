@@ -12,7 +12,6 @@ from typing import Any
 
 from config import AUTO, MPI, YES, Config
 from trainer import data, library, mpi_job, peers, roles, straggler_trace
-from trainer.checkpoint import CheckpointFile
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
 from trainer.command_line import check_job, job_setup
@@ -21,6 +20,7 @@ from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.engine import device_context
 from trainer.evaluating import Candidate, check_target, evaluating_rank
+from trainer.keeping import Keeper, check_folder, keeper_of
 from trainer.loop import Trainer
 from trainer.membership import Membership, of_all
 from trainer.run_folder import RunFolder
@@ -41,7 +41,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     """
     if config.collective == MPI:
         config, cluster = mpi_job.begin(config)
-    checkpoint = _check_cluster(config, cluster) if cluster is not None else None
+    if cluster is not None:
+        _check_cluster(config, cluster)
     device = device_context(bool(config.cpu), config.gpu)
     trace = trace_of(config)
     dataset = dataset_of(config)
@@ -53,8 +54,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         else None
     )
     folder = RunFolder(config)
-    if checkpoint is not None and any(config.ckpt_steps):
-        checkpoint.check_folder()
+    if config.ckpt_frequency:
+        check_folder(config.checkpoint_folder, bool(config.resume))
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, dataset, link) as joined:
         context = Context.from_config(
             config,
@@ -69,6 +70,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             trace=trace,
             stop_requested=lambda: signals.requested,
             is_evaluator=lambda step_s: _is_evaluator(config, step_s, joined),
+            keeper=_keeper(config, joined),
         )
         train(context, folder, joined.members if joined else None, signals.be_patient)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
@@ -121,16 +123,12 @@ def train(
     return facts
 
 
-def _check_cluster(config: Config, cluster: Cluster) -> CheckpointFile:
-    """Makes sure that a cluster can run what the flags ask for; returns the file that a checkpoint would be in."""
+def _check_cluster(config: Config, cluster: Cluster) -> None:
+    """Makes sure that a cluster can run what the flags ask for."""
     if cluster.has_scheduler:
         library.check_kvstore(library.has_kvstore())
     roles.check_address(cluster)
     check_job(config, cluster.num_servers, cluster.num_workers)
-    checkpoint = CheckpointFile.of_job(config, cluster.num_workers)
-    if config.resume and checkpoint.path.exists():  # rank 0 needs it, and who that will be is not known yet
-        checkpoint.check()
-    return checkpoint
 
 
 def trace_of(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
@@ -196,6 +194,21 @@ def _membership(config: Config, dataset: data.Dataset, joined: Joined | None) ->
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)
     membership = of_all(dataset.train.labels, num_workers, config, places)[rank]
     return lambda: membership
+
+
+def _keeper(config: Config, joined: Joined | None) -> Keeper | None:
+    """This worker's checkpoints, where there are any."""
+    if joined is None:
+        return keeper_of(config, 0, 1, lambda mine: [mine])
+    rank, num_workers = joined.transport.rank, joined.transport.num_workers
+
+    def gather(mine: list[int]) -> list[list[int]]:
+        found = joined.attendance.gather("checkpoints", mine)
+        if found is None:  # a plain MXNet program takes part, and keeps none
+            raise SetupError("--resume: a plain MXNet program takes part in this job, and cannot go on: leave it out")
+        return found
+
+    return keeper_of(config, rank, num_workers, gather)
 
 
 def _is_evaluator(config: Config, step_s: float, joined: Joined | None) -> bool:

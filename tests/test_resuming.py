@@ -1,0 +1,162 @@
+"""Jobs that go on from their checkpoints, in virtual time: what is the same as in a job that was never stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_data
+
+import simulate
+import summary
+from algorithms import ENTRIES, OWNERS, modes_of
+from scripts import launch
+from trainer import virtual_cluster
+from trainer.checkpoints import SERVER, worker_name
+from utils import SetupError
+
+ALONE = "step_time_s\n0.1\n"
+TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
+OF_SUMS = ("sync", "local-sgd")  # of which nothing is decided by times
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    tiny_data.write_mnist(tmp_path / "data" / "mnist")
+    (tmp_path / "one.csv").write_text(ALONE)
+    (tmp_path / "two.csv").write_text(TWO)
+    return tmp_path
+
+
+def run(place: Path, name: str, mode: str, rounds: int, *more: str, cluster: str = "one.csv") -> str:
+    """Trains a job of that name to so many rounds, with a checkpoint every two; returns the hash of all weights."""
+    words = ["--cluster", str(place / cluster), "-n", "mlp", "-b", "8", "--log-base", str(place / name), "-m", mode]
+    words += ["-dd", str(place / "data"), "--dataset", "mnist", "--max-rounds", str(rounds), "--ckpt-frequency", "2"]
+    if "momentum" in OWNERS[mode].all_flags:
+        words += ["--momentum", "0.9"]
+    if OWNERS[mode].name == "sync-switch":
+        words += ["--train-steps", "3", "60"]
+    if OWNERS[mode].name == "backup":
+        words += ["--backup", "0"]
+    _, (one,) = simulate.parse([*words, *more])
+    return virtual_cluster.run(one.job)
+
+
+def folder_of(place: Path, name: str, mode: str) -> Path:
+    return place / name / "mlp" / mode / "virtual"
+
+
+def checkpoint(place: Path, name: str, mode: str, whose: str, round_: int) -> Path:
+    return folder_of(place, name, mode) / ".checkpoints" / f"{whose}-{round_:08d}.ckpt"
+
+
+def records(folder: Path) -> list[dict]:
+    if (folder / "rounds.jsonl").exists():
+        return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    paths = sorted(folder.glob("iter-*.txt"), key=lambda path: int(path.stem[5:]))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+# without-slow leaves nobody of a cluster of one.
+@pytest.mark.parametrize("mode", [mode for mode in ENTRIES if mode != "without-slow"])
+def test_a_worker_that_goes_on_ends_with_the_same_weights_to_the_bit(place: Path, mode: str) -> None:
+    """Model, momentum, what the server keeps, batches: one worker, so that no time decides on anything."""
+    whole = run(place, "whole", mode, 8)
+    run(place, "parts", mode, 4)
+    assert run(place, "parts", mode, 8, "--resume") == whole
+    logged = records(folder_of(place, "parts", mode) / "cpu0")
+    assert [record["num_iters"] for record in logged] == list(range(1, 9))
+    assert logged[4]["events"][0] == {"kind": "resume", "text": "resumed after round 4"}
+    assert logged[4]["total_time"] > logged[3]["total_time"]
+
+
+@pytest.mark.parametrize("mode", ["async", "sync-switch"])
+def test_what_a_job_did_after_its_checkpoint_is_done_again(place: Path, mode: str) -> None:
+    """As after a kill: the checkpoint is of round 4, the logs go to round 7."""
+    whole = run(place, "whole", mode, 8)
+    run(place, "parts", mode, 7)
+    for whose in (SERVER, worker_name(0)):
+        for round_ in (6, 7):
+            checkpoint(place, "parts", mode, whose, round_).unlink()
+    assert run(place, "parts", mode, 8, "--resume", "--ckpt-keep", "9") == whole
+    logged = records(folder_of(place, "parts", mode) / "cpu0")
+    assert [record["num_iters"] for record in logged] == list(range(1, 9))
+    assert logged[4]["steps_lost"] == 3
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_other_optimizers_and_changed_images_go_on_to_the_bit(place: Path, optimizer: str) -> None:
+    more = ("--optimizer", optimizer, "--augment", "1", "--lr-schedule", "warmup:40")
+    results = []
+    for name, parts in (("whole", (8,)), ("parts", (4, 8))):
+        for part, rounds in enumerate(parts):
+            words = ["-n", "mlp", "-b", "8", "--log-base", str(place / name), "-m", "local", "--dataset", "mnist"]
+            words += ["--cluster", str(place / "one.csv"), "-dd", str(place / "data"), "--max-rounds", str(rounds)]
+            words += ["--ckpt-frequency", "2", *more, *(["--resume"] if part else [])]
+            _, (one,) = simulate.parse(words)
+            results.append(virtual_cluster.run(one.job))
+    assert results[0] == results[2]
+
+
+@pytest.mark.parametrize("mode", OF_SUMS)
+def test_all_workers_go_back_to_a_round_that_all_have_whole(place: Path, mode: str, caplog) -> None:
+    whole = run(place, "whole", mode, 6, cluster="two.csv")
+    run(place, "parts", mode, 4, cluster="two.csv")
+    damaged = checkpoint(place, "parts", mode, worker_name(1), 4)
+    content = bytearray(damaged.read_bytes())
+    content[-5] ^= 1
+    damaged.write_bytes(content)
+    assert run(place, "parts", mode, 6, "--resume", cluster="two.csv") == whole
+    assert f"{damaged} is damaged" in caplog.text and "the one before it is taken" in caplog.text
+    for rank in (0, 1):
+        logged = records(folder_of(place, "parts", mode) / f"cpu{rank}")
+        assert [record["num_iters"] for record in logged] == list(range(1, 7))
+        assert logged[2]["events"][0]["text"] == "resumed after round 2"
+
+
+@pytest.mark.parametrize("mode", [mode for mode in ENTRIES if OWNERS[mode].is_distributed and mode != "without-slow"])
+def test_in_every_mode_several_workers_go_on_and_draw_the_batches_that_follow(place: Path, mode: str) -> None:
+    run(place, "job", mode, 6, cluster="two.csv")
+    before = [records(folder_of(place, "job", mode) / f"cpu{rank}") for rank in (0, 1)]
+    run(place, "job", mode, 12, "--resume", cluster="two.csv")
+    for rank in (0, 1):
+        logged = records(folder_of(place, "job", mode) / f"cpu{rank}")
+        (first,) = (record for record in logged if record.get("events", [{"kind": ""}])[0]["kind"] == "resume")
+        kept = logged[: first["num_iters"] - 1]
+        assert kept == before[rank][: len(kept)] and len(kept) >= 2
+        assert [record["num_iters"] for record in logged] == list(range(1, len(logged) + 1))
+        assert len(logged) > len(before[rank])
+    assert max(len(records(folder_of(place, "job", mode) / f"cpu{rank}")) for rank in (0, 1)) == 12
+
+
+def test_only_the_last_checkpoints_stay_and_another_job_sets_them_aside(place: Path) -> None:
+    run(place, "job", "sync", 9, "--ckpt-keep", "2")
+    folder = folder_of(place, "job", "sync") / ".checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["worker-0-00000008.ckpt", "worker-0-00000009.ckpt"]
+    run(place, "job", "sync", 2)
+    assert sorted(path.name for path in folder.iterdir()) == ["earlier", "worker-0-00000002.ckpt"]
+    assert len(list((folder / "earlier").iterdir())) == 2
+
+
+def test_a_checkpoint_of_another_job_is_refused_with_both_values(place: Path) -> None:
+    run(place, "job", "sync", 4)
+    with pytest.raises(SetupError, match="is of a job with seed 0, here it is 1: give the same, or start without"):
+        run(place, "job", "sync", 8, "--resume", "--seed", "1")
+
+
+def test_where_nothing_was_saved_there_is_nothing_to_resume(place: Path) -> None:
+    with pytest.raises(SetupError, match=r"--resume: there is no checkpoint in .*\.checkpoints"):
+        run(place, "job", "sync", 8, "--resume")
+
+
+def test_every_mode_has_the_flags() -> None:
+    for flag in ("ckpt_frequency", "ckpt_keep", "checkpoint", "resume"):
+        assert set(modes_of(flag)) == {row.name for row in OWNERS.values()}
+
+
+def test_checkpoints_are_not_taken_for_logs_that_an_earlier_job_left(place: Path) -> None:
+    run(place, "job", "sync", 2)
+    folder = folder_of(place, "job", "sync")
+    assert launch.stale_devices(folder.parent, {("virtual", "cpu0")}) == []
+    assert [path.name for path in summary.folders(folder)] == ["cpu0"]

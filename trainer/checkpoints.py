@@ -1,0 +1,240 @@
+"""Checkpoints as files: what a process of a job needs to go on, whole or not there at all. Numpy and standard library.
+
+A file is a line that says what it is, with the SHA-256 of the rest; a line of JSON; and the arrays' bytes. The JSON is
+the tree that was saved, in which {"array": [type, shape, offset]} stands for an array. A file is written beside its
+place, flushed to the disk, and moved there; the last few of each process stay. One that is damaged is passed over with
+a warning, for the one before it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algorithms import modes_of
+from config import Config
+from utils import SetupError
+
+_MAGIC = b"ESync checkpoint 1 "
+SERVER = "server"  # whose file it is that the parameter server writes
+EARLIER = "earlier"  # folder of what another job left
+
+# Flags of a job that make it another one: it cannot go on with other values. Step sizes are not among them.
+_SAME = (
+    *("mode", "network", "dataset", "split_by_class", "validation", "augment", "batch_size", "seed"),
+    *("optimizer", "momentum", "weight_decay", "outer_momentum", "outer_nesterov"),
+    *("use_dcasgd", "dcasgd_adaptive", "switch_order", "train_steps", "phase_momentum", "phase_batch_size"),
+)
+
+
+class Damaged(Exception):
+    """A file is no checkpoint, or not all of one."""
+
+
+def worker_name(rank: int) -> str:
+    """Whose file it is that a worker writes."""
+    return f"worker-{rank}"
+
+
+def job_of(config: Config, num_workers: int) -> dict[str, Any]:
+    """What must be the same for a job to go on, as JSON gives it back."""
+    flags = {name: getattr(config, name) for name in _SAME if config.mode in modes_of(name)}
+    return json.loads(json.dumps(flags | {"num_workers": num_workers}))
+
+
+def encode(tree: Any) -> bytes:
+    """A tree of dictionaries (with texts for keys), lists, plain values and arrays, as the content of a file."""
+    parts: list[bytes] = []
+    size = 0
+
+    def written(value: Any) -> Any:
+        nonlocal size
+        if isinstance(value, Mapping):
+            return {name: written(each) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [written(each) for each in value]
+        if isinstance(value, np.ndarray):
+            content = np.ascontiguousarray(value).tobytes()
+            place = {"array": [value.dtype.str, list(value.shape), size]}
+            parts.append(content)
+            size += len(content)
+            return place
+        return value
+
+    head = json.dumps(written(tree)).encode()
+    rest = b"".join([head, b"\n", *parts])
+    return _MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+def decode(content: bytes) -> Any:
+    """Reads back what `encode` made; tuples come back as lists.
+
+    Raises:
+        Damaged: it did not make that, or not all of it is there.
+    """
+    line, _, rest = content.partition(b"\n")
+    if not line.startswith(_MAGIC):
+        raise Damaged("is not a checkpoint")
+    if hashlib.sha256(rest).hexdigest().encode() != line[len(_MAGIC) :]:
+        raise Damaged("is damaged: its SHA-256 is another one than was written")
+    head, _, numbers = rest.partition(b"\n")
+
+    def read(value: Any) -> Any:
+        if isinstance(value, list):
+            return [read(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if value.keys() == {"array"}:
+            kind, shape, offset = value["array"]
+            return np.frombuffer(numbers, np.dtype(kind), math.prod(shape), offset).reshape(shape).copy()
+        return {name: read(each) for name, each in value.items()}
+
+    return read(json.loads(head))
+
+
+def to_text(tree: Any) -> str:
+    """A tree in ASCII: an optimizer travels to its server as text, in which bytes from 128 on have no place."""
+    return base64.b64encode(encode(tree)).decode("ascii")
+
+
+def from_text(text: str) -> Any:
+    """Reads back `to_text`."""
+    return decode(base64.b64decode(text))
+
+
+def is_finite(tree: Any) -> bool:
+    """Whether all arrays of a tree are: nobody wants to go on with others."""
+    if isinstance(tree, Mapping):
+        return all(map(is_finite, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return all(map(is_finite, tree))
+    return not isinstance(tree, np.ndarray) or tree.dtype.kind != "f" or bool(np.isfinite(tree).all())
+
+
+class Checkpoints:
+    """The files of one process of a job, by the round that they were taken after."""
+
+    def __init__(self, folder: Path, name: str, job: Mapping[str, Any], keep: int = 3) -> None:
+        """
+        Args:
+            folder: of all processes.
+            name: whose they are: SERVER, or worker_name(rank).
+            job: what must be the same to go on.
+            keep: so many stay.
+        """
+        self.folder = folder
+        self.name = name
+        self._job = dict(job)
+        self._keep = keep
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As `to_text` says: folders may have any name."""
+        return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep]),)
+
+    def paths(self) -> dict[int, Path]:
+        """The files by round, ascending."""
+        if not self.folder.is_dir():
+            return {}
+        pattern = re.compile(re.escape(self.name) + r"-(\d{8,})\.ckpt")
+        found = ((pattern.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+    def save(self, round_: int, tree: Any) -> None:
+        """Writes the checkpoint of a round, and removes those that are too old.
+
+        Raises:
+            SetupError: it cannot be written.
+        """
+        path = self.folder / f"{self.name}-{round_:08d}.ckpt"
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(encode({"job": self._job, "round": round_, "state": tree}))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_folder(self.folder)
+            for old in [*self.paths().values()][: -self._keep]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise SetupError(f"checkpoint {path} cannot be written: {error.strerror}") from None
+
+    def load(self, round_: int) -> Any:
+        """What was saved after a round.
+
+        Raises:
+            Damaged: it is not there, or not all of it.
+            SetupError: it is of another job.
+        """
+        path = self.folder / f"{self.name}-{round_:08d}.ckpt"
+        try:
+            saved = decode(path.read_bytes())
+        except OSError as error:
+            raise Damaged(f"cannot be read: {error.strerror}") from None
+        theirs = saved["job"]
+        for name, ours in self._job.items():
+            if theirs.get(name) != ours:
+                raise SetupError(
+                    f"--resume: checkpoint {path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
+                    "give the same, or start without --resume"
+                )
+        return saved["state"]
+
+    def good_rounds(self) -> list[int]:
+        """The rounds whose checkpoints are whole, ascending; a warning names each that is not."""
+        good = []
+        for round_, path in self.paths().items():
+            try:
+                self.load(round_)
+            except Damaged as error:
+                logging.warning("warning: checkpoint %s %s; the one before it is taken", path, error)
+            else:
+                good.append(round_)
+        return good
+
+    def set_aside(self, after: int = 0) -> None:
+        """Another job begins, or this one at an earlier round: later checkpoints stay, in a folder of their own.
+
+        Args:
+            after: those of this round and before stay where they are.
+        """
+        later = [path for round_, path in self.paths().items() if round_ > after]
+        if later:
+            (self.folder / EARLIER).mkdir(exist_ok=True)
+        for path in later:
+            path.replace(self.folder / EARLIER / path.name)
+
+
+def _from_text(text: str) -> Checkpoints:
+    folder, name, job, keep = from_text(text)
+    return Checkpoints(Path(folder), name, job, keep)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name is on the disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def common_round(good: Sequence[Sequence[int]]) -> int | None:
+    """The latest round that all workers have a good checkpoint of; None if there is none.
+
+    Args:
+        good: rounds by rank.
+    """
+    return max(set.intersection(*map(set, good)), default=None)

@@ -1,0 +1,171 @@
+"""Who keeps checkpoints, and when: a worker's Keeper, and the parameter server's Writer. Training waits for no disk."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from algorithms import TransportKind
+from config import Config
+from trainer.checkpoints import SERVER, Checkpoints, common_round, is_finite, job_of, worker_name
+from utils import SetupError
+
+
+class Writer:
+    """Writes one checkpoint after the other, each in a thread of its own. Can be sent to a server before the first."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._thread: threading.Thread | None = None
+
+    def write(self, round_: int, tree: Any) -> None:
+        """Begins to write; waits if the one before is not written yet. A checkpoint that fails costs nothing but
+        itself."""
+        self.wait()
+        self._thread = threading.Thread(target=self._write, args=(round_, tree), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until what was begun is written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write(self, round_: int, tree: Any) -> None:
+        if not is_finite(tree):
+            logging.warning("warning: the model of round %d is not finite: there is no checkpoint of it", round_)
+            return
+        try:
+            self._checkpoints.save(round_, tree)
+        except SetupError as error:
+            logging.warning("warning: %s; training goes on without it", error)
+
+
+class Keeper:
+    """A worker's checkpoints.
+
+    Attributes:
+        resumed: what this worker goes on from; None where it begins.
+        of_server: what the parameter server goes on from; rank 0 alone has it.
+        goes_on: the job does, even if this worker has nothing to go on from.
+    """
+
+    def __init__(self, config: Config, rank: int, num_workers: int) -> None:
+        job = job_of(config, num_workers)
+        self._mine = Checkpoints(config.checkpoint_folder, worker_name(rank), job, config.ckpt_keep)
+        self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
+        has_server_state = config.algorithm.transport is TransportKind.SERVER
+        self._all = [self._mine, *([self._servers] if has_server_state and rank == 0 else [])]
+        self._all_must_agree = not has_server_state
+        self._are_in_step = config.algorithm.waits
+        self._every = config.ckpt_frequency
+        self.goes_on = bool(config.resume)
+        self._writer = Writer(self._mine)
+        self._rank = rank
+        self._round = 0  # that this worker goes on from
+        self.resumed: Any = None
+        self.of_server: Any = None
+
+    def good_rounds(self) -> list[int]:
+        """Those that this worker could go on from."""
+        if not self.goes_on:
+            return []
+        return sorted(set.intersection(*(set(each.good_rounds()) for each in self._all)))
+
+    def choose(self, of_all: Sequence[Sequence[int]]) -> None:
+        """Decides which checkpoint to go on from, and reads it.
+
+        Where the workers sum, all go on from the same round; where they wait for each other at all, if they can.
+        Elsewhere each has its own rounds, and goes on from its latest; one that has none yet begins with the model of
+        the others.
+
+        Args:
+            of_all: good rounds of all workers, by rank.
+
+        Raises:
+            SetupError: there is none.
+        """
+        if not self.goes_on:
+            return
+        mine = of_all[self._rank]
+        round_ = common_round(of_all) if self._are_in_step else None
+        if round_ is None and not self._all_must_agree:
+            round_ = max(mine, default=None)
+        if round_ is None and (self._all_must_agree or self._rank == 0):
+            has = ", ".join(f"{rank}: {' '.join(map(str, rounds)) or 'none'}" for rank, rounds in enumerate(of_all))
+            raise SetupError(
+                f"--resume: there is no checkpoint in {self._mine.folder} to go on from (workers' rounds: {has}): name "
+                "its folder with --checkpoint, or start without --resume if the job never saved one (--ckpt-frequency)"
+            )
+        if round_ is None:
+            logging.warning("warning: this worker has no checkpoint yet: its batches begin anew")
+            return
+        self._round = round_
+        self.resumed = self._mine.load(round_)
+        if len(self._all) > 1:
+            self.of_server = self._servers.load(round_)
+        logging.info("goes on after round %d", round_)
+
+    def begin(self) -> None:
+        """Training begins: what belongs to another job, or to rounds that are done again, is set aside."""
+        for each in self._all:
+            each.set_aside(self._round)
+
+    def for_server(self) -> Writer:
+        """What the server's optimizer writes with."""
+        return Writer(self._servers)
+
+    def is_due(self, round_: int, last: bool) -> bool:
+        """Whether a checkpoint is taken after a round."""
+        return last or round_ % self._every == 0
+
+    def save(self, round_: int, tree: Any) -> None:
+        """Begins to write a worker's state, of which nobody else may hold an array."""
+        self._writer.write(round_, tree)
+
+    def close(self) -> None:
+        """Waits until all is written."""
+        self._writer.wait()
+
+
+def keeper_of(
+    config: Config, rank: int, num_workers: int, gather: Callable[[list[int]], Sequence[Sequence[int]]]
+) -> Keeper | None:
+    """A worker's keeper, which knows where to go on; None where there are no checkpoints.
+
+    Args:
+        gather: brings the good rounds of each worker to all, by rank.
+
+    Raises:
+        SetupError: there is nothing to go on from.
+    """
+    if not config.ckpt_frequency:
+        return None
+    keeper = Keeper(config, rank, num_workers)
+    if keeper.goes_on:
+        keeper.choose(gather(keeper.good_rounds()))
+    return keeper
+
+
+def check_folder(folder: Path, resumes: bool) -> None:
+    """Makes sure that checkpoints can be written when their time comes, and that there are some to go on from.
+
+    Raises:
+        SetupError: they cannot, or there are none.
+    """
+    if resumes and not any(folder.glob("*.ckpt")):
+        raise SetupError(
+            f"--resume: there is no checkpoint in {folder}: name its folder with --checkpoint, and start without "
+            "--resume where the job never saved one (--ckpt-frequency)"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"")
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"checkpoints cannot be written to {folder}: {error.strerror}; name another folder with --checkpoint"
+        ) from None

@@ -1,0 +1,95 @@
+"""What a worker's checkpoint holds, and how a worker goes on from it: model, steps, samples, batches, logs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from algorithms import RESUME
+from trainer.engine import mx
+from trainer.steps import Seen
+from utils import LINES_FILE, iter_files, logged_rounds, read_rounds, write_atomically
+
+if TYPE_CHECKING:
+    from trainer.loop import Trainer
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """All that a worker needs at the end of a round, to go on with the next as if nothing had been."""
+    _seed_masks(trainer)
+    return {
+        "rounds": trainer.rounds,
+        "elapsed_s": trainer.measure.elapsed_s,
+        "seen": [trainer.seen.of_all, trainer.seen.own],
+        "accuracy": trainer.accuracy,
+        "batches": trainer.context.batches.state(),
+        "model": [array.asnumpy() for array in trainer.parameters.model()],
+        "steps": trainer.stepper.state(),
+        "sample_counts": list(trainer.membership.sample_counts),
+        "own": trainer.own_state(),
+    }
+
+
+def restore(trainer: Trainer) -> None:
+    """Goes on from the checkpoint that the keeper has chosen, where there is one."""
+    state: Mapping[str, Any] | None = trainer.context.keeper.resumed if trainer.context.keeper else None
+    if state is None:
+        return
+    trainer.rounds = state["rounds"]
+    trainer.seen = Seen(*state["seen"])
+    trainer.accuracy = state["accuracy"]
+    trainer.context.batches.restore(state["batches"])
+    trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
+    trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)
+    trainer.restore_own(state["own"])
+    _seed_masks(trainer)
+
+
+def _seed_masks(trainer: Trainer) -> None:
+    """MXNet's generator, which draws dropout's masks, cannot be saved; so it begins anew with each checkpoint, also in
+    the job that goes on, and both draw the same."""
+    mx.random.seed((trainer.context.config.seed * 1_000_003 + trainer.membership.rank * 7919 + trainer.rounds) % 2**31)
+
+
+class Before(NamedTuple):
+    """What a worker has done before it goes on.
+
+    Attributes:
+        rounds: after which it does.
+        elapsed_s: seconds of the job, those of rounds that are lost among them.
+        lost: local steps that are done again.
+    """
+
+    rounds: int = 0
+    elapsed_s: float = 0.0
+    lost: int = 0
+
+    def notes(self) -> dict[str, Any]:
+        """What the log of the first round says of it."""
+        event = {"kind": RESUME.name, "text": f"resumed after round {self.rounds}"}
+        return {"events": [event], "steps_lost": self.lost}
+
+
+def read_back(trainer: Trainer, folder: Path) -> Before:
+    """Takes the rounds that are done again out of a worker's logs, and says what they were; tells its progress of the
+    others."""
+    assert trainer.context.keeper is not None
+    saved_s = trainer.context.keeper.resumed["elapsed_s"] if trainer.context.keeper.resumed else 0.0
+    records = list(read_rounds(folder, logging.warning))
+    kept = [record for record in records if record["num_iters"] <= trainer.rounds]
+    trainer.progress.go_on(kept, trainer.is_evaluator)
+    _drop_after(folder, trainer.rounds)
+    elapsed_s = max([saved_s, *(record["total_time"] for record in records)])
+    return Before(trainer.rounds, elapsed_s, sum(len(record["time"]) for record in records[len(kept) :]))
+
+
+def _drop_after(folder: Path, rounds: int) -> None:
+    for number, path in iter_files(folder).items():
+        if number > rounds:
+            path.unlink()
+    lines = folder / LINES_FILE
+    if lines.exists() and max(logged_rounds(folder, lambda text: None), default=0) > rounds:
+        kept = lines.read_bytes().splitlines(keepends=True)[:rounds]
+        write_atomically(lines, b"".join(kept))
