@@ -42,7 +42,9 @@ def worker_environment():
 def assert_one_error_line(finished, *words, code=EXIT_SETUP):
     """Checks that a process ended with one line on stderr, and what is in it."""
     assert finished.returncode == code, finished.stdout + finished.stderr
-    (line,) = finished.stderr.strip().splitlines()
+    lines = finished.stderr.strip().splitlines()
+    assert len(lines) == 1, finished.stderr
+    (line,) = lines
     assert "error: " in line
     for word in words:
         assert word in line
