@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from few_images import few_images
+
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
 DEADLINE_S = 90.0  # generous: these machines are shared; below the time limit of a test in pyproject.toml
@@ -136,7 +138,11 @@ def cluster(folder: Path, num_workers: int, num_servers: int = 1, start: bool = 
 
 
 def run_cluster(log_base: Path, *options: str, worker_flags: Sequence[str] = (), deadline_s: float = DEADLINE_S) -> str:
-    """Runs a local cluster to its end; returns what it printed."""
+    """Runs a local cluster to its end, on few images unless the options say where the data are; returns what it
+    printed."""
+    if "--data-dir" not in options:
+        options = (*options, "--data-dir", str(few_images()))
+        worker_flags = [*worker_flags, "--dataset", "mnist"]
     command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(log_base), *options]
     finished = subprocess.run(
         [*command, "--", *worker_flags], cwd=ROOT, capture_output=True, text=True, timeout=deadline_s, check=False

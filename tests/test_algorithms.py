@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from few_images import few_images
 from server.policies import POLICIES
 
 from algorithms import (
@@ -212,8 +213,8 @@ def test_an_eleventh_algorithm_takes_one_file_one_row_and_one_line_of_readme():
 
 @pytest.mark.cluster
 def test_an_eleventh_algorithm_trains_and_is_summed_up_and_drawn(project_with_eleven, tmp_path):
-    job = ["--workers", "0,0", "--log-base", str(tmp_path), "--data-dir", str(ROOT / "data")]
-    limits = ["--max-rounds", "40", "-e", "40", "-b", "32", "-l", "0.0003"]
+    job = ["--workers", "0,0", "--log-base", str(tmp_path), "--data-dir", str(few_images())]
+    limits = ["--dataset", "mnist", "--max-rounds", "40", "-e", "40", "-b", "32", "-l", "0.0003"]
     said = run(project_with_eleven, "-m", "scripts.local_cluster", "-m", "sign-sgd", "-n", "lenet", *job, "--", *limits)
     assert float(re.findall(r"round 40,.*accuracy ([\d.]+)", said)[0]) > 0.3  # ten classes: it has learnt
     tree = ["-b", str(tmp_path), "-n", "lenet"]

@@ -25,6 +25,7 @@ from cluster_processes import (
     running,
     wait_for,
 )
+from few_images import few_images, on_few_images
 from recording_state_server import passing_on, rounds_that_skip
 from state_server_process import running_state_server
 
@@ -64,7 +65,7 @@ class Plan:
 
 
 PLANS = {
-    "esync": Plan(8, 4, ("-ll", "0.001"), step_times="0.4,0.04,0.12", evaluator=1),
+    "esync": Plan(8, 4, ("-ll", "0.001"), ("--data-dir", str(DATA)), step_times="0.4,0.04,0.12", evaluator=1),
     "sync-niid": Plan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
     "dcasgd": Plan(40, 20, ("-l", "0.001"), ("--servers", "2")),
     "ssp": Plan(30, 15, ("-l", "0.0006")),
@@ -157,7 +158,8 @@ def assert_saved_models_are_those_evaluated(evaluator, others):
     accuracies = [record["accuracy"] for record in read_rounds(evaluator, no_warnings) if "accuracy" in record]
     assert read_json(evaluator / "best.json")["accuracy"] == max(accuracies)
     assert read_json(evaluator / "final.json")["accuracy"] == accuracies[-1]
-    assert f"accuracy {accuracies[-1]:.4f} on" in saved_model.evaluate(evaluator / "final.json", "", DATA)
+    where = {"fashion-mnist": DATA, "mnist": few_images()}[read_json(evaluator / "final.json")["dataset"]]
+    assert f"accuracy {accuracies[-1]:.4f} on" in saved_model.evaluate(evaluator / "final.json", "", where)
     assert not any(saved_files(folder) for folder in others)
 
 
@@ -222,7 +224,7 @@ def test_a_state_server_that_comes_back_costs_no_round_and_is_told_what_it_has_l
     with cluster(tmp_path, num_workers=2) as processes, passing_on(port) as recorder:
         with running_state_server(port):
             for rank, step_time in enumerate(("0.02", "0.2")):
-                flags = ["-m", "esync", "-c", "1", "-n", "lenet", "-e", "3", "--max-rounds", "12"]
+                flags = ["-m", "esync", "-c", "1", "-n", "lenet", "-e", "3", "--max-rounds", "12", *on_few_images()]
                 flags += ["-ld", str(tmp_path), "-port", str(recorder.port), "--device-name", f"cpu{rank}"]
                 flags += ["--min-step-time", step_time]
                 processes.start_worker(rank, "main.py", *flags)
@@ -255,9 +257,10 @@ def test_a_state_server_that_comes_back_costs_no_round_and_is_told_what_it_has_l
 
 
 def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path):
-    flags = ["--max-rounds", "2", "--evaluate", "no", "-ll", "0.0005", "-b", "16", "--dataset", "fashion-mnist"]
+    flags = ["--max-rounds", "2", "--evaluate", "no", "-ll", "0.0005", "-b", "16"]
     flags += ["--normalise", "1"]
-    run_cluster(tmp_path, "-m", "esync", "-n", "resnet18-v1", "--workers", "0,0.5", worker_flags=flags)
+    job = ["-m", "esync", "-n", "resnet18-v1", "--workers", "0,0.5"]
+    run_cluster(tmp_path, *job, worker_flags=flags)
     for folder in device_folders(tmp_path / "resnet18-v1" / "esync"):
         run = read_json(folder / RUN_FILE)
         assert run["parameter_bytes"] == 4 * 11_184_970  # weights and running statistics: all of it travels
@@ -268,7 +271,7 @@ def test_resnet18_trains_with_esync_and_averages_its_running_statistics(tmp_path
 
 def test_standalone_training_reaches_a_target_and_stops(tmp_path):
     flags = ["-m", "local", "-c", "1", "-n", "lenet", "-e", "50", "--target-accuracy", "0.6"]
-    command = [sys.executable, "main.py", *flags, "-dd", str(DATA), "-ld", str(tmp_path)]
+    command = [sys.executable, "main.py", *flags, *on_few_images(), "-ld", str(tmp_path)]
     earlier = tmp_path / "cpu" / "iter-1.txt"
     earlier.parent.mkdir()
     earlier.write_text("{}")  # of a run with another form of logs
@@ -292,7 +295,7 @@ def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
     mode = "sync" if signal_ == signal.SIGINT else "async"
     with cluster(tmp_path, num_workers=2) as processes:
         for rank in range(2):
-            flags = ["-m", mode, "-c", "1", "-n", "lenet", "-e", "1000", "-ld", str(tmp_path)]
+            flags = ["-m", mode, "-c", "1", "-n", "lenet", "-e", "1000", "-ld", str(tmp_path), *on_few_images()]
             processes.start_worker(rank, "main.py", *flags, "--device-name", f"cpu{rank}", "--min-step-time", "0.02")
         wait_for((tmp_path / "cpu1" / "iter-5.txt").exists, "round 5")
         processes.running["worker1"].send_signal(signal_)

@@ -64,3 +64,29 @@ def test_what_mxnet_took_from_numpy_computes():
     assert mx.np.array([True], dtype=mx.np.bool).dtype == np.bool_
     assert mx.np.PINF > 0 > mx.np.NINF
     assert np.isinf([mx.np.PINF, mx.np.NINF]).all()
+
+
+def test_operators_that_are_made_on_demand_are_those_of_mxnets_own_import():
+    """Their names, what they compute, and what they refuse."""
+    program = """
+import sys
+from trainer import lazy_operators
+if sys.argv[1] == "all at once":
+    lazy_operators.import_mxnet = lambda: None
+from trainer.engine import mx
+for module in (mx.nd, mx.nd.op, mx.nd._internal, mx.nd.contrib, mx.nd.numpy._internal, mx.sym, mx.sym.op, mx.np, mx.npx):
+    print(module.__name__, sorted(name for name in vars(module) if not name.startswith("__")))
+data, weight = mx.nd.arange(6).reshape((2, 3)), mx.nd.ones((4, 3))
+print(mx.nd.FullyConnected(data, weight, no_bias=True, num_hidden=4).asnumpy().tolist())
+print(mx.nd.contrib.arange_like(data).asnumpy().tolist())
+print(mx.np.dot(mx.np.ones(3), mx.np.ones(3)), mx.npx.relu(mx.np.array([-1.0, 1.0])))
+print(mx.sym.Convolution(mx.sym.var("x"), kernel=(3, 3), num_filter=2, name="c").list_arguments())
+try:
+    mx.nd.FullyConnected(data, weight, hidden=4)
+except mx.MXNetError as error:
+    print(str(error).splitlines()[0].split("]")[-1])
+"""
+    on_demand, at_once = (run_python(program, how) for how in ("on demand", "all at once"))
+    assert on_demand.returncode == at_once.returncode == 0, on_demand.stderr + at_once.stderr
+    assert on_demand.stdout == at_once.stdout
+    assert "'Convolution'" in on_demand.stdout and "argument" in on_demand.stdout

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, children, cluster, free_ports, wait_for
+from few_images import on_few_images
 from state_server_process import http_client
 
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, JobError, SetupError
 
-ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", "-dd", str(DATA)]
+ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", *on_few_images()]
 
 
 def run_main(tmp_path, *flags, **environment):
@@ -161,7 +162,7 @@ def test_a_setting_that_cannot_work(tmp_path, name, value, role):
 
 
 def test_a_batch_larger_than_the_data(tmp_path):
-    finished = run_main(tmp_path, "-m", "local", "-c", "1", "-n", "lenet", "-b", "99999999999", "-dd", str(DATA))
+    finished = run_main(tmp_path, "-m", "local", "-c", "1", "-n", "lenet", "-b", "99999999999", *on_few_images())
     assert_one_error_line(finished, "99999999999", "60000", "-b")
 
 
@@ -179,7 +180,7 @@ def test_a_slow_link_where_nothing_is_exchanged(tmp_path):
 
 
 def test_a_step_size_that_diverges(tmp_path):
-    flags = ["-m", "local", "-c", "1", "-n", "lenet", "-l", "1e30", "-e", "1000", "-dd", str(DATA)]
+    flags = ["-m", "local", "-c", "1", "-n", "lenet", "-l", "1e30", "-e", "1000", *on_few_images()]
     finished = run_main(tmp_path, *flags)
     assert_one_error_line(finished, DIVERGED, "-l", code=EXIT_BUG)
 

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 from cluster_processes import cluster, device_folders, free_ports, run_cluster, wait_for
+from few_images import on_few_images
 from recording_state_server import passing_on
 from state_server_process import running_state_server
 
@@ -46,6 +47,7 @@ def test_a_job_ends_by_itself_with_exactly_the_steps_of_its_phases(tmp_path):
 def start_workers(processes, port, folder, *more):
     for rank in range(2):
         flags = ["-m", "sync-switch", "-c", "1", "-n", "lenet", "-e", "1000", "-l", "0.003", "--min-step-time", "0.02"]
+        flags += on_few_images()
         flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port)]
         flags += ["--train-steps", "20", "80", "--momentum", "0.5"]
         flags += ["--ckpt-frequency", "10", "--checkpoint", str(folder / "kept"), *more]

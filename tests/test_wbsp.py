@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from cluster_processes import ROOT, cluster, free_ports, wait_for
+from few_images import on_few_images
 from recording_state_server import passing_on
 from state_server_process import running_state_server
 
@@ -87,6 +88,7 @@ def start_workers(processes, folder, port, rounds):
     for rank in range(2):
         flags = ["-c", "1", "-n", "lenet", "-e", "1000", "--max-rounds", str(rounds), "--min-step-time", "0.02"]
         flags += ["-ld", str(folder), "--device-name", f"cpu{rank}", "-port", str(port), "-m", "wbsp", "-ll", "0.003"]
+        flags += on_few_images()
         processes.start_worker(rank, "main.py", *flags)
 
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from few_images import few_images
 
 import models
 from algorithms import TransportKind
@@ -58,7 +59,7 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
     with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, TransportKind.SERVER, 60) as (shared, *_):
-        train = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data")).train
+        train = data.load("mnist", str(few_images())).train
         rank = shared.rank
         clock = RealClock()
         context = Context(

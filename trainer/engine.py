@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from trainer import lazy_operators
 from utils import SetupError
 
 
@@ -49,6 +50,8 @@ for _name, _value in _DROPPED_BY_NUMPY.items():
 
 # One line of cuDNN's autotuner in every log helps nobody; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
+
+lazy_operators.import_mxnet()
 
 import mxnet as mx  # noqa: E402
 
