@@ -26,7 +26,7 @@ EVALUATING = ("--evaluation-time", "0.15", "--eval-seconds", "1")
 FLAGS = {"sync-switch": ("--train-steps", "5", "10000")}
 
 
-def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: float = 8, server: str = "") -> Measured:
+def run(folder: Path, mode: str, rows: tuple[str, ...], *flags: str, seconds: float = 5, server: str = "") -> Measured:
     """A job of simulate.py without gradients: what its logs say."""
     folder.mkdir(exist_ok=True)
     (folder / "cluster.csv").write_text("\n".join([*filter(None, [server]), HEADER, *rows]) + "\n")
@@ -94,13 +94,13 @@ def test_a_job_of_every_mode_is_simulated_as_it_was_and_without_its_slowest_work
 
 def test_a_worker_that_was_slow_for_a_while_is_so_in_the_simulation(tmp_path):
     (tmp_path / "was").mkdir()
-    (tmp_path / "was" / "slow.csv").write_text("start_s,duration_s,extra_s\n6,6,0.4\n")
-    was = run(tmp_path / "was", "sync", (FAST, FAST, FAST + "slow.csv"), seconds=24)
+    (tmp_path / "was" / "slow.csv").write_text("start_s,duration_s,extra_s\n3,3,0.4\n")
+    was = run(tmp_path / "was", "sync", (FAST, FAST, FAST + "slow.csv"), seconds=12)
     (slow,) = [speed.slow for speed in was.speeds if speed.slow]
-    assert sum(each.duration_s * each.extra_s for each in slow) == pytest.approx(6 * 0.4, rel=0.2)
+    assert sum(each.duration_s * each.extra_s for each in slow) == pytest.approx(3 * 0.4, rel=0.2)
     found = answer(tmp_path / "was", "sync", [(2,)])
     assert found.simulated_s == pytest.approx(was.samples_s, rel=0.05)
-    really = run(tmp_path / "even", "sync", (FAST, FAST, FAST), seconds=24)
+    really = run(tmp_path / "even", "sync", (FAST, FAST, FAST), seconds=12)
     assert expected(found, NO_STRAGGLER) == pytest.approx(really.samples_s, rel=BAR)
 
 
@@ -168,7 +168,7 @@ def why_of(folder: Path, *more: str, network: str = "none") -> int:
 
 
 def test_the_command_prints_a_table_and_who_held_the_job_up(tmp_path, capsys):
-    run(tmp_path, "sync", (FAST, SLOW), seconds=10)
+    run(tmp_path, "sync", (FAST, SLOW), seconds=5)
     assert why_of(tmp_path) == EXIT_OK
     out = capsys.readouterr().out
     assert (tmp_path / "logs" / "none" / "sync" / "trace.json").exists()
@@ -178,13 +178,13 @@ def test_the_command_prints_a_table_and_who_held_the_job_up(tmp_path, capsys):
 
 
 def test_of_several_slow_workers_all_are_left_out_together_too(tmp_path, capsys):
-    run(tmp_path, "sync", (FAST, FAST, FAST, SLOW, SLOW), seconds=10)
+    run(tmp_path, "sync", (FAST, FAST, FAST, SLOW, SLOW), seconds=5)
     assert why_of(tmp_path) == EXIT_OK
     assert "Workers 3 and 4 held the others up" in capsys.readouterr().out
 
 
 def test_a_slow_network_is_named(tmp_path, capsys):
-    run(tmp_path, "async", ("0.1,,0.2,,",) * 2, seconds=10)
+    run(tmp_path, "async", ("0.1,,0.2,,",) * 2, seconds=5)
     assert why_of(tmp_path, "--without", "0") == EXIT_OK
     out = capsys.readouterr().out
     assert "The network held the job up: an exchange takes 0.4 s, the median worker's step 0.1 s" in out
@@ -192,7 +192,7 @@ def test_a_slow_network_is_named(tmp_path, capsys):
 
 
 def test_where_nobody_waits_a_slow_worker_holds_nobody_up(tmp_path, capsys):
-    run(tmp_path, "async", ("0.1,,,,",) * 3 + ("0.6,,,,",), seconds=10)
+    run(tmp_path, "async", ("0.1,,,,",) * 3 + ("0.6,,,,",), seconds=5)
     assert why_of(tmp_path, "--without", "3") == EXIT_OK
     assert "Nobody and nothing held the job up, but there are slow workers" in capsys.readouterr().out
 
