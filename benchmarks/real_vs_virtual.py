@@ -3,9 +3,11 @@
     .venv/bin/python benchmarks/real_vs_virtual.py --budget 3600     # on a quiet machine; again to go on
     .venv/bin/python benchmarks/real_vs_virtual.py --table           # what there is so far
 
-LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. A run is a
-line of FOLDER/runs.jsonl; what stands there is not done again, but a virtual one of another version of the program. All
-modes of the first cluster with the first seed come first, then the other clusters, then the other seeds.
+LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second, or every
+--eval-seconds: with 1000 at the end alone, so that no worker waits for an evaluation (into another FOLDER, since the
+costs are others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again, but a virtual one of
+another version of the program. All modes of the first cluster with the first seed come first, then the other clusters,
+then the other seeds.
 
 What the work of real processes costs beyond the cluster file is measured once for each cluster and mode, by a short
 job with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an evaluation. All of
@@ -87,6 +89,7 @@ class Job:
     mode: str
     seed: int
     seconds: float
+    eval_seconds: float
 
     @property
     def flags(self) -> list[str]:
@@ -97,16 +100,28 @@ class Job:
             "--max-seconds",
             f"{self.seconds:g}",
             "--eval-seconds",
-            "1",
+            f"{self.eval_seconds:g}",
         ]
 
 
 JOB = tuple(field.name for field in dataclasses.fields(Job))
+EARLIER = {"eval_seconds": 1.0}  # of lines that do not say
 
 
-def jobs(clusters: Sequence[str], modes: Sequence[str], seeds: Sequence[int], seconds: float) -> Iterator[Job]:
+def job_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a line of the results is of."""
+    return tuple((EARLIER | row)[name] for name in JOB)
+
+
+def jobs(given: argparse.Namespace) -> Iterator[Job]:
     """In the order in which partial results say most."""
-    return (Job(cluster, mode, seed, seconds) for seed in seeds for cluster in clusters for mode in modes)
+    clusters, modes, seeds = given.clusters.split(","), given.modes.split(","), [*map(int, given.seeds.split(","))]
+    return (
+        Job(cluster, mode, seed, given.seconds, given.eval_seconds)
+        for seed in seeds
+        for cluster in clusters
+        for mode in modes
+    )
 
 
 # --------------------------------------------------------------------------------------------------- the two kinds
@@ -143,14 +158,14 @@ def _run(arguments: Sequence[str], base: Path, job: Job, network: str = "lenet")
     return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
 
 
-def calibrate(cluster: str, mode: str, folder: Path) -> dict[str, float]:
+def calibrate(cluster: str, mode: str, folder: Path, eval_seconds: float) -> dict[str, float]:
     """Seconds that the mode's steps, exchanges (each way) and evaluations cost real processes on this cluster."""
     path = folder / f"costs-{cluster}-{mode}.json"
     if path.exists():
         known: dict[str, float] = read_json(path)
         return known
     rows = cluster_file.read(cluster_file.find(cluster)).workers
-    job = Job(cluster, mode, CALIBRATION_SEED, CALIBRATION_S)
+    job = Job(cluster, mode, CALIBRATION_SEED, CALIBRATION_S, eval_seconds)
     runs = real(job, folder / "calibration" / cluster)
     of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
     # The exchange of a worker that waits for nobody is its own push and pull.
@@ -163,8 +178,8 @@ def calibrate(cluster: str, mode: str, folder: Path) -> dict[str, float]:
     exchange_s = middle(_exchanges(runs[alone]))
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
-        "way_s": calibrate(cluster, BESIDE[mode], folder)["way_s"] if mode in BESIDE else exchange_s / 2,
-        "evaluation_s": statistics.fmean(paused_s),
+        "way_s": calibrate(cluster, BESIDE[mode], folder, eval_seconds)["way_s"] if mode in BESIDE else exchange_s / 2,
+        "evaluation_s": statistics.fmean(paused_s or [0.0]),
     }
     # How many ways an exchange has is a matter of the algorithm: it is to take as long as in the real run.
     for _ in range(0 if mode in BESIDE else TRIES):
@@ -216,7 +231,7 @@ def seconds_to(target: float, row: dict[str, Any]) -> float | None:
 def table(rows: Sequence[dict[str, Any]]) -> None:
     """A line for each cluster and mode of which both kinds are there; ratios are virtual over real, the spread is that
     of the real runs. Of a run that was made several times the last counts."""
-    last = {(row["kind"], *(row[name] for name in JOB)): row for row in rows}
+    last = {(row["kind"], *job_of(row)): row for row in rows}
     pairs = [
         (row, last[("virtual", *job)])
         for (kind, *job), row in last.items()
@@ -258,6 +273,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
+    parser.add_argument("--eval-seconds", type=float, default=1.0, help="between two evaluations")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     parser.add_argument(
         "--kinds", default="real,virtual", help="or costs alone: only virtual runs need no quiet machine"
@@ -270,18 +286,13 @@ def main() -> None:
     path = folder / "runs.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     # Real runs take hours, and what they show changes little with the program; a virtual one is made anew.
-    done = {
-        tuple(row[name] for name in (*JOB, "kind"))
-        for row in rows
-        if row["kind"] == "real" or row["program"] == program
-    }
-    wanted = jobs(given.clusters.split(","), given.modes.split(","), [*map(int, given.seeds.split(","))], given.seconds)
-    for job, kind in ((job, kind) for job in wanted for kind in given.kinds.split(",")):
+    done = {(*job_of(row), row["kind"]) for row in rows if row["kind"] == "real" or row["program"] == program}
+    for job, kind in ((job, kind) for job in jobs(given) for kind in given.kinds.split(",")):
         if given.table or time.monotonic() - began > given.budget:
             break
         if (*dataclasses.astuple(job), kind) in done:
             continue
-        costs = calibrate(job.cluster, job.mode, folder)
+        costs = calibrate(job.cluster, job.mode, folder, job.eval_seconds)
         if kind == "costs":
             continue
         runs = real(job, folder) if kind == "real" else virtual(job, folder, costs)

@@ -74,7 +74,8 @@ from trainer import lazy_operators
 if sys.argv[1] == "all at once":
     lazy_operators.import_mxnet = lambda: None
 from trainer.engine import mx
-for module in (mx.nd, mx.nd.op, mx.nd._internal, mx.nd.contrib, mx.nd.numpy._internal, mx.sym, mx.sym.op, mx.np, mx.npx):
+arrays = (mx.nd, mx.nd.op, mx.nd._internal, mx.nd.contrib, mx.nd.numpy._internal, mx.np, mx.npx)
+for module in (*arrays, mx.sym, mx.sym.op, mx.sym._internal):
     print(module.__name__, sorted(name for name in vars(module) if not name.startswith("__")))
 data, weight = mx.nd.arange(6).reshape((2, 3)), mx.nd.ones((4, 3))
 print(mx.nd.FullyConnected(data, weight, no_bias=True, num_hidden=4).asnumpy().tolist())
