@@ -212,6 +212,8 @@ def save_figures(
             continue
         figure = new_figure()
         draw(figure, data)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it has its layout now; each file would compute it again
         for path, metadata in files.items():
             figure.savefig(path, metadata=metadata)
             say(str(path))

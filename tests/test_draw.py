@@ -61,6 +61,12 @@ def draw_all(base, *arguments):
     return draw.main(["-b", str(base), "-n", NETWORK, *arguments])
 
 
+@pytest.fixture
+def unpainted(monkeypatch):
+    """For tests of what is said and which files there are: these stay empty, which takes no time."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **others: path.touch())
+
+
 def saved(base):
     return sorted(path.name for path in (base / NETWORK / "figures").iterdir())
 
@@ -86,6 +92,7 @@ def test_the_table_holds_the_numbers_worked_by_hand(real_run):
     assert "ESync, i.i.d.: 3.0x (ESync 8.0 s, SSGD 24.0 s)" in lines
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_target_can_be_chosen(tree, capsys):
     assert draw_all(tree, "--target", "0.4") == 0
     output = capsys.readouterr().out
@@ -296,6 +303,7 @@ def test_numbers_of_two_definitions_side_by_side_are_told(real_run):
     assert f"{warning}--definitions published" in result.stderr.splitlines()
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_logs_without_byte_counts_are_left_out_of_the_measured_traffic(tree, capsys):
     assert draw_all(tree, "--definitions", "measured") == 0
     output = capsys.readouterr()
@@ -304,6 +312,7 @@ def test_logs_without_byte_counts_are_left_out_of_the_measured_traffic(tree, cap
     assert "*" not in output.out
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_model_of_unknown_size_can_be_told(tree, capsys):
     (tree / NETWORK).rename(tree / "mine")
     assert draw.main(["-b", str(tree), "-n", "mine"]) == 0
@@ -314,6 +323,7 @@ def test_a_model_of_unknown_size_can_be_told(tree, capsys):
     assert "--model-bytes" not in output.err
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_size_of_the_model_is_taken_from_our_own_logs(tmp_path, capsys):
     run = {"rank": 0, "num_workers": 1, "parameter_bytes": 7_000_000}
     write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 10.0), sync_round(2, 20.0)], run)
@@ -345,6 +355,7 @@ def test_logs_without_a_summary_come_with_the_command_that_makes_it(tree):
     assert warnings == [f"ASGD left out: {folder} has logs but no Async.json; make it with: {command}"]
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_truncated_summary_is_named_and_the_rest_is_drawn(tree, capsys):
     path = tree / NETWORK / "sync" / "Sync.json"
     path.write_text(path.read_text()[:100])
@@ -375,6 +386,7 @@ def test_a_device_of_another_shape_is_named_and_the_others_are_used(tree):
     assert warnings == [f"{path}: beta/cpu left out: num_samples_list has 2 entries, elapsed_time_list 1"]
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_summaries_of_the_published_program_are_drawn_and_nothing_is_guessed(tree, capsys):
     path = tree / NETWORK / "sync" / "Sync.json"
     content = json.loads(path.read_text())
@@ -389,6 +401,7 @@ def test_summaries_of_the_published_program_are_drawn_and_nothing_is_guessed(tre
     assert "SSGD: no computing time of alpha/gpu0, beta/cpu; make its summary anew with summary.py" in warnings
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_rounds_between_evaluations_of_a_published_summary_can_be_told(tmp_path, capsys):
     content = json.loads(six_published_devices(tmp_path).read_text())
     content["alpha"]["gpu0"]["accuracy_list"] = [0.5, 0.7, 0.9]  # after 101, 202 and 303 of 400 rounds of 0.15 s
@@ -404,6 +417,7 @@ def test_the_rounds_between_evaluations_of_a_published_summary_can_be_told(tmp_p
         assert "accuracy-iid.png" not in saved(tmp_path)
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_mode_without_accuracies_is_told_and_still_counted(tmp_path, capsys):
     write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [sync_round(1, 1.0)])
     summarise(tmp_path)
