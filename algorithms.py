@@ -124,7 +124,7 @@ class Algorithm(Entry):
 DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout")
 STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take steps as trainer/steps.py says
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
-SUM_FLAGS = ("collective", "job")
+SUM_FLAGS = ("collective", "job", "compression", "compression_threshold")
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
 # --------------------------------------------------------------------------------------------------- the table

@@ -25,6 +25,7 @@ from trainer.flag_values import (
     port,
     rate_schedule,
     switch_order,
+    threshold,
     zero_or_one,
 )
 from utils import CHECKPOINT_FOLDER
@@ -43,6 +44,7 @@ PS = "ps"
 AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # who find each other through the state server
 MPI = "mpi"  # whose own algorithm is taken, among the processes that mpiexec starts
 COLLECTIVES = (PS, *AMONG_WORKERS, MPI)
+COMPRESSIONS = UNCOMPRESSED, FP16, TWO_BIT = "none", "fp16", "2bit"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
@@ -298,6 +300,20 @@ class Config:
         type=job_name,
         needs=("collective", AMONG_WORKERS),
         metavar="NAME",
+    )
+    compression: str = _flag(
+        UNCOMPRESSED,
+        "what the workers sum travels as it is (none), as 16-bit floats (fp16: half of the bytes; not with "
+        "--collective mpi), or to the parameter server as -threshold, 0 or +threshold (2bit, MXNet's gradient "
+        "compression: a sixteenth of the bytes on this way, all of them back; with --collective ps alone)",
+        choices=COMPRESSIONS,
+    )
+    compression_threshold: float = _flag(
+        0.0,
+        "of 2bit, which must have one above 0: about the size of the larger numbers of the gradient of the summed loss "
+        "(sync, lb-bsp) or of the model update (esync, local-sgd); what is not sent is kept for the next rounds",
+        type=threshold,
+        needs=("compression", TWO_BIT),
     )
     query_delay: float = _flag(
         0.0,

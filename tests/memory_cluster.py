@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import numpy as np
 from one_worker import Batches
 
 from algorithms import TransportKind
+from config import PS
 from trainer.clock import Clock, VirtualClock, run_all
+from trainer.collectives.memory import MemoryNetwork
+from trainer.collectives.schedules import SUMS
+from trainer.compression import AS_IT_IS, Compression
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.in_process import InProcessServer
@@ -22,8 +27,10 @@ from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.stop import Limits
+from trainer.transport.collective import in_memory
 from trainer.transport.memory import MemoryServer, MemoryTransport
 from trainer.transport.network import Link
+from trainer.transport.protocol import Transport
 
 
 def dense() -> Any:
@@ -113,15 +120,23 @@ def train(
     server_bytes_per_s: float = float("inf"),
     state_server: StateServer | None = None,
     membership: Callable[[int], Callable[[], Membership]] | None = None,
+    compression: Compression = AS_IT_IS,
+    collective: str = PS,
 ) -> Trained:
     """Runs workers in virtual time for so many rounds each.
 
     Args:
         build: makes a worker's trainer.
         membership: what a rank asks at the start of each round; else all workers take part, with their samples.
+        collective: of schedules.SUMS, or the parameter server.
     """
     clock = VirtualClock()
-    server = MemoryServer(clock, kind, [worker.link for worker in workers], server_bytes_per_s)
+    links = [worker.link for worker in workers]
+    place: Callable[[int], Transport]
+    if collective == PS:
+        place = partial(MemoryTransport, MemoryServer(clock, kind, links, server_bytes_per_s))
+    else:
+        place = partial(in_memory, MemoryNetwork(clock, links, server_bytes_per_s), SUMS[collective])
     trainers: list[Trainer] = []
     ended_s: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +161,8 @@ def train(
                 warm_up_batch=worker.batches[0],
                 limits=Limits(rounds),
                 membership=membership(rank) if membership else lambda always=always: always,  # type: ignore[misc]
-                transport=MemoryTransport(server, rank),
+                transport=place(rank),
+                compression=compression,
                 num_servers=1,
                 state_server=state_server.client(clock) if state_server else None,
                 min_step_time_s=worker.step_s,

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from typing import Any
 
 import numpy as np
 import pytest
 from memory_cluster import StateServer, Trained, Worker, batch, dense, gradient, normalised, train
 from page import Page
+from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
 from trainer.asynchronous import AsyncTrainer
@@ -18,7 +18,6 @@ from trainer.backup import BackupTrainer
 from trainer.bad_numbers import BadSteps, present
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
-from trainer.device import NetworkPasses
 from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.finite import first_not_finite
@@ -32,51 +31,7 @@ from trainer.sync_switch import SyncSwitchTrainer
 from trainer.wbsp import WBSPTrainer
 from utils import DIVERGED, EXIT_BUG, JobError
 
-ETA = 0.5
-ZERO = np.zeros((2, 4))
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
-WARM_UP = 3  # passes before the first step
-MOST = 3
-
-
-class Spoilt(NetworkPasses):
-    """Some of the backward passes leave what is not finite in the gradient of the last layer, as an overflow does."""
-
-    def __init__(self, network: Any, steps: Collection[int], what: float) -> None:
-        """
-        Args:
-            steps: which, counted from 1 without the warm-up.
-        """
-        super().__init__(network)
-        self._weight = list(network.collect_params().values())[-1]
-        self._steps = steps
-        self._what = what
-        self._done = -WARM_UP
-
-    def backward(self, weight: float) -> None:
-        super().backward(weight)
-        self._done += 1
-        if self._done in self._steps:
-            self._weight.grad()[0, 1] = self._what
-
-
-def spoil(
-    build: Callable[[Context], Trainer], steps: Collection[int], rank: int = 1, what: float = float("nan")
-) -> Callable[[Context], Trainer]:
-    """Builds trainers that look at their numbers; one worker's gradients are spoilt in these of its steps."""
-
-    def spoilt(context: Context) -> Trainer:
-        context.max_bad_steps = MOST
-        if context.membership().rank == rank:
-            context.passes = Spoilt(context.network, steps, what)
-        return build(context)
-
-    return spoilt
-
-
-def weighed(weight: np.ndarray, samples: dict[int, int], num_workers: int, total: int) -> list[np.ndarray]:
-    """The gradients of some workers, by rank with their samples, as SSGD weighs them."""
-    return [num_workers * count / total * gradient(weight, batch(rank)) for rank, count in samples.items()]
 
 
 # ------------------------------------------------------------------------------------------------ pure parts
@@ -181,14 +136,9 @@ def test_a_model_update_that_is_not_finite_reaches_nobody() -> None:
 
     workers = [Worker([batch(rank)]) for rank in range(3)]
     trained = train(TransportKind.SUM, workers, build, rounds=1)
-    owns = []
-    for rank in (0, 2):
-        own = ZERO
-        for _ in range(2):
-            own = own - ETA * gradient(own, batch(rank))
-        owns.append(own)
+    expected = mean_of_local_steps((0, 2), steps=2)
     for rank in range(3):
-        np.testing.assert_allclose(trained.weights(rank), sum(owns) / 2, **CLOSE)
+        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
 
 
 def test_asgd_pushes_no_gradient_that_is_not_finite() -> None:

@@ -185,6 +185,32 @@ def test_the_phases_of_sync_switch_are_read():
         (["-m", "esync", "--outer-momentum", "1"], "1 is out of range; give a number from 0 to below 1"),
         (["-m", "sync", "--outer-momentum", "0.5"], "--outer-momentum 0.5 belongs to mode esync or local-sgd, not to"),
         (["-m", "local-sgd", "--normalise", "1"], "--normalise 1 belongs to mode esync, not to local-sgd"),
+        (
+            ["--compression", "fp16"],
+            "--compression fp16 belongs to mode esync, sync, local-sgd",
+        ),
+        (
+            ["-m", "async", "--compression", "2bit"],
+            "--compression 2bit belongs to mode esync, sync, local-sgd",
+        ),
+        (
+            ["-m", "sync", "--collective", "ring", "--compression", "2bit"],
+            "--compression 2bit does not go with --collective ring: it is a part of MXNet's parameter server; leave it "
+            "out, or take --collective ps",
+        ),
+        (
+            ["-m", "sync", "--collective", "mpi", "--compression", "fp16"],
+            "--compression fp16 does not go with --collective mpi: MPI adds up numbers of one kind, and has no half",
+        ),
+        (["-m", "esync", "--compression", "2bit"], "--compression 2bit needs --compression-threshold, about as large"),
+        (
+            ["-m", "sync", "--compression", "fp16", "--compression-threshold", "0.5"],
+            "--compression-threshold 0.5 does nothing without --compression 2bit",
+        ),
+        (
+            ["-m", "sync", "--compression", "2bit", "--compression-threshold", "0.0009765625"],
+            "0.0009765625 is out of range; give 0 or more, with at most six decimals",
+        ),
         (["-m", "esync", "--epsilon", "0.5"], "--epsilon 0.5 does nothing without --policy preprint"),
     ],
 )

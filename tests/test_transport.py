@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, cluster
 from transport_worker import SCENARIOS, seen, two
@@ -131,6 +132,34 @@ def test_every_worker_gets_the_sum_over_all_of_each_round(summed) -> None:
 def test_the_bytes_of_the_sums_are_counted_once(summed) -> None:
     assert of_both(summed, "bytes") == [{"bytes_pushed": 2 * BYTES, "bytes_pulled": 2 * BYTES}] * 2
     assert of_both(summed, "bytes, taken again") == [NO_BYTES] * 2
+
+
+def test_what_travels_as_float16_begins_as_it_is_and_is_summed_with_11_bits_the_same_on_all(summed) -> None:
+    (first, exact), other = summed[0]["fp16, broadcast"], summed[1]["fp16, broadcast"]
+    assert (first, exact) == ([2049.0, np.float32(1 / 3)], [60001.0, np.float32(0.1)]) and other == [first, exact]
+    # 2048 + 1.5, of which float16 has every second number; the counts are as they were.
+    assert of_both(summed, "fp16, sum") == [[[2050.0, 0.5], [120003.0, np.float32(0.1)]]] * 2
+    sent = 2 * 2 + 4 * 2
+    assert of_both(summed, "fp16, bytes") == [{"bytes_pushed": sent, "bytes_pulled": sent}] * 2
+    assert of_both(summed, "fp16, largest") == [2.0**15 / 2] * 2
+
+
+def test_two_bits_are_the_parameter_servers_and_bring_a_step_of_the_threshold_or_none_and_the_rest_later(
+    summed,
+) -> None:
+    if "2bit" in summed[0]:
+        expected = (
+            "workers that sum among themselves have no parameter server for 2bit compression: take --collective ps"
+        )
+        assert of_both(summed, "2bit") == [expected] * 2
+        return
+    assert of_both(summed, "2bit, broadcast") == [[[np.float32(1 / 3), 2049.0], [60001.0, np.float32(0.1)]]] * 2
+    step, exact = float(np.float32(0.003)), [120003.0, -0.25]
+    assert of_both(summed, "2bit, sum 1") == [[[2 * step, 0.0], exact]] * 2
+    assert of_both(summed, "2bit, sum 2") == [[[2 * step, -2 * step], exact]] * 2
+    digits = 2 * 56  # of the two exact numbers
+    sent = {"bytes_pushed": 2 * (4 + digits // 16 * 4), "bytes_pulled": 2 * 4 * (2 + digits)}
+    assert of_both(summed, "2bit, bytes") == [sent] * 2
 
 
 def test_the_bytes_of_pushes_and_pulls_are_counted_once(served) -> None:

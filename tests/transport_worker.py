@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import TransportKind
+from config import FP16, TWO_BIT
+from trainer.compression import Compression
 from trainer.engine import mx
 from trainer.transport.protocol import SharedArrays, Transport
+from utils import SetupError
 
 # Of two shapes, so that keys cannot be mixed up.
 FIRST, SECOND = 3, 2
@@ -52,8 +55,46 @@ def sums(transport: Transport) -> dict[str, Any]:
         out[f"sum {round_}"] = seen(given)
     out["bytes"] = shared.take_traffic()
     out["bytes, taken again"] = shared.take_traffic()
+    out |= in_halves(transport) | in_two_bits(transport)
     transport.barrier()
     return out
+
+
+def in_halves(transport: Transport) -> dict[str, Any]:
+    """A sum that travels as float16, beside numbers that do not."""
+    shared, rank = transport.sums(Compression(FP16), 20), transport.rank
+    first = [mx.nd.array([2049.0 + rank, 1 / 3]), mx.nd.array([60001.0, 0.1])]
+    shared.broadcast(first, exact=1)
+    out: dict[str, Any] = {"fp16, broadcast": numbers(first)}
+    given = [mx.nd.array([2048.0 - 2046.5 * rank, 0.25]), mx.nd.array([60001.0 + rank, 0.1 * rank])]
+    shared.begin_sum(given)
+    shared.finish_sum(given)
+    return {**out, "fp16, sum": numbers(given), "fp16, bytes": shared.take_traffic(), "fp16, largest": shared.largest}
+
+
+def in_two_bits(transport: Transport) -> dict[str, Any]:
+    """Sums of which three values travel, and what is left of them later, beside numbers that are exact."""
+    try:
+        shared = transport.sums(Compression(TWO_BIT, 0.003), 40)
+    except SetupError as error:
+        return {"2bit": str(error)}
+    first = [mx.nd.array([[1 / 3, 2049.0 + transport.rank]]), mx.nd.array([60001.0, 0.1])]
+    shared.broadcast(first, exact=1)
+    out: dict[str, Any] = {"2bit, broadcast": numbers(first)}
+    for round_ in (1, 2):
+        given = [mx.nd.array([WITH_TWO_BITS[transport.rank]]), mx.nd.array([60001.0 + transport.rank, -0.125])]
+        shared.begin_sum(given)
+        shared.finish_sum(given)
+        out[f"2bit, sum {round_}"] = numbers(given)
+    return {**out, "2bit, bytes": shared.take_traffic()}
+
+
+WITH_TWO_BITS = [0.004, -0.002], [0.003, -0.0025]  # by rank
+
+
+def numbers(arrays: list[mx.nd.NDArray]) -> list[list[float]]:
+    """All of each array."""
+    return [array.asnumpy().reshape(-1).tolist() for array in arrays]
 
 
 def server(transport: Transport) -> dict[str, Any]:

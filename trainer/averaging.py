@@ -96,7 +96,9 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def _is_missing(self, updates: Sequence[mx.nd.NDArray]) -> bool:
         """Whether this worker has nothing to give: all of its steps were skipped, or its update is not finite."""
-        return bool(self.checks.steps.in_round and not self.good_steps) or not self.update_is_good(updates)
+        return bool(self.checks.steps.in_round and not self.good_steps) or not self.update_is_good(
+            updates, largest=self._shared.largest
+        )
 
     def _apply(self, updates: Sequence[mx.nd.NDArray]) -> None:
         """Adds the summed updates to the global model, and goes on from there.

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from utils import DIVERGED, JobError
 
+NOT_FINITE = "is not finite"
+
 
 class BadSteps:
     """One worker's steps in a row that had to be skipped.
@@ -41,12 +43,13 @@ class BadSteps:
         """A step was good, so the row ends."""
         self._in_a_row = 0
 
-    def bad(self, where: str, layer: str) -> str:
+    def bad(self, where: str, layer: str, what: str = NOT_FINITE) -> str:
         """A step was bad; returns the warning.
 
         Args:
             where: worker, round and step.
             layer: of which something is not finite.
+            what: it is.
 
         Raises:
             JobError: it was one too many.
@@ -54,7 +57,7 @@ class BadSteps:
         self._in_a_row += 1
         self.in_round += 1
         self.total += 1
-        found = f"{where}: {layer} is not finite"
+        found = f"{where}: {layer} {what}"
         if self._in_a_row >= self._most:
             raise JobError(
                 f"{DIVERGED}: {found}, and so were {self._in_a_row} {self._what} in a row "

@@ -10,6 +10,7 @@ from typing import Any
 
 from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
 from config import FIELDS, NETWORKS, Config, names_of, one_of
+from trainer.compression import check_flags as check_compression
 from utils import SetupError, version_number
 
 
@@ -135,6 +136,7 @@ def _check_together(config: Config, num_workers: int | None) -> None:
     if not config.ckpt_frequency and (config.resume or config.checkpoint):
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
+    check_compression(config)
     if config.algorithm.check:
         pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
 

@@ -10,8 +10,10 @@ import numpy as np
 
 import models
 from config import Config
+from trainer import compression
 from trainer.augment import CropAndFlip
 from trainer.clock import Clock, RealClock
+from trainer.compression import AS_IT_IS, Compression
 from trainer.coordinator.client import StateClient
 from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
 from trainer.device import DeviceFeed, Evaluator, Passes
@@ -41,6 +43,7 @@ class Context:
     rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
+    compression: Compression = AS_IT_IS  # of what the workers sum
     num_servers: int = 0  # parameter servers of the job
     state_server: StateClient | None = None  # of an algorithm that speaks to one
     clock: Clock = field(default_factory=RealClock)
@@ -110,6 +113,7 @@ class Context:
             config=config,
             rule=Rule.from_config(config),
             membership=membership,
+            compression=compression.of_config(config),
             limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
             evaluate=Evaluator(network, dataset.test, feed, config.batch_size),
             eval_every=config.eval_duration,

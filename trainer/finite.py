@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.bad_numbers import BadSteps
+from trainer.bad_numbers import NOT_FINITE, BadSteps
 from trainer.engine import mx
 from trainer.parameters import Parameters
 from trainer.transport.flat import memory_of
@@ -21,10 +21,16 @@ from trainer.transport.flat import memory_of
 Unpack = Callable[[Sequence[mx.nd.NDArray]], Sequence[mx.nd.NDArray]]
 
 
-def first_not_finite(arrays: Sequence[mx.nd.NDArray]) -> int | None:
+def first_not_finite(
+    arrays: Sequence[mx.nd.NDArray], largest: float = math.inf, num_limited: int | None = None
+) -> int | None:
     """Position of the first array (float32) that holds a NaN or an infinity, None where all are finite.
 
     Waits until the arrays are computed.
+
+    Args:
+        largest: magnitude behind which a number counts as infinite.
+        num_limited: of so many arrays from the first on; else of all.
     """
     if all(array.context.device_type != "gpu" for array in arrays):
         flat = [memory_of(array) for array in arrays]
@@ -32,10 +38,15 @@ def first_not_finite(arrays: Sequence[mx.nd.NDArray]) -> int | None:
     else:  # not tested: no machine of this project's tests has one
         flat = []
         squares = float(mx.nd.multi_sum_sq(*arrays, num_arrays=len(arrays)).sum().asscalar())
-    if math.isfinite(squares):
+    if math.isfinite(squares) and math.sqrt(squares) <= largest:
         return None
     flat = flat or [array.asnumpy() for array in arrays]
-    return next((position for position, numbers in enumerate(flat) if not np.isfinite(numbers).all()), None)
+    limits = [largest if num_limited is None or index < num_limited else math.inf for index in range(len(flat))]
+    return next((index for index, numbers in enumerate(flat) if not _all_within(numbers, limits[index])), None)
+
+
+def _all_within(numbers: np.ndarray, largest: float) -> bool:
+    return bool(np.isfinite(numbers).all() and (math.isinf(largest) or np.abs(numbers).max(initial=0.0) <= largest))
 
 
 class NumberChecks:
@@ -61,38 +72,49 @@ class NumberChecks:
         """How many of the round's local steps are: all of them, where its update was bad."""
         return steps if self.updates.in_round else self.steps.in_round
 
-    def gradients_are_good(self, where: str) -> bool:
+    def gradients_are_good(self, where: str, largest: float = math.inf) -> bool:
         """Whether the gradients are finite, once they are computed.
+
+        Args:
+            largest: magnitude behind which a number is as bad as an infinity.
 
         Raises:
             JobError: they were bad once too often in a row.
         """
         if not self.are_made:
             return True
-        position = first_not_finite(self._parameters.gradients)
+        position = first_not_finite(self._parameters.gradients, largest)
         if position is None:
             self.steps.good()
             return True
-        _warn(self.steps.bad(where, f"the gradient of {self._parameters.names[position]}"))
+        _warn(self.steps.bad(where, f"the gradient of {self._parameters.names[position]}", _what(largest)))
         return False
 
-    def update_is_good(self, where: str, update: Sequence[mx.nd.NDArray], unpack: Unpack) -> bool:
+    def update_is_good(
+        self, where: str, update: Sequence[mx.nd.NDArray], unpack: Unpack, largest: float = math.inf
+    ) -> bool:
         """Whether the change of this worker's own model is finite, once it is computed.
 
         Args:
             unpack: makes arrays of the model's shapes of it.
+            largest: magnitude behind which a weight's change is as bad as an infinity.
 
         Raises:
             JobError: it was bad once too often in a row.
         """
         if not self.are_made:
             return True
-        if first_not_finite(update) is None:
+        names = self._parameters.names
+        if first_not_finite(update, largest, len(names)) is None:
             self.updates.good()
             return True
-        position = first_not_finite([array.copy() for array in unpack(update)]) or 0
-        _warn(self.updates.bad(where, f"the update of {[*self._parameters.names, 'the statistics'][position]}"))
+        position = first_not_finite([array.copy() for array in unpack(update)], largest, len(names)) or 0
+        _warn(self.updates.bad(where, f"the update of {[*names, 'the statistics'][position]}", _what(largest)))
         return False
+
+
+def _what(largest: float) -> str:
+    return NOT_FINITE if math.isinf(largest) else f"{NOT_FINITE}, or above {largest:g}: too much for float16"
 
 
 def _warn(text: str) -> None:

@@ -44,6 +44,11 @@ def several(parse: Callable[[str], Any], words: str) -> Callable[[str], tuple[An
 above_zero = number(lambda value: value > 0, "a number above 0")
 accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
 fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
+# MXNet writes six decimals when it tells its servers: with more they would count in other steps than the workers.
+threshold = number(
+    lambda value: value >= 0 and math.isclose(value, round(value, 6), rel_tol=1e-12),
+    "0 or more, with at most six decimals",
+)
 below_one = number(lambda value: 0 <= value < 1, "a number from 0 to below 1")
 
 

@@ -56,7 +56,7 @@ class LBBSPTrainer(SyncTrainer):
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient of the summed loss, which already weighs each sample alike."""
         self.compute_gradients(images, labels)
-        self.gradients_are_good()
+        self.gradients_are_good(self._shared.largest)
         return True
 
     def computed(self) -> None:

@@ -327,17 +327,17 @@ class Trainer:
             self.wait_for_gradients()
             self.clock.sleep(self._step_began + share * self._shortest_s - self.clock.now())
 
-    def gradients_are_good(self) -> bool:
-        """Whether the step's gradients are finite, as NumberChecks says. Of a step that is bad nothing is left but
-        these, which are no good."""
-        self.step_is_bad = not self.checks.gradients_are_good(self._place(self.steps + 1))
+    def gradients_are_good(self, largest: float = math.inf) -> bool:
+        """Whether the step's gradients are finite, as NumberChecks says, and as large as they may be. Of a step that is
+        bad nothing is left but these, which are no good."""
+        self.step_is_bad = not self.checks.gradients_are_good(self._place(self.steps + 1), largest)
         if self.step_is_bad:
             self.parameters.set_statistics(self._statistics_before)
         return not self.step_is_bad
 
-    def update_is_good(self, update: Sequence[mx.nd.NDArray], unpack: Unpack = list) -> bool:
-        """Whether what this worker is about to send is finite, as NumberChecks says."""
-        return self.checks.update_is_good(self._place(self.steps), update, unpack)
+    def update_is_good(self, update: Sequence[mx.nd.NDArray], unpack: Unpack = list, largest: float = math.inf) -> bool:
+        """Whether what this worker is about to send is finite, as NumberChecks says, and as large as it may be."""
+        return self.checks.update_is_good(self._place(self.steps), update, unpack, largest)
 
     def _place(self, step: int) -> str:
         return f"worker {self.membership.name_of(self.membership.rank)}, round {self.rounds}, step {step}"

@@ -24,14 +24,15 @@ class SynchronousTrainer(Trainer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.transport = context.shared
-        self.exchange = self._shared = self.transport.sums()
+        self.exchange = self._shared = self.transport.sums(context.compression)
         self.numbers: list[float] = []
         self.present = 1.0  # share of the last sum that was not missing; 0: nobody had anything to give
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        self._shared.broadcast([*self.parameters.weights, *statistics, mx.nd.zeros_like(self._vote(False, False))])
+        exact = [*statistics, mx.nd.zeros_like(self._vote(False, False))]
+        self._shared.broadcast([*self.parameters.weights, *exact], exact=len(exact))
         self.parameters.set_statistics(statistics)
 
     def sum_over_workers(
@@ -90,7 +91,7 @@ class SyncTrainer(SynchronousTrainer):
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
         self.compute_gradients(images, labels, self.membership.weight)
-        self.gradients_are_good()
+        self.gradients_are_good(self._shared.largest)
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:

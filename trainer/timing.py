@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from config import Config
+from trainer import compression
 from trainer.context import Context
 from trainer.data import Samples
 from trainer.engine import mx
@@ -80,6 +81,7 @@ def context(config: Config, **others: Any) -> Context:
         warm_up_batch=batch,
         passes=_NoPasses(),
         config=config,
+        compression=compression.of_config(config),
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
         logs_lines=config.logs_lines,
         eval_every=config.eval_duration,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from trainer.collectives import halves
 from trainer.collectives import mesh as over_mesh
 from trainer.collectives.mesh import Mesh, Moved, follow
 from trainer.collectives.schedules import Algorithm, broadcast
@@ -18,11 +19,12 @@ class Group(Protocol):
     rank: int
     num_workers: int
 
-    def add_up(self, buffer: np.ndarray, num_bytes: int) -> Moved:
+    def add_up(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
         """Replaces the buffer, float32 (n,) and contiguous, by its sum over the workers, the same bits on all.
 
         Args:
             num_bytes: that the buffer counts on its way.
+            num_halves: so many numbers from the first on travel as float16.
 
         Raises:
             PeerLost: a worker is gone.
@@ -52,8 +54,10 @@ class MeshGroup:
         self._sum = algorithm(mesh.num_workers, mesh.rank)
         self._broadcast = broadcast(mesh.num_workers, mesh.rank)
 
-    def add_up(self, buffer: np.ndarray, num_bytes: int) -> Moved:
+    def add_up(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
         """As Group says."""
+        if num_halves:
+            return halves.follow(self._sum, self._mesh, buffer, num_bytes, num_halves)
         return follow(self._sum, self._mesh, buffer, num_bytes)
 
     def spread(self, buffer: np.ndarray, num_bytes: int) -> Moved:

@@ -13,7 +13,7 @@ class Parcel(NamedTuple):
     """A piece of a buffer on its way.
 
     Attributes:
-        array: the piece itself, float32 (n,), contiguous: neither side copies it.
+        array: the piece itself, float32 (n,), contiguous: neither side copies it. Or, where nothing is added, bytes.
         num_bytes: that it counts: those of the array, or those of what it stands for in virtual time.
     """
 
@@ -66,7 +66,7 @@ def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | 
         piece = buffer[begin:end]
         if num_bytes is None:
             return Parcel(piece, piece.nbytes)
-        return Parcel(piece, num_bytes * span.end // schedule.parts - num_bytes * span.begin // schedule.parts)
+        return Parcel(piece, share_of(num_bytes, span, schedule.parts))
 
     sent = received = 0
     for step in schedule.steps:
@@ -75,6 +75,11 @@ def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | 
         sent += out.num_bytes
         received += into.num_bytes
     return Moved(sent, received)
+
+
+def share_of(num_bytes: int, span: Span, parts: int) -> int:
+    """Bytes that a span counts of those of a whole buffer."""
+    return num_bytes * span.end // parts - num_bytes * span.begin // parts
 
 
 def gather(mesh: Mesh, content: bytes) -> list[bytes]:

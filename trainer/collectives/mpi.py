@@ -55,8 +55,14 @@ class MpiGroup:
         self._comm = comm
         self._in_place, self._greatest = MPI.IN_PLACE, MPI.MAX
 
-    def add_up(self, buffer: np.ndarray, num_bytes: int) -> Moved:
-        """As Group says. How MPI does it is its own matter: the bytes that count are the least that it takes."""
+    def add_up(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
+        """As Group says. How MPI does it is its own matter: the bytes that count are the least that it takes.
+
+        Raises:
+            ValueError: some are to be float16, which MPI cannot add up.
+        """
+        if num_halves:
+            raise ValueError("MPI adds up no float16")
         for begin in range(0, len(buffer), CHUNK):
             self._comm.Allreduce(self._in_place, buffer[begin : begin + CHUNK])
         least = 2 * num_bytes * (self.num_workers - 1) // self.num_workers

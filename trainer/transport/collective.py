@@ -14,11 +14,13 @@ from typing import NoReturn
 
 import numpy as np
 
+from config import FP16, UNCOMPRESSED
 from trainer.clock import Clock, Result, Task
 from trainer.collectives.group import Group, MeshGroup
 from trainer.collectives.memory import MemoryMesh, MemoryNetwork
 from trainer.collectives.mesh import Moved
 from trainer.collectives.schedules import Algorithm
+from trainer.compression import AS_IT_IS, Compression
 from trainer.engine import mx
 from trainer.parameters import num_bytes, wait_for
 from trainer.transport.counter import ByteCounter
@@ -29,8 +31,16 @@ from utils import SetupError
 class CollectiveSums(ByteCounter):
     """SummedArrays over a collective."""
 
-    def __init__(self, transport: CollectiveTransport) -> None:
+    def __init__(self, transport: CollectiveTransport, compression: Compression = AS_IT_IS) -> None:
+        """
+        Args:
+            compression: none or fp16; raises SetupError for another.
+        """
         super().__init__(transport.size_of)
+        if compression.kind not in (UNCOMPRESSED, FP16):
+            _refuse(f"{compression.kind} compression")
+        self.largest = compression.largest(transport.num_workers)
+        self._has_halves = compression.kind == FP16
         self._transport = transport
         self._buffers: list[Buffer] = []
         # Whether the workers meet before each sum, so that what follows is no wait for the last of them. All must do
@@ -40,10 +50,16 @@ class CollectiveSums(ByteCounter):
         self._last_s = 0.0  # that the last timed sum took here
         self._summing: Task[float | None] | None = None
 
-    def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
         """As SummedArrays says."""
-        self._buffers = buffers_of(arrays, self._transport.size_of)
-        self._transport.begin(lambda: self._each(self._transport.group.spread, arrays), "broadcast").result()
+        num_as_halves = len(arrays) - exact if self._has_halves else 0
+        self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
+        group = self._transport.group
+
+        def spread(buffer: Buffer, content: np.ndarray) -> Moved:
+            return group.spread(content, buffer.num_bytes)
+
+        self._transport.begin(lambda: self._each(spread, arrays), "broadcast").result()
         self.take_traffic()  # the rounds' traffic is what is asked for
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
@@ -53,13 +69,17 @@ class CollectiveSums(ByteCounter):
 
     def _sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         transport = self._transport
+
+        def add_up(buffer: Buffer, content: np.ndarray) -> Moved:
+            return transport.group.add_up(content, buffer.bytes_in_sum, buffer.num_halves)
+
         if not self._meets:
-            self._each(transport.group.add_up, arrays)
+            self._each(add_up, arrays)
             return None
         wait_for(arrays)
         told_s = transport.group.meet(self._last_s)
         begin = transport.clock.now()
-        self._each(transport.group.add_up, arrays)
+        self._each(add_up, arrays)
         self._last_s = transport.clock.now() - begin
         return self._last_s if self._is_first else told_s
 
@@ -76,10 +96,10 @@ class CollectiveSums(ByteCounter):
             self._meets, self._is_first = timed, False
         return took_s if timed else None
 
-    def _each(self, exchange: Callable[[np.ndarray, int], Moved], arrays: Sequence[mx.nd.NDArray]) -> None:
+    def _each(self, exchange: Callable[[Buffer, np.ndarray], Moved], arrays: Sequence[mx.nd.NDArray]) -> None:
         """Exchanges one buffer after the other, each as soon as its arrays are computed."""
         for buffer in self._buffers:
-            self.count_moved(*exchange(buffer.take(arrays), buffer.num_bytes))
+            self.count_moved(*exchange(buffer, buffer.take(arrays)))
         mx.nd.waitall()  # until nothing that was begun before reads them any more
         for buffer in self._buffers:
             buffer.give(arrays)
@@ -138,9 +158,9 @@ class CollectiveTransport:
         self.num_workers = group.num_workers
         self._last: Task[object] | None = None
 
-    def sums(self) -> CollectiveSums:
-        """As Transport says."""
-        return CollectiveSums(self)
+    def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> CollectiveSums:
+        """As Transport says; 2bit raises SetupError."""
+        return CollectiveSums(self, compression)
 
     def arrays(self, first_key: int = 0) -> CollectiveArrays:
         """As Transport says; `broadcast` alone."""

@@ -11,18 +11,24 @@ from trainer.parameters import num_bytes
 class ByteCounter:
     """The part of SharedArrays that every transport has alike."""
 
-    def __init__(self, size_of: Callable[[mx.nd.NDArray], int] = num_bytes) -> None:
+    def __init__(
+        self,
+        size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+        size_pushed: Callable[[int], int] = lambda size: size,
+    ) -> None:
         """
         Args:
             size_of: bytes that an array counts.
+            size_pushed: the same of one that is pushed, of its bytes.
         """
         self._size_of = size_of
+        self._size_pushed = size_pushed
         self._bytes_pushed = 0
         self._bytes_pulled = 0
 
     def count_pushed(self, arrays: Sequence[mx.nd.NDArray]) -> int:
         """Counts arrays that leave; returns their bytes."""
-        size = sum(map(self._size_of, arrays))
+        size = sum(self._size_pushed(self._size_of(array)) for array in arrays)
         self._bytes_pushed += size
         return size
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from trainer.compression import halved
 from trainer.engine import mx
 from trainer.parameters import num_bytes
 
@@ -49,16 +50,24 @@ def plan(sizes: Sequence[int], is_on_cpu: Sequence[bool]) -> list[list[int]]:
 class Buffer:
     """Some arrays of a list as one flat float32 array of numpy."""
 
-    def __init__(self, indices: Sequence[int], arrays: Sequence[mx.nd.NDArray], size_of: Callable[..., int]) -> None:
+    def __init__(
+        self,
+        indices: Sequence[int],
+        arrays: Sequence[mx.nd.NDArray],
+        size_of: Callable[..., int],
+        num_as_halves: int = 0,
+    ) -> None:
         """
         Args:
             indices: of its arrays in the list.
             arrays: the list, or one of the same shapes on the same device.
             size_of: bytes that an array counts on its way.
+            num_as_halves: so many arrays of the list from the first on travel as float16 in a sum.
 
         Raises:
             TypeError: one is not of float32.
         """
+        indices = sorted(indices, key=lambda index: index >= num_as_halves)  # those first; else the order stays
         mine = [arrays[index] for index in indices]
         for array in mine:
             if array.dtype != np.float32:
@@ -73,6 +82,9 @@ class Buffer:
             self._memory = mx.nd.zeros((self._edges[-1],), ctx=where)
             self._flat = memory_of(self._memory)
         self.num_bytes = sum(map(size_of, mine))
+        as_halves = [array for index, array in zip(indices, mine, strict=True) if index < num_as_halves]
+        self.num_halves = sum(array.size for array in as_halves)  # numbers that travel as float16, the first ones
+        self.bytes_in_sum = self.num_bytes - sum(size_of(array) - halved(size_of(array)) for array in as_halves)
 
     def take(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
         """The content of its arrays, once they are computed: float32 (n,). Nobody may use them until `give`."""
@@ -104,10 +116,16 @@ class Buffer:
         return zip(self._indices, self._edges, self._edges[1:], strict=False)
 
 
-def buffers_of(arrays: Sequence[mx.nd.NDArray], size_of: Callable[[mx.nd.NDArray], int] = num_bytes) -> list[Buffer]:
-    """The buffers of a list of arrays, in the order in which they are sent."""
+def buffers_of(
+    arrays: Sequence[mx.nd.NDArray], size_of: Callable[[mx.nd.NDArray], int] = num_bytes, num_as_halves: int = 0
+) -> list[Buffer]:
+    """The buffers of a list of arrays, in the order in which they are sent.
+
+    Args:
+        num_as_halves: as Buffer says.
+    """
     groups = plan([size_of(array) for array in arrays], [_is_on_cpu(array) for array in arrays])
-    return [Buffer(indices, arrays, size_of) for indices in groups]
+    return [Buffer(indices, arrays, size_of, num_as_halves) for indices in groups]
 
 
 def memory_of(array: mx.nd.NDArray) -> np.ndarray:

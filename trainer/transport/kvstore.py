@@ -11,20 +11,32 @@ What it does to arrays decides how they are used here (measured on MXNet 1.9.1):
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from config import FP16
+from trainer.compression import AS_IT_IS, Compression, in_two_bits
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.transport.counter import ByteCounter
+from trainer.transport.encoded import EncodedSums, encoded
+
+MULTIPLE_PRECISION = 1  # a command: float16 arrays are added up in float32
 
 
 class KVStoreArrays(ByteCounter):
     """SharedArrays, and SummedArrays: `dist_sync` without an optimizer gives back the sum of all pushes."""
 
-    def __init__(self, store: Any, first_key: int = 0) -> None:
-        super().__init__()
+    largest = math.inf
+
+    def __init__(self, store: Any, first_key: int = 0, size_pushed: Callable[[int], int] = lambda size: size) -> None:
+        """
+        Args:
+            size_pushed: as ByteCounter says.
+        """
+        super().__init__(size_pushed=size_pushed)
         self._store = store
         self._first_key = first_key
 
@@ -32,8 +44,8 @@ class KVStoreArrays(ByteCounter):
         """As SharedArrays says."""
         self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
 
-    def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
+        """As SharedArrays and SummedArrays say."""
         self.define(arrays)
         self.pull(arrays)
         mx.nd.waitall()
@@ -90,9 +102,18 @@ class KVStoreTransport:
         self.rank: int = store.rank
         self.num_workers: int = store.num_workers
 
-    def sums(self) -> KVStoreArrays:
-        """As Transport says."""
-        return self.arrays()
+    def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> KVStoreArrays | EncodedSums:
+        """As Transport says. Rank 0 tells the servers."""
+        if compression == AS_IT_IS:
+            return self.arrays(first_key)
+        if compression.kind == FP16:
+            if self.rank == 0:
+                self.store._send_command_to_servers(MULTIPLE_PRECISION, "")
+            return encoded(self.arrays(first_key), compression, self.num_workers)
+        # Decimals, not an exponent: of those MXNet makes the float32 that Python does.
+        text = f"{compression.threshold:.6f}"
+        self.store.set_gradient_compression({"type": "2bit", "threshold": text})
+        return encoded(KVStoreArrays(self.store, first_key, in_two_bits), compression, self.num_workers)
 
     def arrays(self, first_key: int = 0) -> KVStoreArrays:
         """As Transport says."""

@@ -18,11 +18,15 @@ import pickle
 from collections.abc import Callable, Sequence
 
 from algorithms import TransportKind
+from config import TWO_BIT
 from trainer.clock import Task, VirtualClock
+from trainer.compression import AS_IT_IS, Compression, in_two_bits
 from trainer.engine import mx
 from trainer.parameters import num_bytes
 from trainer.transport.counter import ByteCounter
+from trainer.transport.encoded import EncodedSums, encoded
 from trainer.transport.network import Direction, Link
+from trainer.transport.two_bit import TwoBits
 from utils import PeerLost
 
 
@@ -91,7 +95,7 @@ class MemoryServer:
         parts = self._arrived.setdefault(key, [])
         parts.append(array)
         if len(parts) == self.num_workers:
-            self.values[key] = mx.nd.add_n(*parts)
+            self.values[key] = _sum_of(parts)
             self.versions[key] += 1
             del self._arrived[key]
             self._tell_waiting()
@@ -132,6 +136,11 @@ class MemoryServer:
         news.set()
 
 
+def _sum_of(parts: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
+    """Added up in float32, also of float16 arrays: as MXNet's server does where it is told of multiple precision."""
+    return mx.nd.add_n(*(part.astype("float32", copy=False) for part in parts)).astype(parts[0].dtype, copy=False)
+
+
 def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
     value += array
 
@@ -139,8 +148,15 @@ def _add(key: int, array: mx.nd.NDArray, value: mx.nd.NDArray) -> None:
 class MemoryArrays(ByteCounter):
     """SharedArrays and SummedArrays of a MemoryServer."""
 
-    def __init__(self, transport: MemoryTransport, first_key: int) -> None:
-        super().__init__(transport.server.size_of)
+    largest = math.inf
+
+    def __init__(self, transport: MemoryTransport, first_key: int, two_bits: TwoBits | None = None) -> None:
+        """
+        Args:
+            two_bits: compresses what is pushed.
+        """
+        super().__init__(transport.server.size_of, *([in_two_bits] if two_bits else []))
+        self._two_bits = two_bits
         self._transport = transport
         self._server = transport.server
         self._first_key = first_key
@@ -156,8 +172,8 @@ class MemoryArrays(ByteCounter):
                 self._server.define(key, array)
         self._server.barrier()
 
-    def broadcast(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
+        """As SharedArrays and SummedArrays say."""
         self.define(arrays)
         self.pull(arrays)
         self.wait(arrays)
@@ -168,6 +184,8 @@ class MemoryArrays(ByteCounter):
         sent = list(arrays)  # not copied: nobody writes to them before they have arrived
         size, rank, before = self.count_pushed(arrays), self._transport.rank, self._pushing
         keys = range(self._first_key, self._first_key + len(sent))
+        if self._two_bits is not None:
+            sent = list(map(self._two_bits.compress, keys, sent))
         for key in keys:
             self._num_pushed[key] = self._num_pushed.get(key, 0) + 1
 
@@ -252,9 +270,12 @@ class MemoryTransport:
         self.num_workers = server.num_workers
         self._begun: list[Task[None]] = []
 
-    def sums(self) -> MemoryArrays:
+    def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> MemoryArrays | EncodedSums:
         """As Transport says."""
-        return self.arrays()
+        if compression == AS_IT_IS:
+            return self.arrays(first_key)
+        two_bits = TwoBits(compression.threshold) if compression.kind == TWO_BIT else None
+        return encoded(MemoryArrays(self, first_key, two_bits), compression, self.num_workers)
 
     def arrays(self, first_key: int = 0) -> MemoryArrays:
         """As Transport says."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from trainer.compression import AS_IT_IS, Compression
+
 
 class Counted(Protocol):
     """What counts the bytes that it moves."""
@@ -20,10 +22,21 @@ class Counted(Protocol):
 
 
 class SummedArrays(Counted, Protocol):
-    """A list of arrays that the workers add up, again and again."""
+    """A list of arrays that the workers add up, again and again.
 
-    def broadcast(self, arrays: Sequence[Any]) -> None:
-        """Afterwards every rank's arrays hold rank 0's values. Every rank calls it, once, before anything else."""
+    Attributes:
+        largest: magnitude up to which a worker's numbers can be a part of any sum: less than infinity where they
+            travel as float16.
+    """
+
+    largest: float
+
+    def broadcast(self, arrays: Sequence[Any], exact: int = 0) -> None:
+        """Afterwards every rank's arrays hold rank 0's values. Every rank calls it, once, before anything else.
+
+        Args:
+            exact: so many of the last arrays are summed as they are, where the others travel compressed.
+        """
 
     def begin_sum(self, arrays: Sequence[Any]) -> None:
         """Begins to send all arrays, each as soon as it is computed; early ones first where there is a choice.
@@ -75,8 +88,13 @@ class Transport(Protocol):
     rank: int
     num_workers: int
 
-    def sums(self) -> SummedArrays:
-        """A list of arrays to be added up; of the kind SUM."""
+    def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> SummedArrays:
+        """A list of arrays to be added up; of the kind SUM.
+
+        Args:
+            compression: 2bit holds for all that is pushed from here on.
+            first_key: as `arrays` says.
+        """
 
     def arrays(self, first_key: int = 0) -> SharedArrays:
         """A list of arrays under the keys from `first_key` on; of the kind SERVER, `broadcast` of both."""

@@ -1,0 +1,379 @@
+"""What travels in fewer bytes: which values arrive, what that costs, and what trainers make of it. All in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
+from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
+
+from algorithms import TransportKind
+from config import AMONG_WORKERS, FP16, PS, TWO_BIT
+from trainer.clock import VirtualClock, run_all
+from trainer.collectives import halves
+from trainer.collectives.group import MeshGroup
+from trainer.collectives.memory import MemoryMesh, MemoryNetwork
+from trainer.collectives.schedules import SUMS
+from trainer.compression import Compression
+from trainer.context import Context
+from trainer.coordinator.queries import Queries
+from trainer.engine import mx
+from trainer.esync import ESyncTrainer
+from trainer.finite import first_not_finite
+from trainer.lb_bsp import LBBSPTrainer
+from trainer.local_sgd import LocalSGDTrainer
+from trainer.loop import Trainer
+from trainer.sync import SyncTrainer
+from trainer.transport.collective import in_memory
+from trainer.transport.encoded import digits_of, number_of
+from trainer.transport.memory import MemoryServer, MemoryTransport
+from trainer.transport.network import Link
+from trainer.transport.protocol import Transport
+from trainer.transport.two_bit import TwoBits
+from utils import DIVERGED, JobError
+
+HALVES = Compression(FP16)
+COLLECTIVES = (PS, *AMONG_WORKERS)
+
+# ------------------------------------------------------------------------------------------ float16 on the way
+
+
+def summed_in_halves(name: str, buffers: list[np.ndarray], num_halves: int) -> list[np.ndarray]:
+    """What each worker has after a collective."""
+    clock, number = VirtualClock(), len(buffers)
+    network = MemoryNetwork(clock, [Link()] * number)
+    groups = [MeshGroup(MemoryMesh(network, rank), SUMS[name]) for rank in range(number)]
+    mine = [buffer.copy() for buffer in buffers]
+    run_all(
+        clock,
+        [lambda rank=rank: groups[rank].add_up(mine[rank], mine[rank].nbytes, num_halves) for rank in range(number)],
+    )
+    return mine
+
+
+def test_a_ring_of_two_by_hand() -> None:
+    """Worker 1 adds up the first part, and worker 0 the second; each keeps the sum as rounded as it tells it."""
+    first, second = np.array([0.1, 3.0], np.float32), np.array([4096.0, 4097.0], np.float32)
+    sums = summed_in_halves("ring", [first, second], 2)
+    # Float16 has every fourth number from 4096 on: 4096.1 -> 4096, and 3 + 4096 (4097 as it is told) = 4099 -> 4100.
+    for mine in sums:
+        assert mine.tolist() == [4096.0, 4100.0]
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+@pytest.mark.parametrize("name", SUMS)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_all_workers_get_the_same_bits_within_the_rounding_and_what_is_exact_exactly(name, number, data) -> None:
+    length, num_exact = data.draw(st.integers(0, 40)), data.draw(st.integers(0, 5))
+    seed, scale = data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from((1e-6, 1e-3, 1.0, 1e3)))
+    random = np.random.default_rng(seed)
+    given_ = [
+        np.concatenate([random.standard_normal(length) * scale, random.integers(0, 1 << 20, num_exact)]).astype("f4")
+        for _ in range(number)
+    ]
+    sums = summed_in_halves(name, given_, length)
+    for mine in sums:
+        np.testing.assert_array_equal(mine.view(np.uint32), sums[0].view(np.uint32))
+    every = np.stack(given_).astype(np.float64)
+    np.testing.assert_array_equal(sums[0][length:], every.sum(0)[length:])
+    # Each addend is rounded, and each partial sum, by up to 2^-11 of it, or 2^-25 near zero.
+    most = (number + 1) * (1.01 * 2.0**-11 * np.abs(every).sum(0) + 2.0**-25)
+    assert (np.abs(sums[0] - every.sum(0)) <= most)[:length].all()
+    if number > 1:
+        np.testing.assert_array_equal(sums[0][:length], sums[0][:length].astype(np.float16))
+
+
+def test_a_server_adds_up_in_float32() -> None:
+    def work(place: Transport) -> list[float]:
+        shared, arrays = place.sums(HALVES), [mx.nd.array([(2048.0, 1.0, 1.0)[place.rank]])]
+        shared.broadcast(arrays)
+        arrays[0][:] = (2048.0, 1.0, 1.0)[place.rank]
+        shared.begin_sum(arrays)
+        shared.finish_sum(arrays)
+        return arrays[0].asnumpy().tolist()
+
+    # In float16 each 1 would be lost.
+    assert together(PS, 3, work)[1] == {rank: [2050.0] for rank in range(3)}
+
+
+def test_an_overflow_on_the_way_is_an_infinity_on_all() -> None:
+    for mine in summed_in_halves("ring", [np.full(2, 4e4, np.float32)] * 3, 2):
+        assert np.isinf(mine).all()
+    assert not any(np.isinf(mine).any() for mine in summed_in_halves("ring", [np.full(2, 2.0**15 / 3, "f4")] * 3, 2))
+
+
+def test_a_message_of_both_kinds_is_as_long_as_its_numbers() -> None:
+    sizes: list[int] = []
+
+    class Noting(MemoryMesh):
+        def exchange(self, to: Any, out: Any, source: Any, into: Any, adds: bool) -> None:
+            sizes.append(len(out.array))
+            super().exchange(to, out, source, into, adds)
+
+    clock = VirtualClock()
+    network = MemoryNetwork(clock, [Link()] * 2)
+    run_all(
+        clock,
+        [
+            lambda rank=rank: halves.follow(SUMS["ring"](2, rank), Noting(network, rank), np.ones(12, "f4"), 0, 10)
+            for rank in range(2)
+        ],
+    )
+    assert sizes == [5 * 2 + 1 * 4] * 4
+
+
+# ------------------------------------------------------------------------------------------------ two bits
+
+
+def test_what_two_bits_hold_back_arrives_later_and_never_is_more_than_what_was_given() -> None:
+    bits, random = TwoBits(0.25), np.random.default_rng(0)
+    given_, arrived = np.zeros(50), np.zeros(50)
+    for _ in range(40):
+        array = mx.nd.array(random.uniform(-0.2, 0.2, 50))
+        given_ += array.asnumpy()
+        sent = bits.compress(7, array).asnumpy()
+        assert set(sent.tolist()) <= {-0.25, 0.0, 0.25}
+        arrived += sent
+    assert (np.abs(given_ - arrived) < 0.25).all() and np.any(arrived)
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(-(2**24), 2**24).map(float), st.floats(-1e4, 1e4, width=32), st.just(1e9)), min_size=1
+    ),
+    st.sampled_from((1e-6, 0.003, 0.5, 7.0)),
+)
+def test_digits_come_through_two_bits_as_they_are_and_make_the_number_again(numbers: list[float], threshold) -> None:
+    digits = digits_of(mx.nd.array(numbers), threshold)
+    bits = TwoBits(threshold)
+    for _ in range(3):  # nothing is ever left
+        np.testing.assert_array_equal(bits.compress(0, digits).asnumpy(), digits.asnumpy())
+    expected = np.clip(numbers, -(2.0**26 - 4), 2.0**26 - 4)
+    # Cut below 2^-30, and its digits are put together again in float32.
+    np.testing.assert_allclose(number_of(digits, threshold).asnumpy(), expected, rtol=3e-7, atol=2.0**-30)
+    whole = [number for number in numbers if number.is_integer() and abs(number) <= 2**24]
+    if whole:
+        assert number_of(digits_of(mx.nd.array(whole), threshold), threshold).asnumpy().tolist() == whole
+
+
+# ---------------------------------------------------------------------------------------------- bytes and time
+
+
+def together(
+    collective: str,
+    number: int,
+    work: Callable[[Transport], Any],
+    link: Link = Link(),  # noqa: B008
+    size_of: Callable[[mx.nd.NDArray], int] = lambda array: array.size * array.dtype().itemsize,
+) -> tuple[VirtualClock, dict[int, Any]]:
+    """What so many workers return that do the same in virtual time, by rank."""
+    clock, returned = VirtualClock(), {}
+    links = [link] * number
+    server = MemoryServer(clock, TransportKind.SUM, links, size_of=size_of)
+    network = MemoryNetwork(clock, links)
+
+    def worker(rank: int) -> None:
+        place = (
+            MemoryTransport(server, rank) if collective == PS else in_memory(network, SUMS[collective], rank, size_of)
+        )
+        returned[rank] = work(place)
+
+    run_all(clock, [lambda rank=rank: worker(rank) for rank in range(number)])
+    return clock, returned
+
+
+def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) -> Callable[[Transport], Any]:
+    """Traffic and seconds of a sum of some numbers and of one that is exact."""
+
+    def work(place: Transport) -> tuple[dict[str, int], float]:
+        arrays = [*(mx.nd.ones((size,)) for size in shapes), mx.nd.ones((1,))]
+        shared = place.sums(compression)
+        shared.broadcast(arrays, exact=1)
+        place.barrier()
+        clock = place.server.clock if isinstance(place, MemoryTransport) else place.clock  # type: ignore[attr-defined]
+        begin = clock.now()
+        shared.begin_sum(arrays)
+        shared.finish_sum(arrays)
+        return shared.take_traffic(), clock.now() - begin
+
+    return work
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_float16_is_half_of_the_bytes_and_of_the_time_that_they_take(collective: str) -> None:
+    link = Link(bytes_per_s=1e4)
+    _, whole = together(collective, 4, one_sum(Compression()), link)
+    _, half = together(collective, 4, one_sum(HALVES), link)
+    for rank in range(4):
+        (of_whole, whole_s), (of_half, half_s) = whole[rank], half[rank]
+        exact = 4 * (1 if collective == PS else 2)  # of the one that stays as it is; at most so often on the way
+        for way in ("bytes_pushed", "bytes_pulled"):
+            assert of_whole[way] / 2 <= of_half[way] <= of_whole[way] / 2 + exact
+        assert half_s == pytest.approx(whole_s / 2, rel=0.01)
+
+
+def test_two_bits_are_a_sixteenth_of_the_bytes_to_the_server_and_all_of_them_back() -> None:
+    _, returned = together(PS, 2, one_sum(Compression(TWO_BIT, 0.5), shapes=(1600, 17)), Link(bytes_per_s=1e4))
+    digits = 56
+    pushed, pulled = 4 * (100 + 2 + 4), 4 * (1600 + 17 + digits)
+    for traffic, seconds in returned.values():
+        assert traffic == {"bytes_pushed": pushed, "bytes_pulled": pulled}
+        assert seconds == pytest.approx((pushed + pulled) / 1e4)
+
+
+def test_where_arrays_stand_for_larger_ones_the_bytes_of_those_are_halved() -> None:
+    def larger(array: mx.nd.NDArray) -> int:
+        return 10 * array.size * array.dtype().itemsize
+
+    for collective in COLLECTIVES:
+        _, returned = together(collective, 2, one_sum(HALVES), size_of=larger)
+        for traffic, _ in returned.values():
+            assert traffic == {"bytes_pushed": 10 * (2 * 3600 + 4), "bytes_pulled": 10 * (2 * 3600 + 4)}
+
+
+# --------------------------------------------------------------------------------------------------- training
+
+
+def ssgd(context: Context) -> Trainer:
+    return SyncTrainer(context, ETA)
+
+
+def esync(context: Context) -> Trainer:
+    return ESyncTrainer(context, SMALL, 1.0, Queries(context.state, context.clock, True), normalise=True)
+
+
+SMALL = 0.05  # a step, with which a rounding stays one
+MODES: dict[str, tuple[Callable[[Context], Trainer], str, float]] = {  # with the policy and a threshold
+    "sync": (lambda context: SyncTrainer(context, SMALL), "", 0.3),
+    "esync": (esync, "journal", 0.02),
+    "local-sgd": (lambda context: LocalSGDTrainer(context, SMALL, 1.0, 2), "", 0.02),
+    "lb-bsp": (lambda context: LBBSPTrainer(context, SMALL, 4), "lb-bsp", 0.3),
+}
+
+
+def trained_in(mode: str, compression: Compression, collective: str = PS, rounds: int = 3) -> Trained:
+    build, policy, _ = MODES[mode]
+    workers = [Worker([batch(rank, 4), batch(rank + 3, 4)], step_s=1 + rank / 2, samples=rank + 1) for rank in range(3)]
+    state_server = StateServer(policy, batch_size=4) if policy else None
+    return train(
+        TransportKind.SUM, workers, build, rounds, normalised, state_server=state_server, compression=compression,
+        collective=collective,
+    )  # fmt: skip
+
+
+def model_of(trained: Trained, rank: int) -> list[np.ndarray]:
+    parameters = trained.trainers[rank].parameters
+    return [array.asnumpy() for array in parameters.model()]
+
+
+@pytest.mark.parametrize(
+    ("mode", "collective"), [*((mode, PS) for mode in MODES), *(("sync", each) for each in SUMS), ("esync", "ring")]
+)
+def test_replicas_stay_equal_to_the_bit_and_near_the_model_of_exact_sums(mode: str, collective: str) -> None:
+    exact, half = trained_in(mode, Compression(), collective), trained_in(mode, HALVES, collective)
+    for rank in range(3):
+        for mine, first, other in zip(*(model_of(half, of) for of in (rank, 0)), model_of(exact, rank), strict=True):
+            np.testing.assert_array_equal(mine, first)
+            np.testing.assert_allclose(mine, other, rtol=0.01, atol=0.003)
+    assert any(np.any(a != b) for a, b in zip(model_of(half, 0), model_of(exact, 0), strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_two_bits_replicas_stay_equal_and_the_statistics_are_exact(mode: str) -> None:
+    two, exact = trained_in(mode, Compression(TWO_BIT, MODES[mode][2])), trained_in(mode, Compression())
+    for rank in range(3):
+        for mine, first in zip(model_of(two, rank), model_of(two, 0), strict=True):
+            np.testing.assert_array_equal(mine, first)
+    *_, weight, statistics = model_of(two, 0)
+    *_, other, expected = model_of(exact, 0)
+    assert np.any(weight) and np.any(weight != other)
+    np.testing.assert_allclose(statistics, expected, rtol=1e-5, atol=1e-6)  # the same data moves them
+
+
+def test_ssgd_with_two_bits_by_hand() -> None:
+    """Two workers and two rounds: three values a weight, and what was too small for the first round in the second."""
+    threshold = 0.125
+    workers = [Worker([batch(rank)]) for rank in range(2)]
+    trained = train(TransportKind.SUM, workers, ssgd, 2, compression=Compression(TWO_BIT, threshold))
+    weight, left = ZERO, [ZERO, ZERO]
+    for _ in range(2):
+        total = ZERO
+        for rank in range(2):
+            due = left[rank] + gradient(weight, batch(rank))
+            sent = threshold * ((due >= threshold) * 1.0 - (due <= -threshold))
+            total, left[rank] = total + sent, due - sent
+        weight = weight - ETA / 2 * total
+    np.testing.assert_allclose(trained.weights(0), weight, atol=1e-7)
+    np.testing.assert_array_equal(trained.weights(0), trained.weights(1))
+
+
+# --------------------------------------------------------------------------------- numbers too large for float16
+
+
+def test_a_number_that_a_sum_in_float16_may_not_hold_is_bad_where_it_counts_and_only_there() -> None:
+    arrays = [mx.nd.array([1.0, -3.0]), mx.nd.array([200.0])]
+    assert first_not_finite(arrays, largest=100.0) == 1
+    assert first_not_finite(arrays, largest=200.0) is None
+    assert first_not_finite(arrays, largest=100.0, num_limited=1) is None
+    assert first_not_finite(arrays, largest=2.5, num_limited=1) == 0
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_gradient_too_large_for_float16_is_skipped_as_one_that_is_not_finite(collective: str, caplog) -> None:
+    """Worker 1's in round 2 of 3: the step goes along the mean of the others."""
+    workers = [Worker([batch(rank)]) for rank in range(3)]
+    build = spoil(ssgd, {2}, what=20000.0)
+    trained = train(TransportKind.SUM, workers, build, 3, compression=HALVES, collective=collective)
+    expected = ZERO
+    for there in ((0, 1, 2), (0, 2), (0, 1, 2)):
+        expected = expected - ETA * sum(weighed(expected, dict.fromkeys(there, 1), 3, 3)) / len(there)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), expected, rtol=0.01, atol=0.001)
+        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+    assert "_weight is not finite, or above 10922.7: too much for float16; skipped" in caplog.text
+    assert [trainer.checks.steps.total for trainer in trained.trainers] == [0, 1, 0]
+
+
+def test_without_compression_it_is_a_gradient_like_any_other() -> None:
+    build = spoil(ssgd, {2}, what=20000.0)
+    trained = train(TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 3)
+    assert [trainer.checks.steps.total for trainer in trained.trainers] == [0, 0, 0]
+
+
+def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
+    """The weights of local SGD's worker 1 have gone far away in its own steps: the others' updates are the mean."""
+
+    class GoesFar(LocalSGDTrainer):
+        def ready(self) -> bool:
+            if self.membership.rank == 1 and self.steps == 2:
+                self.parameters.weights[0][1, 2] = 1e5
+            return super().ready()
+
+    def build(context: Context) -> Trainer:
+        context.max_bad_steps = MOST
+        return GoesFar(context, ETA, 1.0, sync_every=2)
+
+    trained = train(TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 1, compression=HALVES)
+    expected = mean_of_local_steps((0, 2), steps=2)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), expected, rtol=0.01, atol=0.001)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_where_nobody_looks_the_infinity_ends_the_job(collective: str) -> None:
+    def build(context: Context) -> Trainer:
+        if context.membership().rank == 1:
+            context.passes = Spoilt(context.network, {2}, 1e5)
+        return SyncTrainer(context, ETA)
+
+    with pytest.raises(JobError, match=DIVERGED):
+        train(
+            TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 5, compression=HALVES,
+            collective=collective,
+        )  # fmt: skip

@@ -1,0 +1,75 @@
+"""A schedule with float16 on the way: everybody still adds up in float32.
+
+Whoever sends a piece keeps it rounded as it was sent. So the worker that has added up a part keeps the bits that it
+tells the others, and passing them on rounds nothing any more: all end with the same. What is sent before it is complete
+is overwritten later by the sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.collectives.mesh import Mesh, Moved, Parcel, share_of
+from trainer.collectives.schedules import Schedule, Span
+
+
+class _Message:
+    """One step's pieces, side by side in one message: float32 first, so that both are aligned."""
+
+    def __init__(self, rest: np.ndarray, halves: np.ndarray) -> None:
+        """
+        Args:
+            rest: numbers that travel as they are.
+            halves: numbers that travel as float16.
+        """
+        self._rest, self._halves = rest, halves
+        self.bytes = np.empty(rest.nbytes + halves.nbytes // 2, np.uint8)
+        self._sent_rest = self.bytes[: rest.nbytes].view(np.float32)
+        self._sent_halves = self.bytes[rest.nbytes :].view(np.float16)
+
+    def pack(self) -> None:
+        """The pieces become the message, and what it says."""
+        self._sent_rest[:] = self._rest
+        with np.errstate(over="ignore"):  # infinite, as where nobody looks at numbers (--max-bad-steps 0)
+            self._sent_halves[:] = self._halves
+        self._halves[:] = self._sent_halves
+
+    def unpack(self, adds: bool) -> None:
+        """The message goes into the pieces."""
+        for piece, sent in ((self._rest, self._sent_rest), (self._halves, self._sent_halves)):
+            if adds:
+                piece += sent
+            else:
+                piece[:] = sent
+
+
+def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int, num_halves: int) -> Moved:
+    """Does one worker's steps on its buffer, as mesh.follow does.
+
+    Args:
+        buffer: float32 (n,), contiguous; it is written to.
+        num_bytes: that the buffer counts on its way.
+        num_halves: so many numbers from the first on travel as float16, the others as they are.
+
+    Raises:
+        PeerLost: as `Mesh.exchange` says.
+    """
+    parts = schedule.parts
+
+    def piece(of: np.ndarray, span: Span) -> np.ndarray:
+        return of[len(of) * span.begin // parts : len(of) * span.end // parts]
+
+    def message(span: Span) -> _Message:
+        return _Message(piece(buffer[num_halves:], span), piece(buffer[:num_halves], span))
+
+    sent = received = 0
+    for step in schedule.steps:
+        out, into = message(step.out), message(step.into)
+        out.pack()
+        size_out, size_into = (share_of(num_bytes, span, parts) for span in (step.out, step.into))
+        mesh.exchange(step.to, Parcel(out.bytes, size_out), step.source, Parcel(into.bytes, size_into), adds=False)
+        if step.source is not None:
+            into.unpack(step.adds)
+        sent += size_out
+        received += size_into
+    return Moved(sent, received)

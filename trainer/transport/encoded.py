@@ -1,0 +1,111 @@
+"""Sums on a parameter server whose arrays travel compressed: as other arrays, which are made of them here, and back.
+
+fp16: float16 arrays. MXNet's server, once it is told of multiple precision (kvstore.py), adds them up in float32 and
+rounds the sum, which all workers pull.
+
+2bit: MXNet compresses all that a worker pushes, so what must be exact travels as digits, each the threshold, its
+negative or 0: those arrive as they are. Their sums are the sums of the digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from config import FP16
+from trainer.compression import Compression
+from trainer.engine import mx
+from trainer.transport.protocol import SummedArrays
+
+DIGITS = range(-30, 26)  # powers of two: to 1e-9, and up to 6.7e7; a float32 counts no further than 2**24
+_GREATEST = 2.0**26 - 4  # of float32 below the power behind them
+Arrays = Sequence[mx.nd.NDArray]
+
+
+class EncodedSums:
+    """SummedArrays of which some travel as others.
+
+    Args:
+        keyed: on the server: of a sum, the first of its keys, as many as arrays are given.
+        encode: makes what travels of the arrays that are compressed and those that are exact.
+        decode: fills both kinds with the sums of what has travelled.
+        largest: as SummedArrays says.
+    """
+
+    def __init__(
+        self,
+        keyed: SummedArrays,
+        encode: Callable[[Arrays, Arrays], list[mx.nd.NDArray]],
+        decode: Callable[[Arrays, Arrays, Arrays], None],
+        largest: float,
+    ) -> None:
+        self._keyed = keyed
+        self._encode, self._decode = encode, decode
+        self.largest = largest
+        self.take_traffic = keyed.take_traffic
+        self._num_compressed = 0
+        self._travelling: list[mx.nd.NDArray] = []
+
+    def broadcast(self, arrays: Arrays, exact: int = 0) -> None:
+        """As SummedArrays says. The values travel as they are, under keys behind those of the sums."""
+        self._num_compressed = len(arrays) - exact
+        travelling = self._encode(*self._parts(arrays))
+        self._keyed.broadcast([*map(mx.nd.zeros_like, travelling), *arrays])
+
+    def begin_sum(self, arrays: Arrays) -> None:
+        """As SummedArrays says."""
+        self._travelling = self._encode(*self._parts(arrays))
+        self._keyed.begin_sum(self._travelling)
+
+    def finish_sum(self, arrays: Arrays, timed: bool = False) -> float | None:
+        """As SummedArrays says."""
+        took_s = self._keyed.finish_sum(self._travelling, timed)
+        self._decode(self._travelling, *self._parts(arrays))
+        return took_s
+
+    def _parts(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
+        return arrays[: self._num_compressed], arrays[self._num_compressed :]
+
+
+def encoded(keyed: SummedArrays, compression: Compression, num_workers: int) -> EncodedSums:
+    """Sums that travel as fp16 or 2bit says; of 2bit, what is pushed under the keys must be compressed by MXNet."""
+    if compression.kind == FP16:
+        return EncodedSums(keyed, to_halves, from_halves, compression.largest(num_workers))
+    threshold = compression.threshold
+
+    def encode(arrays: Arrays, exact: Arrays) -> list[mx.nd.NDArray]:
+        return [*arrays, *(digits_of(array, threshold) for array in exact)]
+
+    def decode(travelled: Arrays, arrays: Arrays, exact: Arrays) -> None:
+        for array, digits in zip(exact, travelled[len(arrays) :], strict=True):
+            number_of(digits, threshold).reshape(array.shape).copyto(array)
+
+    return EncodedSums(keyed, encode, decode, compression.largest(num_workers))
+
+
+def to_halves(arrays: Arrays, exact: Arrays) -> list[mx.nd.NDArray]:
+    """Float16 copies, and what is exact as it is."""
+    return [*(array.astype("float16") for array in arrays), *exact]
+
+
+def from_halves(travelled: Arrays, arrays: Arrays, exact: Arrays) -> None:
+    """Back again."""
+    for array, half in zip(arrays, travelled[: len(arrays)], strict=True):
+        mx.nd.cast(half, dtype="float32", out=array)
+
+
+def digits_of(array: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
+    """Signed binary digits of each number, times the threshold: float32 (n,) -> (n * len(DIGITS),)."""
+    numbers = array.reshape((-1, 1))
+    shifted = mx.nd.floor(mx.nd.broadcast_div(numbers.abs().clip(0, _GREATEST), _powers().reshape((1, -1))))
+    digits = shifted - 2 * mx.nd.floor(shifted / 2)
+    return (mx.nd.broadcast_mul(digits, numbers.sign()) * threshold).reshape((-1,))
+
+
+def number_of(digits: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
+    """The numbers of sums of such digits: (n * len(DIGITS),) -> (n,)."""
+    counts = mx.nd.round(digits.reshape((-1, len(DIGITS))) / threshold)
+    return mx.nd.dot(counts, _powers())
+
+
+def _powers() -> mx.nd.NDArray:
+    return mx.nd.array([2.0**power for power in DIGITS])
