@@ -195,6 +195,13 @@ class Config:
         choices=EVALUATE,
         of_host=True,
     )
+    evaluator: int = _flag(
+        0,
+        "1: a process beside the worker that evaluates does it, on the CPU, so that training waits for no evaluation; "
+        "one that is due while another is under way is left out",
+        type=zero_or_one,
+        of_host=True,
+    )
     max_rounds: int = _flag(
         0,
         "stop after so many rounds (0: no limit); where nobody waits for all others, in async, ssp and wbsp, each "

@@ -41,6 +41,7 @@ NOWHERE = {
         ("min_step_time", "sample_time", "straggler_trace"),
         "the cluster file (--cluster) has them, one for each worker",
     ),
+    "evaluator": "evaluations take no virtual time but --evaluation-time",
     **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
     "log_dir": "the logs are below --log-base",
     **dict.fromkeys(("start_timeout", "job"), "its workers are all there"),

@@ -185,6 +185,7 @@ AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 
 RUN_FILE = "run.json"
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
+EVALUATED = "evaluated"  # in the log of a round: what was found out in it about the models of earlier ones
 CHECKPOINT_FOLDER = ".checkpoints"
 FLOAT32_COUNTS_TO = 1 << 24  # whole numbers up to this survive the kvstore, which knows float32 alone
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
@@ -376,11 +377,14 @@ def sound_rounds(
     if missing:
         first = next(number for number in itertools.count(1) if number not in logged)
         warn(f"{folder}: {missing} round(s) missing, the first is round {first}")
+    evaluated = _evaluated_later(logged)
     for number, (where, record, fault) in logged.items():
         if fault:
             warn(f"{fault}; round left out")
             continue
         try:
+            if number in evaluated:
+                record["accuracy"] = evaluated[number]
             steps = sorted(record["time"].items(), key=lambda item: int(item[0]))
             record["time"] = {
                 step: {stage: float(seconds) for stage, seconds in times.items()} for step, times in steps
@@ -391,3 +395,12 @@ def sound_rounds(
             warn(f"{where} is not a round log ({type(error).__name__}: {error}); round left out")
         else:
             yield record
+
+
+def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, Any]:
+    """Accuracies by the round whose model it was, which the logs of later rounds hold (main.py --evaluator 1)."""
+    found = {}
+    for _, record, _ in logged.values():
+        with contextlib.suppress(AttributeError, KeyError, TypeError):  # of another shape: its round is left out
+            found.update({each["round"]: each["accuracy"] for each in record.get(EVALUATED, ())})
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from trainer.coordinator.client import StateClient
 from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
 from trainer.device import DeviceFeed, Evaluator, Passes
 from trainer.engine import mx
+from trainer.evaluator_process import EvaluatorProcess
 from trainer.keeping import Keeper
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
-from trainer.saved_model import INPUT_NAME, ModelSaver
+from trainer.saved_model import INPUT_NAME, NEWEST, ModelSaver
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown
@@ -54,6 +56,7 @@ class Context:
     eval_every_s: float = 0.0  # in place of `eval_every` where it is not 0
     # Told the seconds of a test step, says whether this worker is the one that evaluates. Asked once, by all workers.
     is_evaluator: Callable[[float], bool] = lambda step_s: True
+    evaluator: Callable[[], EvaluatorProcess] | None = None  # starts the process that evaluates in place of this worker
     saver: ModelSaver | None = None  # where the worker that evaluates keeps the network
     max_bad_steps: int = 0  # in a row, behind which the job ends; 0: nobody looks
     min_step_time_s: float = 0.0
@@ -118,6 +121,7 @@ class Context:
             evaluate=Evaluator(network, dataset.test, feed, config.batch_size),
             eval_every=config.eval_duration,
             eval_every_s=config.eval_seconds,
+            evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json") if config.evaluator else None,
             saver=ModelSaver(folder.path, network, _about(config, image_shape, dataset.classes, folder.commit)),
             max_bad_steps=config.max_bad_steps,
             min_step_time_s=config.min_step_time,

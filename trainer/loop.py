@@ -14,15 +14,18 @@ from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.device import NetworkPasses
 from trainer.engine import mx
+from trainer.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.finite import NumberChecks, Unpack
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import EVALUATING, TRAINING, Progress
+from trainer.saved_model import NEWEST
 from trainer.steps import Seen, Stepper, which_decay
 from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, extra_time
 from trainer.transport.protocol import Counted
 from utils import (
     CHECKPOINT,
     DIVERGED,
+    EVALUATED,
     EVALUATION,
     FORWARD_BACKWARD,
     GET_BATCH,
@@ -57,6 +60,8 @@ class Trainer:
         self.accuracy: float | None = None  # the last that was measured
         self._fresh_accuracy: float | None = None  # the same, until it is taken
         self._evaluated_s = 0.0  # when it was, since training began
+        self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker
+        self._evaluations: list[Evaluation] = []  # of earlier rounds, that came in this one
         self.is_evaluator = True
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
         self._step_began = 0.0
@@ -165,6 +170,8 @@ class Trainer:
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
         if self.context.saver is not None:
             self.context.saver.begin()
+        if self.context.evaluator is not None and self.is_evaluator:
+            self._beside = self.context.evaluator()
         self._has_begun = True
         while True:
             self.rounds += 1
@@ -174,6 +181,10 @@ class Trainer:
                 self.end()
                 if self.context.keeper is not None:
                     self.context.keeper.close()
+                if self._beside is not None:
+                    self._beside.close()
+                if self.context.saver is not None:
+                    self.context.saver.end()
                 return reason
 
     def _take_place(self) -> None:
@@ -370,8 +381,13 @@ class Trainer:
         evaluate, saver = self.context.evaluate, self.context.saver
         if evaluate is None or not self.is_evaluator:
             return None
+        if self._beside is not None:
+            self._take_evaluation(self._beside, wait=last and not self.context.stop_requested())
         is_due = self._evaluation_is_due() or (last and not self.context.stop_requested())
         if not (is_due or last):
+            return None
+        if self._beside is not None and not self._beside.has_ended and not last:
+            self._ask_for_evaluation(self._beside)
             return None
         accuracy = None
         with self.global_model():
@@ -387,6 +403,31 @@ class Trainer:
                 self.measure.enter(SAVING)
                 saver.save(kinds, self.rounds, accuracy)
         return accuracy
+
+    def _ask_for_evaluation(self, beside: EvaluatorProcess) -> None:
+        """Has the model evaluated beside training, unless the one before still is."""
+        assert self.context.saver is not None
+        if not beside.is_free:
+            return
+        self.measure.enter(SAVING)
+        with self.global_model():
+            self.context.saver.save([NEWEST], self.rounds, None)
+        beside.ask(self.rounds)
+        self._evaluated_s = self.measure.elapsed_s
+
+    def _take_evaluation(self, beside: EvaluatorProcess, wait: bool) -> None:
+        """Takes what was found out beside training about the model of an earlier round."""
+        if wait:
+            self.measure.enter(EVALUATION)
+        found = beside.take(wait)
+        if found is None:
+            return
+        self.measure.enter(SAVING)
+        self._evaluations.append(found)
+        self.accuracy = self._fresh_accuracy = found.accuracy
+        assert self.context.saver is not None
+        self.context.saver.evaluated(found.accuracy)
+        logging.info("the model of round %d has accuracy %.4f", found.round, found.accuracy)
 
     def take_accuracy(self) -> float | None:
         """The last accuracy, the first time that it is asked for after it was measured."""
@@ -413,9 +454,12 @@ class Trainer:
         return None
 
     def _write(self, samples: int, loss: float | None, accuracy: float | None) -> None:
-        about = {} if loss is None else {"loss": loss}
+        about: dict[str, Any] = {} if loss is None else {"loss": loss}
         if skipped := self.checks.skipped(self.steps):
             about["bad_steps"] = skipped
+        if self._evaluations:
+            about[EVALUATED] = [each._asdict() for each in self._evaluations]
+            self._evaluations.clear()
         notes = self.notes()
         if self._went_on is not None:
             for key, value in self._went_on.notes().items():

@@ -21,12 +21,13 @@ from trainer.engine import mx
 from utils import SetupError, read_json, write_atomically, write_json
 
 BEST, FINAL = "best", "final"
+NEWEST = "newest"  # is being evaluated by another process
 INPUT_NAME = "data"
-_FILE = re.compile(rf"({BEST}|{FINAL})(\.json|-symbol\.json|-\d{{4,}}\.params)(\.tmp)?")
+_FILE = re.compile(rf"({BEST}|{FINAL}|{NEWEST})(\.json|-symbol\.json|-\d{{4,}}\.params)(\.tmp)?")
 
 
 def saved_files(folder: Path, kind: str = "") -> list[Path]:
-    """The files of saved models in a folder, of one kind (BEST, FINAL) or of both."""
+    """The files of saved models in a folder, of one kind (BEST, FINAL, NEWEST) or of all."""
     matches = ((path, _FILE.fullmatch(path.name)) for path in folder.iterdir())
     return [path for path, match in matches if match and kind in ("", match[1])]
 
@@ -73,19 +74,34 @@ class ModelSaver:
         """
         symbol, parameters = symbol_and_parameters(self._network)
         for kind in kinds:
-            files = {"symbol": f"{kind}-symbol.json", "parameters": f"{kind}-{number:04d}.params"}
-            write_atomically(self._folder / files["symbol"], symbol)
-            write_atomically(self._folder / files["parameters"], parameters)
-            description = self._folder / f"{kind}.json"
-            write_json(description, files | self._about | {"round": number, "accuracy": accuracy})
-            for path in saved_files(self._folder, kind):
-                if path.name not in {description.name, *files.values()}:
-                    path.unlink()
-        if BEST in kinds:
-            self._best = accuracy
+            self._write(kind, number, accuracy, symbol, parameters)
         if FINAL in kinds:
             best = "" if self._best is None else f"; the best, of accuracy {self._best:.4f}: {BEST}.json"
             logging.info("the trained network: %s%s", self._folder / f"{FINAL}.json", best)
+
+    def evaluated(self, accuracy: float) -> None:
+        """The accuracy of the NEWEST is known now: it is saved as the BEST too if it is that."""
+        if BEST in self.due(accuracy, last=False):
+            newest = SavedModel.find(self._folder / f"{NEWEST}.json")
+            content = newest.symbol.read_bytes(), newest.parameters.read_bytes()
+            self._write(BEST, newest.about["round"], accuracy, *content)
+
+    def end(self) -> None:
+        """Training has ended: nobody looks at the NEWEST any more."""
+        for path in saved_files(self._folder, NEWEST):
+            path.unlink()
+
+    def _write(self, kind: str, number: int, accuracy: float | None, symbol: bytes, parameters: bytes) -> None:
+        files = {"symbol": f"{kind}-symbol.json", "parameters": f"{kind}-{number:04d}.params"}
+        write_atomically(self._folder / files["symbol"], symbol)
+        write_atomically(self._folder / files["parameters"], parameters)
+        description = self._folder / f"{kind}.json"
+        write_json(description, files | self._about | {"round": number, "accuracy": accuracy})
+        for path in saved_files(self._folder, kind):
+            if path.name not in {description.name, *files.values()}:
+                path.unlink()
+        if kind == BEST:
+            self._best = accuracy
 
 
 def symbol_and_parameters(network: Any) -> tuple[bytes, bytes]:
