@@ -301,6 +301,9 @@ def simulate(job: Job, cluster: Virtual, **training: Any) -> Outcome:
     return Outcome(measured.measured(logs, job.waits), job_logs.curve_of(logs))
 
 
+_OF_THE_REAL_JOB = ("resume", "checkpoint", "ckpt_frequency", "straggler_trace", "evaluator")
+
+
 def _virtual_config(job: Job, seconds: float, folder: Path, training: dict[str, Any]) -> Config:
     """The job's flags, without those of real devices, of data and of other ends than time."""
     share = seconds / job.seconds
@@ -314,7 +317,7 @@ def _virtual_config(job: Job, seconds: float, folder: Path, training: dict[str, 
         "target_accuracy": 0.0,
         # Phases of a part of the job are the same part of the job's.
         "train_steps": tuple(max(1, round(share * steps)) for steps in job.config.train_steps),
-        **{name: FIELDS[name].default for name in ("resume", "checkpoint", "ckpt_frequency", "straggler_trace")},
+        **{name: FIELDS[name].default for name in _OF_THE_REAL_JOB},
     }
     if not job.is_known:  # it is in what questions took
         own["query_delay"] = 0.0

@@ -20,8 +20,8 @@ import summary
 from algorithms import ENTRIES, OWNERS
 from scripts import why
 from scripts.side_by_side import run_side_by_side
-from trainer import version, virtual_cluster
-from utils import COMPUTING_STAGES, EXIT_OK, RUN_FILE, SetupError
+from trainer import context, version, virtual_cluster
+from utils import COMPUTING_STAGES, EXIT_OK, RUN_FILE, SetupError, read_json
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = (
@@ -188,10 +188,14 @@ def test_an_evaluation_without_a_network_takes_its_time_and_gives_no_accuracy(pl
     assert not any("accuracy" in each for each in logged)
 
 
-def test_why_a_job_was_slow_can_be_asked_with_gradients(place, capsys):
+def test_why_a_job_was_slow_can_be_asked_with_gradients(place, capsys, monkeypatch):
     """Whose updates are others, such as those of fewer workers, has a time to the target only where it is trained."""
     (place / "two.csv").write_text("step_time_s\n0.1\n0.3\n")
     run(place, "-m", "sync", "--max-rounds", "30", "-l", "0.03", "-e", "3")
+    for path in (place / "logs").rglob("run.json"):  # as a real job beside which a process evaluated
+        about = read_json(path)
+        path.write_text(json.dumps(about | {"config": about["config"] | {"evaluator": 1}}))
+    monkeypatch.setattr(context, "EvaluatorProcess", lambda *_: pytest.fail("a process in virtual time"))
     why_slow = ["-b", str(place / "logs"), "-n", "mlp", "--target", "0.3", "--without", "1"]
     assert why.main([*why_slow, "--train"]) == EXIT_OK
     times = {line.split("  ")[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if line}
