@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -55,19 +56,32 @@ def test_a_ring_trains_the_model_that_a_parameter_server_would(tmp_path: Path, d
     assert [accuracy is not None for accuracy in accuracies] == [False, False, True] * 2
 
 
-def test_when_a_worker_is_killed_all_others_end_with_a_line_that_names_it(tmp_path: Path, data: Path) -> None:
+@pytest.mark.parametrize(
+    ("signal_", "says"),
+    [
+        (signal.SIGKILL, " is gone: it was killed or crashed"),
+        (signal.SIGSTOP, ": no sign of life for 10 s: it is frozen, or its host or network is down"),
+    ],
+    ids=["killed", "frozen"],
+)
+def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(
+    tmp_path: Path, data: Path, signal_: signal.Signals, says: str
+) -> None:
     with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
         for rank in range(3):
             flags = ["-m", "esync", "--collective", "binary-blocks", "-c", "1", "-n", "mlp", "--dataset", "mnist"]
             flags += ["-dd", str(data), "-ld", str(tmp_path), "-port", str(server.port), "-b", "8", "-e", "1000"]
             processes.start_worker(rank, "main.py", *flags, "--device-name", f"cpu{rank}", "--min-step-time", "0.02")
         wait_for((tmp_path / "cpu0" / "iter-3.txt").exists, "round 3")
-        processes.running["worker1"].kill()
-        codes = processes.exit_codes()
-        assert (codes["worker0"], codes["worker2"]) == (EXIT_PEER_LOST, EXIT_PEER_LOST)
+        lost = processes.running.pop("worker1")
+        try:
+            lost.send_signal(signal_)
+            assert set(processes.exit_codes().values()) == {EXIT_PEER_LOST}
+        finally:
+            lost.kill()
+            lost.wait()
         for name in ("worker0", "worker2"):
             errors = [line for line in processes.log(name).splitlines() if "error" in line]
             assert len(errors) == 1, processes.log(name)
-            assert "error: worker 1 (cpu1 on host " in errors[0]
-            assert errors[0].endswith(" is gone: it was killed or crashed")
-        assert "is gone: it was killed or crashed" in server.log.read_text()
+            assert "worker 1 (cpu1 on host " in errors[0] and errors[0].endswith(says)
+        assert says in server.log.read_text()

@@ -23,36 +23,45 @@ WAIT_S = 20.0
 class Watched:
     """A worker of rank 0 with connections to the ranks 1 and 2."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent_s: float = peers.SILENT_S) -> None:
         self.lost: list[int] = []
+        self.why = ""
         self.told = threading.Event()
         pairs = {rank: socket.socketpair() for rank in (1, 2)}
         self.here = {rank: pair[0] for rank, pair in pairs.items()}
         self.there = {rank: pair[1] for rank, pair in pairs.items()}
-        self.watch = Watch(self.here, self._on_lost)
+        self.watch = Watch(self.here, self._on_lost, silent_s)
 
-    def _on_lost(self, lost: list[int]) -> None:
-        self.lost = lost
+    def _on_lost(self, lost: list[int], why: str) -> None:
+        self.lost, self.why = lost, why
         self.told.set()
 
 
-@pytest.fixture
-def watched() -> Iterator[Watched]:
-    made = Watched()
+@pytest.fixture(params=[peers.SILENT_S])
+def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
+    made = Watched(request.param)
     with contextlib.ExitStack() as stack:
         for each in (*made.here.values(), *made.there.values()):
             stack.enter_context(each)
-        stack.callback(made.watch.stop)
+        stack.callback(made.watch.close)
         yield made
 
 
-def test_a_connection_that_ends_is_seen_whatever_is_left_to_read(watched: Watched) -> None:
-    watched.there[1].sendall(b"a piece of a sum")
+def test_a_connection_that_ends_is_seen(watched: Watched) -> None:
+    watched.there[1].sendall(b".")
     assert not watched.told.wait(0.05)
-    watched.there[2].sendall(b"another piece")
     watched.there[2].close()
     assert watched.told.wait(WAIT_S)
+    assert (watched.lost, watched.why) == ([2], "")
+
+
+@pytest.mark.parametrize("watched", [3.0], indirect=True)
+def test_a_worker_that_falls_silent_is_lost_and_one_that_does_not_is_not(watched: Watched) -> None:
+    while not watched.told.wait(0.05):
+        watched.there[1].sendall(b".")
     assert watched.lost == [2]
+    assert watched.why == "no sign of life for 3 s: it is frozen, or its host or network is down"
+    assert set(watched.there[2].recv(100)) == set(b".")  # of this worker
 
 
 def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:
@@ -61,6 +70,17 @@ def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:
         each.close()
     assert not watched.told.wait(0.05)
     watched.watch.stop()  # once more does no harm
+
+
+@pytest.mark.parametrize("watched", [0.4], indirect=True)
+def test_who_may_leave_is_not_lost_and_the_others_hear_that_this_worker_is_alive(watched: Watched) -> None:
+    watched.watch.let_leave()
+    watched.there[1].close()
+    watched.there[2].settimeout(WAIT_S)
+    heard = b""
+    while len(heard) < 10:  # beats, in more than twice the time after which who is silent is lost
+        heard += watched.there[2].recv(100)
+    assert not watched.told.is_set()
 
 
 def test_a_sum_that_fails_for_a_lost_worker_leaves_the_word_to_the_watch(watched: Watched) -> None:
