@@ -3,11 +3,11 @@
     .venv/bin/python benchmarks/real_vs_virtual.py --budget 3600     # on a quiet machine; again to go on
     .venv/bin/python benchmarks/real_vs_virtual.py --table           # what there is so far
 
-LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second, or every
---eval-seconds: with 1000 at the end alone, so that no worker waits for an evaluation (into another FOLDER, since the
-costs are others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again, but a virtual one of
-another version of the program. All modes of the first cluster with the first seed come first, then the other clusters,
-then the other seeds.
+LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. With
+--evaluator a process beside the real workers evaluates, and no worker waits for an evaluation, as in virtual time (into
+another FOLDER, since the costs are others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again,
+but a virtual one of another version of the program. All modes of the first cluster with the first seed come first, then
+the other clusters, then the other seeds.
 
 What the work of real processes costs beyond the cluster file is measured once for each cluster and mode, by a short
 job with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an evaluation. All of
@@ -53,6 +53,7 @@ MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distrib
 TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row have reached
 TRIES = 3  # to find what a way takes
 CALIBRATION_SEED, CALIBRATION_S = 99, 15
+NO_TIME_S = 0.0001  # the least that --evaluation-time is given here
 ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: benchmarks/query_round_trip.py
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
 # Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
@@ -89,7 +90,7 @@ class Job:
     mode: str
     seed: int
     seconds: float
-    eval_seconds: float
+    evaluator: int  # 1: beside the workers
 
     @property
     def flags(self) -> list[str]:
@@ -100,12 +101,12 @@ class Job:
             "--max-seconds",
             f"{self.seconds:g}",
             "--eval-seconds",
-            f"{self.eval_seconds:g}",
+            "1",
         ]
 
 
 JOB = tuple(field.name for field in dataclasses.fields(Job))
-EARLIER = {"eval_seconds": 1.0}  # of lines that do not say
+EARLIER = {"evaluator": 0}  # of lines that do not say
 
 
 def job_of(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -117,7 +118,7 @@ def jobs(given: argparse.Namespace) -> Iterator[Job]:
     """In the order in which partial results say most."""
     clusters, modes, seeds = given.clusters.split(","), given.modes.split(","), [*map(int, given.seeds.split(","))]
     return (
-        Job(cluster, mode, seed, given.seconds, given.eval_seconds)
+        Job(cluster, mode, seed, given.seconds, int(given.evaluator))
         for seed in seeds
         for cluster in clusters
         for mode in modes
@@ -130,7 +131,8 @@ def jobs(given: argparse.Namespace) -> Iterator[Job]:
 def real(job: Job, folder: Path) -> dict[int, Rounds]:
     """The rounds of a real job, by worker."""
     own = ["-m", job.mode, "-n", "lenet", "--cluster", job.cluster, "--log-base", str(folder / "real")]
-    return _run(["-m", "scripts.local_cluster", *own, "--", *job.flags, "--seed", str(job.seed)], folder / "real", job)
+    flags = [*job.flags, "--seed", str(job.seed), "--evaluator", str(job.evaluator)]
+    return _run(["-m", "scripts.local_cluster", *own, "--", *flags], folder / "real", job)
 
 
 def virtual(job: Job, folder: Path, costs: dict[str, float], network: str = "lenet") -> dict[int, Rounds]:
@@ -158,14 +160,14 @@ def _run(arguments: Sequence[str], base: Path, job: Job, network: str = "lenet")
     return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
 
 
-def calibrate(cluster: str, mode: str, folder: Path, eval_seconds: float) -> dict[str, float]:
+def calibrate(cluster: str, mode: str, folder: Path, evaluator: int) -> dict[str, float]:
     """Seconds that the mode's steps, exchanges (each way) and evaluations cost real processes on this cluster."""
     path = folder / f"costs-{cluster}-{mode}.json"
     if path.exists():
         known: dict[str, float] = read_json(path)
         return known
     rows = cluster_file.read(cluster_file.find(cluster)).workers
-    job = Job(cluster, mode, CALIBRATION_SEED, CALIBRATION_S, eval_seconds)
+    job = Job(cluster, mode, CALIBRATION_SEED, CALIBRATION_S, evaluator)
     runs = real(job, folder / "calibration" / cluster)
     of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
     # The exchange of a worker that waits for nobody is its own push and pull.
@@ -178,8 +180,8 @@ def calibrate(cluster: str, mode: str, folder: Path, eval_seconds: float) -> dic
     exchange_s = middle(_exchanges(runs[alone]))
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
-        "way_s": calibrate(cluster, BESIDE[mode], folder, eval_seconds)["way_s"] if mode in BESIDE else exchange_s / 2,
-        "evaluation_s": statistics.fmean(paused_s or [0.0]),
+        "way_s": calibrate(cluster, BESIDE[mode], folder, evaluator)["way_s"] if mode in BESIDE else exchange_s / 2,
+        "evaluation_s": NO_TIME_S if evaluator else statistics.fmean(paused_s),
     }
     # How many ways an exchange has is a matter of the algorithm: it is to take as long as in the real run.
     for _ in range(0 if mode in BESIDE else TRIES):
@@ -205,12 +207,14 @@ def _exchanges(rounds: Rounds) -> list[float]:
 
 
 def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
-    """Rounds and samples of all workers, each a second of its own time, and the accuracies with their seconds."""
+    """Rounds and samples of all workers, each a second of its own time, and the accuracies with their seconds.
+
+    The pace is that of all rounds but the last, behind which the model is evaluated once more and saved.
+    """
+    paces = [rounds[:-1] or rounds for rounds in runs.values()]
     return {
-        "rounds_s": sum(len(rounds) / rounds[-1]["total_time"] for rounds in runs.values()),
-        "samples_s": sum(
-            sum(each["num_samples"] for each in rounds) / rounds[-1]["total_time"] for rounds in runs.values()
-        ),
+        "rounds_s": sum(len(rounds) / rounds[-1]["total_time"] for rounds in paces),
+        "samples_s": sum(sum(each["num_samples"] for each in rounds) / rounds[-1]["total_time"] for rounds in paces),
         "accuracies": [
             [round(each["total_time"], 3), each["accuracy"]]
             for rounds in runs.values()
@@ -273,7 +277,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
-    parser.add_argument("--eval-seconds", type=float, default=1.0, help="between two evaluations")
+    parser.add_argument("--evaluator", action="store_true", help="a process beside the real workers evaluates")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     parser.add_argument(
         "--kinds", default="real,virtual", help="or costs alone: only virtual runs need no quiet machine"
@@ -292,7 +296,7 @@ def main() -> None:
             break
         if (*dataclasses.astuple(job), kind) in done:
             continue
-        costs = calibrate(job.cluster, job.mode, folder, job.eval_seconds)
+        costs = calibrate(job.cluster, job.mode, folder, job.evaluator)
         if kind == "costs":
             continue
         runs = real(job, folder) if kind == "real" else virtual(job, folder, costs)
