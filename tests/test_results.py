@@ -12,6 +12,7 @@ import pytest
 
 import draw
 from benchmarks import comparison as command
+from benchmarks import compression
 from report import comparison, comparison_tables, pages, reproduction
 from scripts import reproduce, reproduction_figures
 from scripts.reproduction_parts import SCALES
@@ -60,6 +61,11 @@ def test_what_the_page_shows_of_the_published_experiments_is_made_again_from_the
         again = f"run scripts/reproduce.sh --tables --folder results/{name} --page results/README.md"
         assert page == pages.updated(page, f"{reproduce.MARK} {name}", part), again
         assert all((RESULTS / name / f"{figure}.png").exists() for figure in reproduction_figures.drawn(rows))
+
+
+def test_the_table_of_compression_is_made_of_its_runs():
+    rows = compression.table(json.loads((RESULTS / "compression.json").read_text()))
+    assert "\n".join(rows) in (RESULTS / "README.md").read_text()
 
 
 @pytest.mark.parametrize("raw", sorted((RESULTS / "collectives").glob("[is]*-*.json")), ids=lambda path: path.stem)

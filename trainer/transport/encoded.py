@@ -96,7 +96,8 @@ def from_halves(travelled: Arrays, arrays: Arrays, exact: Arrays) -> None:
 def digits_of(array: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
     """Signed binary digits of each number, times the threshold: float32 (n,) -> (n * len(DIGITS),)."""
     numbers = array.reshape((-1, 1))
-    shifted = mx.nd.floor(mx.nd.broadcast_div(numbers.abs().clip(0, _GREATEST), _powers().reshape((1, -1))))
+    powers = _powers(array.context).reshape((1, -1))
+    shifted = mx.nd.floor(mx.nd.broadcast_div(numbers.abs().clip(0, _GREATEST), powers))
     digits = shifted - 2 * mx.nd.floor(shifted / 2)
     return (mx.nd.broadcast_mul(digits, numbers.sign()) * threshold).reshape((-1,))
 
@@ -104,8 +105,8 @@ def digits_of(array: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
 def number_of(digits: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
     """The numbers of sums of such digits: (n * len(DIGITS),) -> (n,)."""
     counts = mx.nd.round(digits.reshape((-1, len(DIGITS))) / threshold)
-    return mx.nd.dot(counts, _powers())
+    return mx.nd.dot(counts, _powers(digits.context))
 
 
-def _powers() -> mx.nd.NDArray:
-    return mx.nd.array([2.0**power for power in DIGITS])
+def _powers(on: mx.Context) -> mx.nd.NDArray:
+    return mx.nd.array([2.0**power for power in DIGITS], ctx=on)
