@@ -88,7 +88,7 @@ def test_an_accuracy_is_told_once(tmp_path):
     told = []
     run(
         tmp_path,
-        passed=lambda trainer: told.append(trainer.take_accuracy()),
+        passed=lambda trainer: told.append(trainer.evaluations.take_accuracy()),
         limits=Limits(4, 0, 0), evaluate=lambda: 0.5, eval_every=2,
     )  # fmt: skip
     assert told == [None, None, 0.5, None]

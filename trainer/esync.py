@@ -55,7 +55,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         """Tells the state server that this worker is in the round."""
         self._round_began = self.clock.now()
         self.measure.enter(CHECK_READY)
-        self._queries.report(self.rounds, self.step_s, self._transmission.value, self.take_accuracy())
+        self._queries.report(self.rounds, self.step_s, self._transmission.value, self.evaluations.take_accuracy())
 
     def round_is_over(self) -> bool:
         """Whether an answer to an earlier question has come meanwhile."""
@@ -74,7 +74,7 @@ class ESyncTrainer(ModelAveragingTrainer):
     def end(self) -> None:
         """Waits for questions that are still under way, and takes leave."""
         self._queries.close()
-        self._state.leave(self.take_accuracy())
+        self._state.leave(self.evaluations.take_accuracy())
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Also notes how long one model takes over the network."""

@@ -62,7 +62,7 @@ class LBBSPTrainer(SyncTrainer):
     def computed(self) -> None:
         """Tells how long the step took, and asks for the size of the batches to come, while the gradients travel."""
         self.step_s = self.clock.now() - self._step_began
-        self._questions.ask(self.rounds, self.step_s, self.step_samples, self.take_accuracy)
+        self._questions.ask(self.rounds, self.step_s, self.step_samples, self.evaluations.take_accuracy)
 
     def statistics_weight(self) -> float:
         """b_k / b: BatchNorm's statistics are averaged as the gradients are."""
@@ -84,7 +84,7 @@ class LBBSPTrainer(SyncTrainer):
     def end(self) -> None:
         """Waits for a question that is still under way, and takes leave."""
         self._questions.close()
-        self._state.leave(self.take_accuracy(), self.rounds)
+        self._state.leave(self.evaluations.take_accuracy(), self.rounds)
 
 
 def build(context: Context) -> LBBSPTrainer:

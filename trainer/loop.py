@@ -14,11 +14,10 @@ from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.device import NetworkPasses
 from trainer.engine import mx
-from trainer.evaluator_process import Evaluation, EvaluatorProcess
+from trainer.evaluations import Evaluations
 from trainer.finite import NumberChecks, Unpack
 from trainer.parameters import Parameters, wait_for
-from trainer.progress import EVALUATING, TRAINING, Progress
-from trainer.saved_model import NEWEST
+from trainer.progress import Progress
 from trainer.steps import Seen, Stepper, which_decay
 from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, extra_time
 from trainer.transport.protocol import Counted
@@ -26,11 +25,9 @@ from utils import (
     CHECKPOINT,
     DIVERGED,
     EVALUATED,
-    EVALUATION,
     FORWARD_BACKWARD,
     GET_BATCH,
     LOCAL_UPDATE,
-    SAVING,
     STOPPED,
     JobError,
     Measure,
@@ -57,11 +54,7 @@ class Trainer:
         self.rounds = 0  # those before a resumed job among them
         self._has_begun = False  # to train
         self.steps = 0  # local steps in this round
-        self.accuracy: float | None = None  # the last that was measured
-        self._fresh_accuracy: float | None = None  # the same, until it is taken
-        self._evaluated_s = 0.0  # when it was, since training began
-        self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker
-        self._evaluations: list[Evaluation] = []  # of earlier rounds, that came in this one
+        self.evaluations = Evaluations(self)
         self.is_evaluator = True
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
         self._step_began = 0.0
@@ -168,10 +161,7 @@ class Trainer:
         self.is_evaluator = self.context.is_evaluator(self.step_s)
         self.measure = self.open_measure(open_log())
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
-        if self.context.saver is not None:
-            self.context.saver.begin()
-        if self.context.evaluator is not None and self.is_evaluator:
-            self._beside = self.context.evaluator()
+        self.evaluations.begin()
         self._has_begun = True
         while True:
             self.rounds += 1
@@ -181,10 +171,7 @@ class Trainer:
                 self.end()
                 if self.context.keeper is not None:
                     self.context.keeper.close()
-                if self._beside is not None:
-                    self._beside.close()
-                if self.context.saver is not None:
-                    self.context.saver.end()
+                self.evaluations.end()
                 return reason
 
     def _take_place(self) -> None:
@@ -226,7 +213,7 @@ class Trainer:
         stop = self._stop_request() or done or self.finished
         reason = (stop or "another worker asked for it") if agreed or done else ""
         loss = self._last_loss()
-        accuracy = self._evaluate_and_save(last=bool(reason))
+        accuracy = self.evaluations.after_round(last=bool(reason))
         self._write(samples, loss, accuracy)
         self._save_if_due(last=bool(reason))
         return reason
@@ -244,7 +231,7 @@ class Trainer:
         """Why this worker wants all to stop, in words; empty if it does not."""
         if self.context.stop_requested():
             return STOPPED
-        return self.context.limits.reached(self.measure.elapsed_s, self.accuracy)
+        return self.context.limits.reached(self.measure.elapsed_s, self.evaluations.accuracy)
 
     def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:
         """Gradients of the loss summed over the batch. Only begins: wait for them before you time them.
@@ -376,69 +363,6 @@ class Trainer:
         self.step_s = min(times_s[1:])
         self.parameters.set_statistics(statistics)
 
-    def _evaluate_and_save(self, last: bool) -> float | None:
-        """Evaluates where that is due, and saves the model if it is the best so far, or the last."""
-        evaluate, saver = self.context.evaluate, self.context.saver
-        if evaluate is None or not self.is_evaluator:
-            return None
-        if self._beside is not None:
-            self._take_evaluation(self._beside, wait=last and not self.context.stop_requested())
-        is_due = self._evaluation_is_due() or (last and not self.context.stop_requested())
-        if not (is_due or last):
-            return None
-        if self._beside is not None and not self._beside.has_ended and not last:
-            self._ask_for_evaluation(self._beside)
-            return None
-        accuracy = None
-        with self.global_model():
-            if is_due:
-                self.measure.enter(EVALUATION)
-                self.progress.doing = EVALUATING
-                self.evaluation_begins()
-                accuracy = evaluate()
-                self.progress.doing = TRAINING
-                self.accuracy = self._fresh_accuracy = accuracy
-                self._evaluated_s = self.measure.elapsed_s
-            if saver is not None and (kinds := saver.due(accuracy, last)):
-                self.measure.enter(SAVING)
-                saver.save(kinds, self.rounds, accuracy)
-        return accuracy
-
-    def _ask_for_evaluation(self, beside: EvaluatorProcess) -> None:
-        """Has the model evaluated beside training, unless the one before still is."""
-        assert self.context.saver is not None
-        if not beside.is_free:
-            return
-        self.measure.enter(SAVING)
-        with self.global_model():
-            self.context.saver.save([NEWEST], self.rounds, None)
-        beside.ask(self.rounds)
-        self._evaluated_s = self.measure.elapsed_s
-
-    def _take_evaluation(self, beside: EvaluatorProcess, wait: bool) -> None:
-        """Takes what was found out beside training about the model of an earlier round."""
-        if wait:
-            self.measure.enter(EVALUATION)
-        found = beside.take(wait)
-        if found is None:
-            return
-        self.measure.enter(SAVING)
-        self._evaluations.append(found)
-        self.accuracy = self._fresh_accuracy = found.accuracy
-        assert self.context.saver is not None
-        self.context.saver.evaluated(found.accuracy)
-        logging.info("the model of round %d has accuracy %.4f", found.round, found.accuracy)
-
-    def take_accuracy(self) -> float | None:
-        """The last accuracy, the first time that it is asked for after it was measured."""
-        accuracy, self._fresh_accuracy = self._fresh_accuracy, None
-        return accuracy
-
-    def _evaluation_is_due(self) -> bool:
-        if self.context.eval_every_s:
-            return self.measure.elapsed_s - self._evaluated_s >= self.context.eval_every_s
-        return self.rounds % self.context.eval_every == 0
-
     def _last_loss(self) -> float | None:
         """Of the last batch, None where it is not finite: that step was skipped.
 
@@ -457,9 +381,8 @@ class Trainer:
         about: dict[str, Any] = {} if loss is None else {"loss": loss}
         if skipped := self.checks.skipped(self.steps):
             about["bad_steps"] = skipped
-        if self._evaluations:
-            about[EVALUATED] = [each._asdict() for each in self._evaluations]
-            self._evaluations.clear()
+        if late := self.evaluations.take_late():
+            about[EVALUATED] = late
         notes = self.notes()
         if self._went_on is not None:
             for key, value in self._went_on.notes().items():

@@ -23,7 +23,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "rounds": trainer.rounds,
         "elapsed_s": trainer.measure.elapsed_s,
         "seen": [trainer.seen.of_all, trainer.seen.own],
-        "accuracy": trainer.accuracy,
+        "accuracy": trainer.evaluations.accuracy,
         "batches": trainer.context.batches.state(),
         "model": [array.asnumpy() for array in trainer.parameters.model()],
         "steps": trainer.stepper.state(),
@@ -39,7 +39,7 @@ def restore(trainer: Trainer) -> None:
         return
     trainer.rounds = state["rounds"]
     trainer.seen = Seen(*state["seen"])
-    trainer.accuracy = state["accuracy"]
+    trainer.evaluations.accuracy = state["accuracy"]
     trainer.context.batches.restore(state["batches"])
     trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
     trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)

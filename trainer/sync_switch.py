@@ -78,7 +78,7 @@ class SyncSwitchTrainer(Trainer):
         status = self._status
         if size := self._settings.rule(phase_under(self._settings.order, status.phase, status.bsp)).batch_size:
             self.context.batches.resize(size)
-        accuracy = self.take_accuracy()
+        accuracy = self.evaluations.take_accuracy()
         if accuracy is not None or self.is_first_of_resumed:
             self._tell(0, accuracy)
 
@@ -144,7 +144,7 @@ class SyncSwitchTrainer(Trainer):
 
     def end(self) -> None:
         """Takes leave."""
-        self._state.leave(self.take_accuracy(), self.rounds)
+        self._state.leave(self.evaluations.take_accuracy(), self.rounds)
 
     # ---------------------------------------------------------------------------------------- the state server
 

@@ -143,7 +143,7 @@ class WBSPTrainer(Trainer):
             self._take()
         if self._round_to_save:
             self._link.command(SAVE, self._round_to_save)
-        self._state.leave(self.take_accuracy())
+        self._state.leave(self.evaluations.take_accuracy())
 
     # --------------------------------------------------------------------------------- of the training thread
 
@@ -164,7 +164,7 @@ class WBSPTrainer(Trainer):
             self._transmission.value,
         )
         self._steps_to_hand_over = self._samples_to_hand_over = 0
-        accuracy = self.take_accuracy()
+        accuracy = self.evaluations.take_accuracy()
         save, self._round_to_save = self._round_to_save, 0
         self._under_way = self.clock.start(lambda: self._upload(update, about, accuracy, save), "communication")
 
