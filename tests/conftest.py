@@ -23,6 +23,17 @@ settings.register_profile("suite", max_examples=50, deadline=None, derandomize="
 settings.load_profile("suite")
 
 
+# Files that take longest of those without clusters. One of them at the end would keep one process busy, and the other
+# idle, where two files run at a time.
+LONGEST = ("test_why.py", "test_simulate.py", "test_draw.py", "test_state_server_page.py", "test_scripts.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with clusters come first, then the longest of the others."""
+    with_clusters = {item.path for item in items if item.get_closest_marker("cluster")}
+    items.sort(key=lambda item: (item.path not in with_clusters, item.path.name not in LONGEST))
+
+
 def pytest_configure() -> None:
     """Marks this process's environment, before anything is started."""
     os.environ[STARTED_BY] = str(os.getpid())

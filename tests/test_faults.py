@@ -163,7 +163,7 @@ def test_a_setting_that_cannot_work(tmp_path, name, value, role):
 
 def test_a_batch_larger_than_the_data(tmp_path):
     finished = run_main(tmp_path, "-m", "local", "-c", "1", "-n", "lenet", "-b", "99999999999", *on_few_images())
-    assert_one_error_line(finished, "99999999999", "60000", "-b")
+    assert_one_error_line(finished, "99999999999", "6000", "-b")
 
 
 def test_a_malformed_straggler_trace(tmp_path):
