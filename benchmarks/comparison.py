@@ -39,9 +39,14 @@ FIGURES = {REPORT: "profile.png", UNTUNED: "profile-untuned.png"}
 
 def part_of_page(its: Comparison, folder: str, target: float) -> str:
     """Tables, and links to the figures and to the details."""
-    drawn = [name for phase, name in FIGURES.items() if comparison_tables.complete_jobs(its, phase)]
+    drawn = [name for phase, name in FIGURES.items() if _has_profile(its, phase)]
     links = [f"![performance profiles]({folder}/{name})" for name in drawn]
     return "\n\n".join([comparison_tables.page(its, target), *links, f"Each job: [details]({folder}/details.md)."])
+
+
+def _has_profile(its: Comparison, phase: str) -> bool:
+    """Of a single job a profile says no more than the table."""
+    return len(comparison_tables.complete_jobs(its, phase)) > 1
 
 
 def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: float) -> None:
@@ -59,13 +64,14 @@ def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: f
     write_atomically(folder / "details.md", comparison_tables.details(its, targets, target).encode())
     for phase, name in FIGURES.items():
         path = folder / name
-        standings = comparison_tables.standings(its, phase, target)
-        if not standings:
+        if not _has_profile(its, phase):
             path.unlink(missing_ok=True)
             continue
-        figure, ratios = Figure(), {ENTRIES[entry]: standing.ratios for entry, standing in standings.items()}
+        standings = comparison_tables.standings(its, phase, target)
+        ratios = {ENTRIES[entry]: standing.ratios for entry, standing in standings.items()}
         jobs = len(comparison_tables.complete_jobs(its, phase))
-        with mpl.rc_context(STYLE):
+        with mpl.rc_context(STYLE):  # before the figure is made: its layout belongs to the style
+            figure = Figure()
             draw_profiles(figure, ratios, f"{jobs} jobs, time to test accuracy {accuracy_text(target)}")
             figure.savefig(path)
         print(path)
