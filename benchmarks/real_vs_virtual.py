@@ -4,8 +4,9 @@
     .venv/bin/python benchmarks/real_vs_virtual.py --table           # what there is so far
 
 LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. With
---evaluator a process beside the real workers evaluates, and no worker waits for an evaluation, as in virtual time (into
-another FOLDER, since the costs are others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again,
+--evaluator a process beside the real workers evaluates, and no worker waits for an evaluation, as in virtual time; with
+`--network mlp` a step computes so little that the cores are never short (each into another FOLDER, since the costs are
+others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again,
 but a virtual one of another version of the program. All modes of the first cluster with the first seed come first, then
 the other clusters, then the other seeds.
 
@@ -91,6 +92,7 @@ class Job:
     seed: int
     seconds: float
     evaluator: int  # 1: beside the workers
+    network: str
 
     @property
     def flags(self) -> list[str]:
@@ -106,7 +108,7 @@ class Job:
 
 
 JOB = tuple(field.name for field in dataclasses.fields(Job))
-EARLIER = {"evaluator": 0}  # of lines that do not say
+EARLIER = {"evaluator": 0, "network": "lenet"}  # of lines that do not say
 
 
 def job_of(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -118,7 +120,7 @@ def jobs(given: argparse.Namespace) -> Iterator[Job]:
     """In the order in which partial results say most."""
     clusters, modes, seeds = given.clusters.split(","), given.modes.split(","), [*map(int, given.seeds.split(","))]
     return (
-        Job(cluster, mode, seed, given.seconds, int(given.evaluator))
+        Job(cluster, mode, seed, given.seconds, int(given.evaluator), given.network)
         for seed in seeds
         for cluster in clusters
         for mode in modes
@@ -130,13 +132,13 @@ def jobs(given: argparse.Namespace) -> Iterator[Job]:
 
 def real(job: Job, folder: Path) -> dict[int, Rounds]:
     """The rounds of a real job, by worker."""
-    own = ["-m", job.mode, "-n", "lenet", "--cluster", job.cluster, "--log-base", str(folder / "real")]
+    own = ["-m", job.mode, "-n", job.network, "--cluster", job.cluster, "--log-base", str(folder / "real")]
     flags = [*job.flags, "--seed", str(job.seed), "--evaluator", str(job.evaluator)]
-    return _run(["-m", "scripts.local_cluster", *own, "--", *flags], folder / "real", job)
+    return _run(["-m", "scripts.local_cluster", *own, "--", *flags], folder / "real", job, job.network)
 
 
-def virtual(job: Job, folder: Path, costs: dict[str, float], network: str = "lenet") -> dict[int, Rounds]:
-    """The same in virtual time."""
+def virtual(job: Job, folder: Path, costs: dict[str, float], network: str) -> dict[int, Rounds]:
+    """The same in virtual time, or its timing alone."""
     lines = ["step_time_s,overhead_s,latency_s,state_server_round_trip_s,straggler_trace"]
     for row in cluster_file.read(cluster_file.find(job.cluster)).workers:
         more = f"{costs['overhead_s']:.5f},{costs['way_s']:.5f},{ROUND_TRIP_S},{row.straggler_trace or ''}"
@@ -148,7 +150,7 @@ def virtual(job: Job, folder: Path, costs: dict[str, float], network: str = "len
     return _run(["simulate.py", *own, *job.flags], folder / "virtual", job, network)
 
 
-def _run(arguments: Sequence[str], base: Path, job: Job, network: str = "lenet") -> dict[int, Rounds]:
+def _run(arguments: Sequence[str], base: Path, job: Job, network: str) -> dict[int, Rounds]:
     finished = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
@@ -160,14 +162,15 @@ def _run(arguments: Sequence[str], base: Path, job: Job, network: str = "lenet")
     return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
 
 
-def calibrate(cluster: str, mode: str, folder: Path, evaluator: int) -> dict[str, float]:
-    """Seconds that the mode's steps, exchanges (each way) and evaluations cost real processes on this cluster."""
+def calibrate(of: Job, folder: Path) -> dict[str, float]:
+    """Seconds that the job's steps, exchanges (each way) and evaluations cost real processes on its cluster."""
+    cluster, mode = of.cluster, of.mode
     path = folder / f"costs-{cluster}-{mode}.json"
     if path.exists():
         known: dict[str, float] = read_json(path)
         return known
     rows = cluster_file.read(cluster_file.find(cluster)).workers
-    job = Job(cluster, mode, CALIBRATION_SEED, CALIBRATION_S, evaluator)
+    job = dataclasses.replace(of, seed=CALIBRATION_SEED, seconds=CALIBRATION_S)
     runs = real(job, folder / "calibration" / cluster)
     of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
     # The exchange of a worker that waits for nobody is its own push and pull.
@@ -180,8 +183,10 @@ def calibrate(cluster: str, mode: str, folder: Path, evaluator: int) -> dict[str
     exchange_s = middle(_exchanges(runs[alone]))
     found = {
         "overhead_s": max(0.0, statistics.median(over_s)),
-        "way_s": calibrate(cluster, BESIDE[mode], folder, evaluator)["way_s"] if mode in BESIDE else exchange_s / 2,
-        "evaluation_s": NO_TIME_S if evaluator else statistics.fmean(paused_s),
+        "way_s": calibrate(dataclasses.replace(of, mode=BESIDE[mode]), folder)["way_s"]
+        if mode in BESIDE
+        else exchange_s / 2,
+        "evaluation_s": NO_TIME_S if of.evaluator else statistics.fmean(paused_s),
     }
     # How many ways an exchange has is a matter of the algorithm: it is to take as long as in the real run.
     for _ in range(0 if mode in BESIDE else TRIES):
@@ -277,6 +282,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
+    parser.add_argument("--network", default="lenet")
     parser.add_argument("--evaluator", action="store_true", help="a process beside the real workers evaluates")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     parser.add_argument(
@@ -296,10 +302,10 @@ def main() -> None:
             break
         if (*dataclasses.astuple(job), kind) in done:
             continue
-        costs = calibrate(job.cluster, job.mode, folder, job.evaluator)
+        costs = calibrate(job, folder)
         if kind == "costs":
             continue
-        runs = real(job, folder) if kind == "real" else virtual(job, folder, costs)
+        runs = real(job, folder) if kind == "real" else virtual(job, folder, costs, job.network)
         row = {"kind": kind, **dataclasses.asdict(job), **sum_up(runs), "costs": costs, "program": program}
         append_line(path, json.dumps(row))
         rows.append(row)

@@ -61,4 +61,7 @@ def test_a_papers_network_trains_with_its_algorithm_on_a_real_cluster(data_dir, 
     run_cluster(tmp_path, *job, worker_flags=worker_flags)
     rounds = [list(read_rounds(folder, pytest.fail)) for folder in device_folders(tmp_path / network / mode)]
     assert sum(map(len, rounds)) == 8
-    assert rounds[0][-1]["bytes_pushed"] > 0 and 0 <= rounds[0][-1]["accuracy"] <= 1
+    assert all(records[-1]["bytes_pushed"] > 0 for records in rounds)
+    # Whose step was shorter evaluates: on a slow machine the pass itself outlasts what is added to it.
+    (accuracy,) = (records[-1]["accuracy"] for records in rounds if "accuracy" in records[-1])
+    assert 0 <= accuracy <= 1
