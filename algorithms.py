@@ -124,7 +124,10 @@ class Algorithm(Entry):
 DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout")
 STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take steps as trainer/steps.py says
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
-SUM_FLAGS = ("collective", "job", "compression", "compression_threshold")
+SUM_FLAGS = (
+    *("collective", "job", "compression", "compression_threshold"),
+    *("on_worker_death", "min_workers", "fault_timeout", "leave"),
+)
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
 # --------------------------------------------------------------------------------------------------- the table
@@ -133,6 +136,7 @@ RELEASE = EventKind("release", "|", 8, 1.2, is_hollow=False, is_frequent=True)  
 SWITCH = EventKind("switch", "|", 22, 2.6, is_hollow=False)  # the next phase began
 GREEDY = EventKind("greedy", "*", 14)  # a straggler policy acted
 ELASTIC = EventKind("elastic", "d", 12)
+MEMBERS = EventKind("members", "P", 9)  # workers were lost, or have come
 RESUME = EventKind("resume", "s", 9)  # the job went on from a checkpoint
 
 TABLE = (
@@ -148,6 +152,7 @@ TABLE = (
             *("policy", "epsilon", "query"),
         ),
         rule="{policy}",
+        events=(MEMBERS,),
         check="trainer.outer_momentum:check_flags",
         stem="ESync",
         look=Look("#0072B2", "-", "o", ""),
@@ -170,6 +175,7 @@ TABLE = (
         trainer="trainer.sync:build",
         transport=TransportKind.SUM,
         flags=("learning_rate", *OWN_STEP_FLAGS),
+        events=(MEMBERS,),
         stem="Sync",
         look=Look("#D55E00", "--", "s", "//"),
         presets=(
@@ -233,6 +239,7 @@ TABLE = (
         transport=TransportKind.SUM,
         flags=("local_lr", "global_lr", "outer_momentum", "outer_nesterov", *OWN_STEP_FLAGS, "sync_every"),
         check="trainer.outer_momentum:check_flags",
+        events=(MEMBERS,),
         stem="LocalSGD",
         look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
     ),

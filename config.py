@@ -44,6 +44,7 @@ PS = "ps"
 AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # who find each other through the state server
 MPI = "mpi"  # whose own algorithm is taken, among the processes that mpiexec starts
 COLLECTIVES = (PS, *AMONG_WORKERS, MPI)
+ON_WORKER_DEATH = END, CONTINUE = "end", "continue"
 COMPRESSIONS = UNCOMPRESSED, FP16, TWO_BIT = "none", "fp16", "2bit"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
@@ -395,6 +396,31 @@ class Config:
     resume: int = _flag(
         0, "1, or no value: go on from the newest checkpoint, and with the logs", type=zero_or_one, nargs="?", const=1
     )
+    on_worker_death: str = _flag(
+        END,
+        "what becomes of the job when a worker is lost: it ends, or the others go on without it, and take in those "
+        "that come later (continue, with --collective ring, butterfly or binary-blocks)",
+        choices=ON_WORKER_DEATH,
+    )
+    min_workers: int = _flag(
+        1,
+        "with fewer left the job waits until others come",
+        type=at_least(1),
+        needs=("on_worker_death", CONTINUE),
+    )
+    fault_timeout: float = _flag(
+        10.0,
+        "seconds without a sign of life after which a worker counts as lost (one that is killed is noticed at once)",
+        type=above_zero,
+        needs=("on_worker_death", CONTINUE),
+    )
+    leave: int = _flag(
+        0,
+        "1 lets this worker alone go when it gets SIGTERM or SIGINT: the others go on",
+        type=zero_or_one,
+        needs=("on_worker_death", CONTINUE),
+        of_host=True,
+    )
     start_timeout: float = _flag(
         600.0,
         "seconds to wait for the other processes of the job at the start (0: for ever)",
@@ -411,6 +437,11 @@ class Config:
     def has_parameter_server(self) -> bool:
         """Whether there are processes beside the workers that train: a scheduler and parameter servers."""
         return self.algorithm.is_distributed and self.collective == PS
+
+    @property
+    def survives(self) -> bool:
+        """Whether the workers go on without those that are lost, in the same processes."""
+        return self.on_worker_death == CONTINUE
 
     @property
     def needs_state_server(self) -> bool:

@@ -16,7 +16,7 @@ from typing import NoReturn
 from config import MPI, PS, Config
 from trainer.cluster import Cluster
 from trainer.command_line import parse
-from utils import EXIT_BUG, EXIT_OK, JobError, SetupError, fail, setup_logging
+from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_logging
 
 
 def run_role(config: Config) -> int:
@@ -75,6 +75,9 @@ def guarded(work: Callable[[], int]) -> int:
     """
     try:
         return work()
+    except JobOver as over:
+        logging.info("%s", over)
+        leave(over.exit_code)
     except JobError as error:
         fail(str(error))
         leave(error.exit_code)

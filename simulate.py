@@ -45,6 +45,7 @@ NOWHERE = {
     **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
     "log_dir": "the logs are below --log-base",
     **dict.fromkeys(("start_timeout", "job"), "its workers are all there"),
+    **dict.fromkeys(("on_worker_death", "min_workers", "fault_timeout", "leave"), "its workers do not die"),
 }
 STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),

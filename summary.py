@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import utils
+from algorithms import MEMBERS
 from report import metrics, tables
 from report.job_logs import read_run
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
@@ -104,7 +105,7 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
         warn(f"{folder} holds neither iter-N.txt nor {utils.LINES_FILE}; left out")
         return None
     rounds = list(utils.sound_rounds(folder, logged, warn))
-    lost = max(logged) - len(rounds)
+    lost = max(logged) - len(rounds) - utils.rounds_missed(logged)
     if lost:
         warn(f"{folder}: samples, steps, bytes and computing time are counted without {lost} lost round(s)")
     evaluations = []
@@ -201,6 +202,8 @@ def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
     """Tells of a host whose logs were not copied, and of folders that an earlier run left behind."""
     ranks = sorted(device.rank for device in devices.values() if device.rank is not None)
     num_workers = max((device.num_workers or 0 for device in devices.values()), default=0)
+    if any(kind == MEMBERS.name for device in devices.values() for _, kind, _ in device.event_list or ()):
+        return  # workers came and went, and each has the rank that it had first
     if num_workers and len(ranks) == len(devices) and ranks != list(range(num_workers)):
         warn(
             f"{folder}: the job had {num_workers} worker(s), the logs are of rank(s) {', '.join(map(str, ranks))}; "

@@ -34,6 +34,7 @@ EXIT_PEER_LOST = 3  # another process of the job died or fell silent
 EXIT_FORCED = 130  # a second signal: stopped at once
 
 STOPPED = "a signal came"  # why a worker has ended that was stopped
+LEFT = "left the job, which goes on without it"  # and one that was (--leave)
 DIVERGED = "training has diverged"  # says a worker that ends for this; scripts/find_switch_point.py looks for it
 
 
@@ -53,6 +54,12 @@ class PeerLost(JobError):
     """Another process of the job is gone, so this one cannot go on."""
 
     exit_code = EXIT_PEER_LOST
+
+
+class JobOver(JobError):
+    """The job has ended without this process, which has nothing left to do."""
+
+    exit_code = EXIT_OK
 
 
 # ------------------------------------------------------------------------------------------------- logging
@@ -271,6 +278,10 @@ class Measure:
             times[self._stage] = times.get(self._stage, 0.0) + now - self._since
         self._since = now
 
+    def skip(self, rounds: int) -> None:
+        """The others have done so many rounds without this worker: the one under way has a later number."""
+        self._round += rounds
+
     def write_round(self, num_samples: int, accuracy: float | None, **extra: Any) -> dict[str, Any]:
         """Ends the round: logs it and returns what the log holds.
 
@@ -373,8 +384,8 @@ def sound_rounds(
 
     Each also says under "where" which file, and which line of it, it is from.
     """
-    missing = max(logged, default=0) - len(logged)
-    if missing:
+    missing = max(logged, default=0) - len(logged) - rounds_missed(logged)
+    if missing > 0:
         first = next(number for number in itertools.count(1) if number not in logged)
         warn(f"{folder}: {missing} round(s) missing, the first is round {first}")
     evaluated = _evaluated_later(logged)
@@ -395,6 +406,12 @@ def sound_rounds(
             warn(f"{where} is not a round log ({type(error).__name__}: {error}); round left out")
         else:
             yield record
+
+
+def rounds_missed(logged: Mapping[int, LoggedRound]) -> int:
+    """Rounds of the job in which this worker took no part: it came later, or was away for a while."""
+    told = (record.get("missed", 0) for _, record, _ in logged.values() if isinstance(record, dict))
+    return sum(rounds for rounds in told if isinstance(rounds, int))
 
 
 def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import utils
-from report.metrics import Curve, Warn, is_quantity
+from report.metrics import Curve, Warn, is_quantity, joined
 from utils import FORWARD_BACKWARD, SetupError
 
 
@@ -67,8 +67,9 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
 
 
 def curve_of(logs: Iterable[WorkerLog]) -> Curve:
-    """That of the worker that evaluated; empty where none did."""
-    return max((log.curve for log in logs), key=len)
+    """That of the worker that evaluated, or of those that did one after the other; empty where none did."""
+    curves = [log.curve for log in logs]
+    return joined(curves) or max(curves, key=len)
 
 
 def read_run(folder: Path, warn: Warn) -> Mapping[str, Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -215,14 +216,33 @@ def is_quantity(value: Any) -> bool:
 
 
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
-    """The device that evaluated, found from the data: the one that has accuracies. None where none has."""
+    """The device that evaluated, found from the data: the one that has accuracies. None where none has.
+
+    Where several did, one after the other, since the first was lost, it is the one with most rounds, and has
+    all of theirs.
+    """
     found = {key: device for key, device in devices.items() if device.accuracy_list}
     if not found:
         return None
+    if len(found) > 1 and (curve := joined([device.curve for device in found.values()])):
+        longest = max(found.values(), key=lambda device: len(device.elapsed_time_list))
+        return dataclasses.replace(
+            longest,
+            accuracy_list=[accuracy for _, accuracy in curve],
+            accuracy_time_list=[elapsed_s for elapsed_s, _ in curve],
+        )
     host, name = max(found, key=lambda key: len(found[key].accuracy_list))
     if len(found) > 1:
         warn(f"{len(found)} devices have accuracies; those of {host}/{name} are used")
     return found[host, name]
+
+
+def joined(curves: Iterable[Curve]) -> Curve:
+    """The curves of workers that evaluated one after the other, as one; empty where two did at the same time."""
+    ordered = sorted((curve for curve in curves if curve), key=lambda curve: curve[0])
+    if any(before[-1][0] >= after[0][0] for before, after in itertools.pairwise(ordered)):
+        return []
+    return [point for curve in ordered for point in curve]
 
 
 def time_to_accuracy(curve: Curve, target: float) -> float | None:

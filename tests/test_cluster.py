@@ -296,7 +296,8 @@ def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
     with cluster(tmp_path, num_workers=2) as processes:
         for rank in range(2):
             flags = ["-m", mode, "-c", "1", "-n", "lenet", "-e", "1000", "-ld", str(tmp_path), *on_few_images()]
-            processes.start_worker(rank, "main.py", *flags, "--device-name", f"cpu{rank}", "--min-step-time", "0.02")
+            flags += ["--device-name", f"cpu{rank}", "--min-step-time", "0.02", "--evaluate", ("yes", "no")[rank]]
+            processes.start_worker(rank, "main.py", *flags)
         wait_for((tmp_path / "cpu1" / "iter-5.txt").exists, "round 5")
         processes.running["worker1"].send_signal(signal_)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker1")

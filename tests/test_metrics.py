@@ -272,7 +272,7 @@ def test_a_device_survives_its_json():
         ({"event_list": 3}, "event_list is not a list of "),
         ({"event_list": [[4.0, "switch"]]}, r"event \[4.0, 'switch'\] is not \[seconds, kind, text\]"),
         ({"event_list": [["4", "switch", ""]]}, r"event \['4', 'switch', ''\] is not \[seconds, kind, text\]"),
-        ({"event_list": [[4.0, "swap", ""]]}, "kind is 'swap', but should be one of release, switch, greedy"),
+        ({"event_list": [[4.0, "swap", ""]]}, "kind is 'swap', but should be one of members, release, switch, greedy"),
         ({"event_list": [[4.0, "switch", 1]]}, "the text of a switch event is 1, but should be a string"),
         ({"elapsed_time_list": [0.0, 0.0]}, "the last elapsed time is not above 0"),
         ({"parameter_bytes": "big"}, "parameter_bytes is 'big', but should be a number"),

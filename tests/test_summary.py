@@ -246,8 +246,11 @@ def test_bytes_that_some_rounds_lack_are_left_out_and_told(tmp_path, capsys):
     [
         ("switch", """event 'switch' is not an object with "kind" and "text\""""),
         ([10.0, "switch", ""], """is not an object with "kind" and "text\""""),
-        ({"text": ""}, "an event's kind is None, but should be one of release, switch, greedy, elastic, resume"),
-        ({"kind": ["switch"], "text": ""}, "an event's kind is ['switch'], but should be one of release"),
+        (
+            {"text": ""},
+            "an event's kind is None, but should be one of members, release, switch, greedy, elastic, resume",
+        ),
+        ({"kind": ["switch"], "text": ""}, "an event's kind is ['switch'], but should be one of members, release"),
         ({"kind": "switch"}, "the text of a switch event is None, but should be a string"),
     ],
 )
@@ -280,7 +283,7 @@ def test_a_malformed_event_in_a_summary_costs_only_itself(tmp_path):
     assert device.events == [(10.0, "switch", "")]
     assert warnings == [
         f"{path}: a/cpu: 1 of 2 event(s) left out: an event's kind is 'swap', "
-        "but should be one of release, switch, greedy, elastic, resume"
+        "but should be one of members, release, switch, greedy, elastic, resume"
     ]
 
 

@@ -53,8 +53,24 @@ class ModelAveragingTrainer(SynchronousTrainer):
     def broadcast(self) -> None:
         """Also keeps the global model, which the local one departs from."""
         super().broadcast()
+        self._keep_global()
+
+    def _keep_global(self) -> None:
         self._global_weights = [weight.copy() for weight in self.parameters.weights]
         self._global_statistics = self.parameters.statistics()
+
+    def come_late(self) -> None:
+        """As Trainer says; the global model is still to come."""
+        super().come_late()
+        self._keep_global()
+
+    def shared_state(self) -> list[mx.nd.NDArray]:
+        """The global model and its velocities; a worker's local ones are its own."""
+        return [*self._global_weights, *self._global_statistics, *self._outer.arrays(self._global_weights)]
+
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:
+        """As SynchronousTrainer says."""
+        self.parameters.replace(self._global_weights + self._global_statistics)
 
     def own_state(self) -> dict[str, Any]:
         """The outer optimiser's velocity."""

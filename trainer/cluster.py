@@ -7,10 +7,13 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trainer.transport.protocol import Transport
 from utils import SetupError
+
+if TYPE_CHECKING:
+    from trainer.survival import Company
 
 WORKER = "worker"
 ROLES = ("scheduler", "server", WORKER)
@@ -86,3 +89,4 @@ class Joined(NamedTuple):
     transport: Transport
     attendance: Gathers
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
+    company: Company | None = None  # where the job goes on when a worker is lost

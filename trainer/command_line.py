@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
-from config import FIELDS, NETWORKS, Config, names_of, one_of
+from config import AMONG_WORKERS, CONTINUE, FIELDS, NETWORKS, Config, names_of, one_of
 from trainer.compression import check_flags as check_compression
 from utils import SetupError, version_number
 
@@ -137,8 +137,27 @@ def _check_together(config: Config, num_workers: int | None) -> None:
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
     check_compression(config)
+    if config.survives:
+        _check_survival(config)
     if config.algorithm.check:
         pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
+
+
+def _check_survival(config: Config) -> None:
+    """Makes sure that the workers can go on without those that are lost.
+
+    Raises:
+        SetupError: they cannot.
+    """
+    asked = f"--on-worker-death {CONTINUE}"
+    if config.collective not in AMONG_WORKERS:
+        raise SetupError(
+            f"{asked} needs workers that sum among themselves: also give --collective {one_of(AMONG_WORKERS)}"
+        )
+    if config.algorithm.shares_batch:
+        raise SetupError(f"{asked}: mode {config.mode} cannot; its batch sizes are those of one set of workers")
+    if config.ckpt_frequency:
+        raise SetupError(f"{asked} and --ckpt-frequency do not go together: leave one of them out")
 
 
 def _as_typed(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown
 from trainer.transport.protocol import Transport
 
+if TYPE_CHECKING:
+    from trainer.survival import Company
+
 TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps: a line for each would tell nobody anything
 
 
@@ -45,6 +48,7 @@ class Context:
     rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
+    company: Company | None = None  # where the job goes on when a worker is lost
     compression: Compression = AS_IT_IS  # of what the workers sum
     num_servers: int = 0  # parameter servers of the job
     state_server: StateClient | None = None  # of an algorithm that speaks to one

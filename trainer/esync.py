@@ -57,6 +57,15 @@ class ESyncTrainer(ModelAveragingTrainer):
         self.measure.enter(CHECK_READY)
         self._queries.report(self.rounds, self.step_s, self._transmission.value, self.evaluations.take_accuracy())
 
+    def go_on_with(self, meets: bool, job: str, generation: int) -> None:
+        """Also tells the state server of the workers that are left, before any of them asks again."""
+        super().go_on_with(meets, job, generation)
+        rank, num_workers = self.membership.rank, self.membership.num_workers
+        self._state.join(job, rank, num_workers, self.progress, generation)
+        if rank == 0:
+            self._state.begin_job(resumed=True)
+        self.transport.barrier()
+
     def round_is_over(self) -> bool:
         """Whether an answer to an earlier question has come meanwhile."""
         return self._queries.is_ready(self.rounds)
@@ -65,6 +74,8 @@ class ESyncTrainer(ModelAveragingTrainer):
         """Asks the state server. The time of the question belongs to what follows from it."""
         self.measure.next_step()
         self.measure.enter(CHECK_READY)
+        if self.survival.is_broken:  # the others wait for this worker, or will: the answer would be for those before
+            return True
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 
     def evaluation_begins(self) -> None:

@@ -51,7 +51,7 @@ class Evaluations:
             The accuracy, where this worker has measured it now.
         """
         evaluate, saver, trainer = self._context.evaluate, self._context.saver, self._trainer
-        if evaluate is None or not trainer.is_evaluator:
+        if evaluate is None or not trainer.is_evaluator or trainer.has_left:  # then another one does it
             return None
         is_stopped = self._context.stop_requested()
         if self._beside is not None:

@@ -56,6 +56,7 @@ class Trainer:
         self.steps = 0  # local steps in this round
         self.evaluations = Evaluations(self)
         self.is_evaluator = True
+        self.has_left = False  # alone, while the others go on
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
         self._step_began = 0.0
         self.step_samples = 0  # of this step
@@ -101,6 +102,11 @@ class Trainer:
     def save_server(self) -> None:
         """Called on rank 0 where a checkpoint is taken: has the parameter server write its own."""
 
+    def come_together(self) -> None:
+        """Called when this worker is ready to train: afterwards all have the same model."""
+        self.broadcast()
+        self.choose_evaluator()
+
     def begin_round(self) -> None:
         """Called before the first local step of each round."""
 
@@ -123,6 +129,10 @@ class Trainer:
         """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
 
+    def agree(self, wants_stop: bool) -> bool:
+        """As `synchronize`, whoever is lost meanwhile."""
+        return self.synchronize(wants_stop)
+
     def computed(self) -> None:
         """Called when what `send` sends is computed, and on its way unless an emulated slow link holds it back."""
 
@@ -142,8 +152,11 @@ class Trainer:
     def evaluation_begins(self) -> None:
         """Called where this worker evaluates, just before."""
 
+    def part(self) -> None:
+        """Called after the last round; may wait for the other workers' last rounds."""
+
     def end(self) -> None:
-        """Called after the last round."""
+        """Called then, where nothing can fail any more."""
 
     # ----------------------------------------------------------------------------------------------- the loop
 
@@ -157,24 +170,32 @@ class Trainer:
         resuming.restore(self)
         if self.context.keeper is not None:
             self.context.keeper.begin()
-        self.broadcast()
-        self.is_evaluator = self.context.is_evaluator(self.step_s)
+        self.come_together()
         self.measure = self.open_measure(open_log())
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
         self.evaluations.begin()
         self._has_begun = True
         while True:
             self.rounds += 1
-            self._take_place()
+            self.take_place()
             reason = self._train_round()
             if reason:
+                self.part()
                 self.end()
                 if self.context.keeper is not None:
                     self.context.keeper.close()
                 self.evaluations.end()
                 return reason
 
-    def _take_place(self) -> None:
+    def choose_evaluator(self) -> None:
+        """Agrees with the others on who evaluates; whoever has done so goes on."""
+        was_evaluator = self.is_evaluator and self._has_begun
+        self.is_evaluator = self.context.is_evaluator(0.0 if was_evaluator else self.step_s)
+        if self._has_begun and self.is_evaluator and not was_evaluator:
+            self.progress.begin(lambda: self.measure.elapsed_s, evaluates=True)
+            self.evaluations.begin()
+
+    def take_place(self) -> None:
         """Asks who takes part in the round; where that has changed, this worker's samples may have too."""
         before, self.membership = self.membership, self.context.membership()
         partition = self.membership.partition
@@ -208,7 +229,7 @@ class Trainer:
             if self.ready():
                 break
         stop, done = self._stop_request(), self.context.limits.rounds_done(self.rounds)
-        agreed = self.synchronize(bool(stop or (done and self.rounds_in_step)))
+        agreed = self.agree(bool(stop or (done and self.rounds_in_step)))
         # Whatever came while this rank waited for the others is a reason too.
         stop = self._stop_request() or done or self.finished
         reason = (stop or "another worker asked for it") if agreed or done else ""

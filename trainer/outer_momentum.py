@@ -58,6 +58,12 @@ class OuterMomentum:
         for velocity, kept in zip(self._velocities, state, strict=True):
             velocity[:] = kept
 
+    def arrays(self, like: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        """The velocities themselves, of these arrays' device and shapes; none without momentum."""
+        if self._momentum and not self._velocities:
+            self._velocities = [array.zeros_like() for array in like]  # as good as none
+        return self._velocities
+
     def directions(self, updates: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
         """What eps is to be multiplied with and added to the weights, array by array; nobody may write to it.
 

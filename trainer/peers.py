@@ -14,11 +14,8 @@ import contextlib
 import dataclasses
 import json
 import logging
-import selectors
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from config import Config
@@ -29,117 +26,16 @@ from trainer.collectives.connecting import connect
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import SUMS
 from trainer.coordinator.http import HttpLink
-from trainer.coordinator.joining import Joining
+from trainer.coordinator.joining import Joining, Start
+from trainer.generations import Generations
 from trainer.meeting import end_process
+from trainer.peer_watch import Watch
 from trainer.setups import PROGRAM, Card, verdict
+from trainer.survival import Company
 from trainer.transport.collective import CollectiveTransport
-from trainer.watch import SILENT
-from utils import EXIT_PEER_LOST, SetupError, die_on_error
+from utils import EXIT_PEER_LOST, SetupError
 
 CONNECT_S = 60.0  # for all to be connected once all are there
-NOTICED_S = 1.0  # in which a loss that broke a sum is seen by the watch too
-TOLD_S = 10.0  # in which what is told of it ends the process
-BEAT_S = 1.0  # between two signs of life
-SILENT_S = 10.0  # a machine whose cores are all busy may take some seconds to give one
-
-
-class Watch:
-    """Sees in a thread of its own which workers are gone, whatever this one does meanwhile.
-
-    Each sends a byte a second to each other one, over connections that carry nothing else.
-    """
-
-    def __init__(
-        self,
-        connections: Mapping[int, socket.socket],
-        on_lost: Callable[[list[int], str], Any],
-        silent_s: float = SILENT_S,
-    ) -> None:
-        """
-        Args:
-            connections: by rank, for this watch alone; it closes them.
-            on_lost: told, once, of the ranks that are gone, and why that is if it is not that they have ended.
-            silent_s: after so long without a sign of life a worker counts as lost.
-        """
-        self._connections = dict(connections)
-        self._on_lost = on_lost
-        self._silent_s = silent_s
-        self._has_noticed = threading.Event()
-        self._may_leave = False
-        self._stopped, self._stops = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with die_on_error("the watch over the other workers failed"), selectors.DefaultSelector() as selector:
-            selector.register(self._stopped, selectors.EVENT_READ)
-            for rank, connection in self._connections.items():
-                connection.setblocking(False)
-                selector.register(connection, selectors.EVENT_READ, rank)
-            lost, why = self._watch(selector)
-            if lost:
-                self._has_noticed.set()
-                self._on_lost(lost, why)
-
-    def _watch(self, selector: selectors.BaseSelector) -> tuple[list[int], str]:
-        """Until somebody is lost, or nobody watches any more."""
-        beat_s = min(BEAT_S, self._silent_s / 4)
-        now = beat = time.monotonic()
-        heard = dict.fromkeys(self._connections, now)
-        while True:
-            ready = [key.data for key, _ in selector.select(max(0.0, beat - now))]
-            if None in ready:
-                return [], ""
-            ended = [rank for rank in ready if not _has_sent(self._connections[rank])]
-            if ended and not self._may_leave:
-                return ended, ""
-            for rank in ended:
-                selector.unregister(self._connections[rank])
-            before, now = now, time.monotonic()
-            heard |= dict.fromkeys(ready, now)
-            if self._may_leave or now - before > self._silent_s / 2:  # in that case it was this worker that stood still
-                heard = dict.fromkeys(self._connections, now)
-            if silent := [rank for rank, last in heard.items() if now - last > self._silent_s]:
-                return silent, f"no sign of life for {self._silent_s:g} s: {SILENT}"
-            if now >= beat:
-                beat = now + beat_s
-                for connection in self._connections.values():
-                    with contextlib.suppress(OSError):  # nobody reads it, or it has ended: both are seen above
-                        connection.send(b".")
-
-    def speak_first(self) -> None:
-        """A sum has failed. Where a worker is lost, `on_lost` ends this process before its own connections close: else
-        others could take it for the one that was lost. If nobody is, there is nothing to watch any more."""
-        if self._has_noticed.wait(NOTICED_S):
-            self._thread.join(TOLD_S)
-        self.stop()
-
-    def let_leave(self) -> None:
-        """From here on others may end. Those that have not come so far go on to hear that this worker is alive."""
-        self._may_leave = True
-
-    def stop(self) -> None:
-        """Nobody watches any more."""
-        with contextlib.suppress(OSError):
-            self._stops.send(b"x")
-        if threading.current_thread() is not self._thread:
-            self._thread.join(TOLD_S)
-
-    def close(self) -> None:
-        """Nobody watches any more, and the others see that this worker has ended."""
-        self.stop()
-        for each in (self._stopped, self._stops, *self._connections.values()):
-            each.close()
-
-
-def _has_sent(connection: socket.socket) -> bool:
-    """Reads what is there; False where the connection has ended."""
-    try:
-        return bool(connection.recv(1 << 12))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
 
 
 class Attendance:
@@ -147,7 +43,6 @@ class Attendance:
 
     def __init__(self, transport: CollectiveTransport) -> None:
         self._transport = transport
-        self._gathers = transport.group.gather
 
     def gather(self, label: str, value: Any) -> list[Any]:
         """Gives a value (JSON) and waits for those of all workers, by rank; each of them calls it.
@@ -156,7 +51,8 @@ class Attendance:
             label: what it is, for people who read the program.
         """
         content = json.dumps(value).encode()
-        return list(map(json.loads, self._transport.begin(lambda: self._gathers(content), label).result()))
+        group = self._transport.group
+        return list(map(json.loads, self._transport.begin(lambda: group.gather(content), label).result()))
 
 
 @contextlib.contextmanager
@@ -183,8 +79,14 @@ def joined(config: Config, cluster: Cluster, setup: Mapping[str, str], link: Htt
             listener.getsockname()[:2],
             socket.gethostname(),
             config.device,
+            config.min_workers if config.survives else 0,
+            config.fault_timeout,
         )
         start = joining.wait(config.start_timeout)
+        if config.survives:
+            with _surviving(config, setup, joining, listener, start) as joined:
+                yield joined
+            return
         names = [member.called(rank) for rank, member in enumerate(start.members)]
         places = [(member.address, member.port) for member in start.members]
         mesh = connect(start.rank, places, listener, start.secret, CONNECT_S, names)
@@ -196,8 +98,7 @@ def joined(config: Config, cluster: Cluster, setup: Mapping[str, str], link: Htt
     try:
         transport = CollectiveTransport(group, RealClock())
         attendance = Attendance(transport)
-        me = start.members[start.rank]
-        card = Card(WORKER, me.host, me.device, me.address, me.port)
+        card = _card_of(start)
         members = compare(attendance, card, setup, cluster.num_workers)
         logging.info("all %d workers are connected with each other", len(names))
         yield Joined(transport, attendance, members)
@@ -214,6 +115,41 @@ def joined(config: Config, cluster: Cluster, setup: Mapping[str, str], link: Htt
     joining.leave()
     watch.close()
     mesh.close()
+
+
+@contextlib.contextmanager
+def _surviving(
+    config: Config, setup: Mapping[str, str], joining: Joining, listener: socket.socket, start: Start
+) -> Iterator[Joined]:
+    """The same, in a job that goes on with those that are left. Who comes to it must be set up as the others are: that
+    is found out when training begins, and whenever others come (survival.py)."""
+    generations = Generations(joining, listener, SUMS[config.collective], config.fault_timeout)
+    try:
+        first = generations.begin(start)
+        assert first.group is not None
+        transport = CollectiveTransport(first.group, RealClock())
+        attendance = Attendance(transport)
+        card = dataclasses.replace(_card_of(first.start), setup=_whole(setup))
+        members = [
+            {"rank": rank, "host": member.host, "device": member.device}
+            for rank, member in enumerate(first.start.members)
+        ]
+        yield Joined(transport, attendance, members, Company(generations, transport, attendance, card))
+    except Exception as error:
+        generations.leave(cause=str(error) or type(error).__name__)
+        raise
+    generations.leave()
+
+
+def _card_of(start: Start) -> Card:
+    """This worker's, without its set-up."""
+    me = start.members[start.rank]
+    return Card(WORKER, me.host, me.device, me.address, me.port)
+
+
+def _whole(setup: Mapping[str, str]) -> dict[str, str]:
+    """With what is no flag."""
+    return {**setup, PROGRAM: version.files_hash()}
 
 
 def _listen(config: Config) -> socket.socket:
@@ -244,7 +180,7 @@ def compare(
     Raises:
         SetupError: they are not; with the same words on all.
     """
-    mine = {**setup, PROGRAM: version.files_hash(), "DMLC_NUM_WORKER": str(num_workers)}
+    mine = {**_whole(setup), "DMLC_NUM_WORKER": str(num_workers)}
     told = attendance.gather("set-ups", vars(dataclasses.replace(card, setup=mine)))
     cards = [Card.from_message(each) for each in told]
     if found := verdict(cards):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from config import SGD, Config
@@ -135,6 +136,27 @@ class Stepper:
         else:
             sgd_step(weight, gradient, learning_rate / num_batches, decay)
 
+    def arrays(self, weights: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        """All that is kept of these weights, once a step of each was taken."""
+        if self._optimizer is not None:
+            for position, weight in enumerate(weights):
+                self._state(position, partial(self._optimizer.create_state, position, weight))
+        elif self._rule.momentum:
+            for position, weight in enumerate(weights):
+                self._state(position, partial(mx.nd.zeros, weight.shape, ctx=weight.context))
+        return [array for _, state in sorted(self._states.items()) for array in _flat(state)]
+
+    @property
+    def updates(self) -> int:
+        """Steps taken, where the optimizer counts them: Adam corrects its means by that."""
+        return int(self._optimizer.num_update) if self._optimizer is not None else 0
+
+    @updates.setter
+    def updates(self, number: int) -> None:
+        if self._optimizer is not None:
+            self._optimizer.num_update = number
+            self._optimizer._index_update_count.update(dict.fromkeys(range(len(self._decays)), number))
+
     def state(self) -> dict[str, Any]:
         """All that is kept, as numpy arrays."""
         counts = getattr(self._optimizer, "_index_update_count", {})  # Adam corrects its means by them
@@ -158,6 +180,13 @@ class Stepper:
         if position not in self._states:
             self._states[position] = new()
         return self._states[position]
+
+
+def _flat(state: Any) -> list[mx.nd.NDArray]:
+    """The arrays that an optimizer keeps of one weight."""
+    if isinstance(state, (list, tuple)):
+        return [array for each in state for array in _flat(each)]
+    return [] if state is None else [state]
 
 
 def _as_numpy(state: Any) -> Any:

@@ -4,12 +4,16 @@ w <- w - eta * (sum of the workers' gradients) / N, after every step."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from trainer.bad_numbers import present
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.loop import Trainer
-from utils import GLOBAL_AGGREGATE
+from trainer.survival import Survival
+from trainer.transport.collective import CollectiveSums
+from utils import GLOBAL_AGGREGATE, LEFT, Measure, PeerLost
 
 
 class SynchronousTrainer(Trainer):
@@ -27,13 +31,103 @@ class SynchronousTrainer(Trainer):
         self.exchange = self._shared = self.transport.sums(context.compression)
         self.numbers: list[float] = []
         self.present = 1.0  # share of the last sum that was not missing; 0: nobody had anything to give
+        self.survival = Survival(self)
+        self._pauses = False  # all have agreed to come together anew
 
     def broadcast(self) -> None:
         """Weights, auxiliary parameters and the vote get their keys in this order, here and in `sum_over_workers`."""
         statistics = self.parameters.statistics()
-        exact = [*statistics, mx.nd.zeros_like(self._vote(False, False))]
+        exact = self._exact(statistics)
         self._shared.broadcast([*self.parameters.weights, *exact], exact=len(exact))
         self.parameters.set_statistics(statistics)
+
+    def _exact(self, statistics: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        """What is summed beside weights or gradients, and never compressed."""
+        return [*statistics, mx.nd.zeros_like(self._vote(False, False))]
+
+    # ------------------------------------------------------------------------------ where others are lost, or come
+
+    def come_together(self) -> None:
+        """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree."""
+        if not self.survival.begin():
+            super().come_together()
+
+    def open_measure(self, folder: Path) -> Measure:
+        """As Trainer says; rounds and seconds of a job at work are those of the others."""
+        if not self.rounds or self.goes_on:
+            return super().open_measure(folder)
+        before_s = self.survival.elapsed_before_s
+        return Measure(folder, self.clock.now, self.rounds, before_s, as_lines=self.context.logs_lines)
+
+    def agree(self, wants_stop: bool) -> bool:
+        """Exchanges with the other workers, and with those that are left where some are lost meanwhile."""
+        while True:
+            try:
+                agreed = self.synchronize(wants_stop)
+            except PeerLost:
+                if not self.survival.is_broken:
+                    raise
+                if self.survival.regroup():
+                    return self.survival.is_over
+                self.exchange_failed()
+            else:
+                break
+        self.survival.finished(self.rounds)
+        if self._pauses and not agreed:
+            self.survival.pause()
+            if self.has_left:
+                self.finished = LEFT
+                return True
+        return agreed
+
+    def part(self) -> None:
+        """As Trainer says."""
+        self.survival.part()
+
+    def notes(self) -> dict[str, Any]:
+        """Who has come, and who is gone."""
+        return self.survival.notes()
+
+    def come_late(self) -> None:
+        """In place of `broadcast`, on a worker that comes to a job at work."""
+        exact = self._exact(self.parameters.statistics())
+        self._among_workers.prepare([*self.parameters.weights, *exact], exact=len(exact))
+
+    def shared_state(self) -> list[mx.nd.NDArray]:
+        """What is the same on all workers at the end of a round; who writes into these arrays changes it."""
+        weights = self.parameters.weights
+        return [*weights, *self.parameters.statistics(), *self.stepper.arrays(weights)]
+
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:
+        """Goes on with what another worker has written into `shared_state`."""
+        statistics = self.parameters.statistics()
+        begin = len(self.parameters.weights)
+        self.parameters.set_statistics(state[begin : begin + len(statistics)])
+
+    @property
+    def sums_meet(self) -> bool:
+        """As CollectiveSums.meets."""
+        return self._among_workers.meets
+
+    @property
+    def _among_workers(self) -> CollectiveSums:
+        """The sums, where workers make them without a parameter server."""
+        assert isinstance(self._shared, CollectiveSums)
+        return self._shared
+
+    def go_on_with(self, meets: bool, job: str, generation: int) -> None:
+        """The workers of a new generation are connected and know each other's words.
+
+        Args:
+            meets: as CollectiveSums.meets.
+            job: its name on the state server, where it has one.
+        """
+        self._among_workers.go_on(meets)
+
+    def exchange_failed(self) -> None:
+        """The sum will be made once more, with other workers."""
+
+    # ------------------------------------------------------------------------------------------------------ the sum
 
     def sum_over_workers(
         self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool, is_missing: bool = False
@@ -54,6 +148,8 @@ class SynchronousTrainer(Trainer):
         self.send(self._shared.begin_sum, everything, stage)
         self.take_sum(everything)
         num_votes, *self.numbers = vote.asnumpy().tolist()
+        if self.survival.is_on:
+            self._pauses = self.numbers.pop() > 0
         if self.checks.are_made:
             self.present = present(self.membership.counted_of_all, self.numbers.pop())
         if self._tells_samples:
@@ -67,7 +163,8 @@ class SynchronousTrainer(Trainer):
     def _vote(self, wants_stop: bool, is_missing: bool) -> mx.nd.NDArray:
         samples = [float(self.seen.own)] if self._tells_samples else []
         missing = [float(self.membership.counted * is_missing)] if self.checks.are_made else []
-        return mx.nd.array([float(wants_stop), *self.numbers, *samples, *missing])
+        pauses = [float(self.survival.wants_pause)] if self.survival.is_on else []
+        return mx.nd.array([float(wants_stop), *self.numbers, *samples, *missing, *pauses])
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""
@@ -90,9 +187,14 @@ class SyncTrainer(SynchronousTrainer):
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient."""
+        self._batch = images, labels
         self.compute_gradients(images, labels, self.membership.weight)
         self.gradients_are_good(self._shared.largest)
         return True
+
+    def exchange_failed(self) -> None:
+        """The gradients hold a part of the sum that failed, and their weight may be another one now."""
+        self.compute_gradients(*self._batch, self.membership.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the gradients and steps; averages BatchNorm's statistics. Where all were bad nothing changes."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import logging
 import pkgutil
 import platform
@@ -26,6 +28,7 @@ from trainer.membership import Membership, of_all
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
+from trainer.survival import Company
 from utils import EXIT_OK, SetupError, setup_logging
 
 
@@ -64,11 +67,12 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             _membership(config, dataset, joined),
             folder,
             transport=joined.transport if joined else None,
+            company=_company(joined, config, signals),
             num_servers=cluster.num_servers if cluster else 0,
             state_server=state,
             clock=clock,
             trace=trace,
-            stop_requested=lambda: signals.requested,
+            stop_requested=lambda: signals.requested and not config.leave,
             is_evaluator=lambda step_s: _is_evaluator(config, step_s, joined),
             keeper=_keeper(config, joined),
         )
@@ -188,12 +192,28 @@ def _joined(config: Config, cluster: Cluster, dataset: data.Dataset, link: HttpL
 
 
 def _membership(config: Config, dataset: data.Dataset, joined: Joined | None) -> Callable[[], Membership]:
-    """The workers that have joined, from the first round to the last."""
+    """The workers that have joined, from the first round to the last, or as long as none is lost and none comes."""
+    if joined is not None and joined.company is not None:
+        generations, labels = joined.company.generations, dataset.train.labels
+
+        @functools.lru_cache(maxsize=1)
+        def of_generation(number: int) -> Membership:
+            members = generations.taken.start.members
+            places = tuple(f"{member.device} on host {member.host}" for member in members)
+            return of_all(labels, len(members), config, places)[generations.taken.start.rank]
+
+        return lambda: of_generation(generations.taken.number)
     rank, num_workers = (joined.transport.rank, joined.transport.num_workers) if joined else (0, 1)
     members = (joined.members if joined else None) or []
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)
     membership = of_all(dataset.train.labels, num_workers, config, places)[rank]
     return lambda: membership
+
+
+def _company(joined: Joined | None, config: Config, signals: SignalWatch) -> Company | None:
+    if joined is None or joined.company is None:
+        return None
+    return dataclasses.replace(joined.company, leaves=lambda: bool(config.leave and signals.requested))
 
 
 def _keeper(config: Config, joined: Joined | None) -> Keeper | None:

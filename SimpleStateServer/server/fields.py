@@ -130,6 +130,23 @@ class Fields:
             raise self.wrong(field, value, f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once")
         return tuple(value)
 
+    def members(self, field: str) -> list[tuple[str, str, int, str, str]]:
+        """A list of workers, at least one: name, address, port, host, device, as RESPONSE tells of them."""
+        value = self._value(field)
+        allowed = f"1 to {MAX_MEMBERS} lists of name, address, port, host and device"
+        if not isinstance(value, list) or not 0 < len(value) <= MAX_MEMBERS:
+            raise self.wrong(field, value, allowed)
+        found = []
+        for each in value:
+            if not isinstance(each, list) or len(each) != 5:
+                raise self.wrong(field, each, allowed)
+            one = Fields(dict(zip(("name", "address", "port", "host", "device"), each, strict=True)))
+            found.append(
+                (one.name("name"), one.name("address"), one.whole("port", 1, 65535),
+                 one.text("host", ""), one.text("device", ""))
+            )  # fmt: skip
+        return found
+
     def rows(
         self, field: str, longest: int, minima: Sequence[float], maxima: Sequence[float]
     ) -> tuple[Any, ...] | None:

@@ -11,7 +11,7 @@ from collections import Counter
 
 from server.conflict import Conflict
 from server.membership import WAITING_S, Table, decide, names
-from server.messages import Call, Join, Left, Response
+from server.messages import Beat, Call, Join, Left, Response
 
 MAX_JOBS = 64
 
@@ -49,6 +49,15 @@ class Gatherings:
         elif answer.call is Call.WAIT and len(table.waiting) != len(before.waiting):
             log.info("job %s | %s", message.job, reason)
         return Response(message.member.name, message.job, reason, answer.call, place=answer.place)
+
+    def beat(self, message: Beat, now: float) -> Response:
+        """A job is at work; its rank 0 is told whether somebody waits to take part."""
+        self._counts["BEAT"] += 1
+        if message.job not in self._tables:
+            self._make_room(now)
+        table, answer, reason = decide(self._tables.get(message.job, Table()), message, now)
+        self._keep(message.job, table, now)
+        return Response(message.sender, message.job, reason, answer.call)
 
     def left(self, message: Left, now: float) -> Response:
         """A worker has left, or does not wait any more; it is told why the job broke, where it did."""

@@ -36,7 +36,8 @@ class Handlers:
         self.gatherings = Gatherings(self._counts)
 
     def reset(self, message: Reset, now: float) -> Response:
-        """Starts a job beside those that run; only `/init/` takes the place of the job of the `/init/` before.
+        """Starts a job beside those that run, or goes on with it where its workers are others; only `/init/` takes the
+        place of the job of the `/init/` before.
 
         Raises:
             Conflict: the job runs with other settings, or there is no room for it.
@@ -47,6 +48,11 @@ class Handlers:
             self.jobs.begin(message, now)
             return Response(message.sender, message.job, "the job begins in round 1")
         running = job.settings
+        if message.generation > running.generation:
+            job.go_on_with(message, now)
+            return Response(message.sender, message.job, f"the job goes on with {message.num_workers} worker(s)")
+        if message.generation < running.generation:
+            raise Conflict("stale", f"job {message.job!r} is in generation {running.generation} of its workers")
         if dataclasses.replace(running, sender=message.sender, resumed=message.resumed) != message:
             raise Conflict(
                 "job-settings",
@@ -137,6 +143,12 @@ class Handlers:
         job = self.jobs.get(message.job)
         if job is None:
             raise Conflict("unknown-job", f"job {message.job!r} is not known here; send its RESET")
+        if message.generation > job.settings.generation:
+            why = f"generation {message.generation} of job {message.job!r} is not known here; send its RESET"
+            raise Conflict("unknown-job", why)
+        if message.generation < job.settings.generation:
+            why = f"job {message.job!r} is in generation {job.settings.generation} of its workers"
+            raise Conflict("stale", f"{why}, this is of generation {message.generation}")
         return job
 
     def _heard(self, job: Job, message: WorkerMessage, now: float) -> Row:

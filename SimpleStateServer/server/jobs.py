@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -75,6 +76,17 @@ class Job:
             self.ended = now
             log.info("job %s has ended: %s | round %d | %.1f s", self.id, why, self.table.round, now - self.began)
 
+    def go_on_with(self, settings: Reset, now: float) -> None:
+        """The same job, with other workers: what they have done is theirs to tell; the accuracies stay.
+
+        Args:
+            settings: the RESET of their generation.
+        """
+        self.settings = dataclasses.replace(settings, resumed=True)
+        self.table = table_of(self.settings, self.policy, now)
+        self.ended = self.left_alone = None
+        log.info("job %s goes on | generation %d | %d worker(s)", self.id, settings.generation, settings.num_workers)
+
     def note_who_left(self, now: float) -> None:
         """Ends the job if all its workers have left in order; one that speaks again makes it go on."""
         if self.table.num_ended == len(self.table.rows):
@@ -82,6 +94,18 @@ class Job:
         elif self.ended is not None and not self.is_replaced:
             self.ended = None
             log.info("job %s goes on: a worker speaks that had left", self.id)
+
+
+def table_of(settings: Reset, policy: Policy, now: float) -> Table:
+    """Of a job's workers, of which nothing is known yet."""
+    return Table(
+        settings.num_workers,
+        policy.delay,
+        settings.epsilon,
+        started=now,
+        counted=not settings.resumed,
+        batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
+    )
 
 
 class Jobs:
@@ -131,15 +155,7 @@ class Jobs:
             if job is self.published:
                 self.published = None
         policy = POLICIES[settings.policy]
-        table = Table(
-            settings.num_workers,
-            policy.delay,
-            settings.epsilon,
-            started=now,
-            counted=not settings.resumed,
-            batch_size=settings.batch_size or 0 if policy.share_out is not None else 0,
-        )
-        job = Job(settings, policy, table, began=now, history_lost=settings.resumed)
+        job = Job(settings, policy, table_of(settings, policy, now), began=now, history_lost=settings.resumed)
         self._by_id[job.id] = job
         if settings.published:
             self.published = job

@@ -5,6 +5,15 @@ which they listen, and again until enough are there: then each is told its rank 
 generation. A worker that is gone is told of by LEFT: its own, or those of others, whose connections with it have ended.
 Whoever loses a worker loses others soon after, since nobody goes on alone: the first word counts as the cause.
 
+Where the job is to survive (Join.min_workers), those that lost a worker come back with JOIN, and with all that are left
+and those that wait they are the next generation:
+
+    a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
+
+Members who see with their own eyes that one is gone say so; one that neither comes back nor is seen to be gone, since
+it is cut off from this server, counts as lost after Join.patience. Whoever comes back from an earlier generation waits
+as a newcomer does. So one job never becomes two: there is one newest generation, and this table alone begins one.
+
 Ranks follow the addresses, then the ports. So they are the same in each run where these are, in whatever order the
 workers came; and they are the ranks that MXNet's scheduler gives to workers of one host.
 """
@@ -17,9 +26,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from server.conflict import Conflict
-from server.messages import Call, Join, Left, Member, Place
+from server.messages import Beat, Call, Join, Left, Member, Place
 
 WAITING_S = 10.0  # a worker that was not heard for so long does not wait any more: it asks several times a second
+ALIVE_S = 2.0  # likewise, where the others would have to wait for it once more if it were gone
+GONE_S = 30.0  # a job of which nobody was heard for so long is not at work any more
 FEW = 5  # names in one sentence
 
 
@@ -41,6 +52,11 @@ class Table:
         members: those that started last, by rank.
         left: ranks of those of them that have left.
         cause: why the first of them left that did not leave in order; empty while all is well.
+        survives: the job goes on with those that are left.
+        lost: ranks of members that others have seen to be gone.
+        heard: when a member of a job that survives was heard.
+        forming: when the first of them came back for the next generation; None: none has.
+        late: names of workers that waited to take part when the last member left.
     """
 
     waiting: tuple[Waiting, ...] = ()
@@ -49,6 +65,16 @@ class Table:
     members: tuple[Member, ...] = ()
     left: frozenset[int] = frozenset()
     cause: str = ""
+    survives: bool = False
+    lost: frozenset[int] = frozenset()
+    heard: float = 0.0
+    forming: float | None = None
+    late: frozenset[str] = frozenset()
+
+    def is_at_work(self, now: float) -> bool:
+        """Whether this is a job that others can come to."""
+        there = len(self.members) - len(self.left | self.lost)
+        return self.survives and there > 0 and now - self.heard <= GONE_S
 
     def rank_of(self, name: str) -> int | None:
         """Of a worker that has started and not left."""
@@ -76,7 +102,7 @@ class Decision(NamedTuple):
     reason: str
 
 
-def decide(table: Table, event: Join | Left, now: float) -> Decision:
+def decide(table: Table, event: Join | Beat | Left, now: float) -> Decision:
     """What follows from a message. One that comes twice gets the same answer.
 
     Args:
@@ -85,13 +111,23 @@ def decide(table: Table, event: Join | Left, now: float) -> Decision:
     Raises:
         Conflict: a worker expects another number of workers than those that wait.
     """
-    return _join(table, event, now) if isinstance(event, Join) else _left(table, event)
+    if isinstance(event, Left):
+        return _left(table, event)
+    if event.before is not None and event.before.generation > table.generation:  # this server was restarted
+        table = Table(generation=event.before.generation, members=event.before.members, survives=True, heard=now)
+    return _join(table, event, now) if isinstance(event, Join) else _beat(table, event, now)
 
 
 def _join(table: Table, event: Join, now: float) -> Decision:
     newcomer = event.member
-    if table.rank_of(newcomer.name) is not None:  # it asks again, since the answer was lost
-        return _start(table, newcomer)
+    comes_from = event.before.generation if event.before is not None else 0
+    if table.rank_of(newcomer.name) is not None and comes_from != table.generation:
+        return _start(table, newcomer)  # it asks again, since the answer was lost
+    is_member = table.rank_of(newcomer.name) is not None
+    if event.min_workers is not None and (is_member or table.is_at_work(now)):
+        return _come_back(table, event, now)
+    if newcomer.name in table.late or event.before is not None:
+        return Decision(table, Answer(Call.OVER), f"job {event.job!r} has ended")
     others = [one for one in table.waiting if now - one.heard <= WAITING_S and not _is_replaced(one.member, newcomer)]
     if others and event.num_workers != table.num_workers:
         raise Conflict(
@@ -106,8 +142,60 @@ def _join(table: Table, event: Join, now: float) -> Decision:
         there = names([one.member for one in waiting])
         reason = f"{len(waiting)} of {event.num_workers} workers of job {event.job!r} are there: {there}"
         return Decision(table, Answer(Call.WAIT), reason)
+    return _start(_next(table, waiting, now, event.min_workers is not None), newcomer)
+
+
+def _come_back(table: Table, event: Join, now: float) -> Decision:
+    """A member of a job at work comes back, or somebody else comes to it."""
+    me = table.rank_of(event.member.name)
+    seen = set(event.lost) - table.left - table.lost if me is not None else set()
+    gone = {table.members[rank].name for rank in seen if rank < len(table.members)}
+    others = [
+        one
+        for one in table.waiting
+        if now - one.heard <= ALIVE_S and not _is_replaced(one.member, event.member) and one.member.name not in gone
+    ]
+    waiting = (*others, Waiting(event.member, now))
+    if me is not None:  # it is here, whatever others have seen
+        lost = (table.lost | seen) - {me}
+        forming = now if table.forming is None else table.forming
+        table = replace(table, lost=lost, heard=now, forming=forming)
+    table = replace(table, waiting=waiting, num_workers=event.num_workers)
+    if table.forming is None:
+        return Decision(
+            table, Answer(Call.WAIT), f"job {event.job!r} is at work, and takes this worker in between two rounds"
+        )
+    names_there = {one.member.name for one in waiting}
+    missing = [
+        rank
+        for rank, member in enumerate(table.members)
+        if rank not in table.left | table.lost and member.name not in names_there
+    ]
+    if missing and now - table.forming <= event.patience:
+        reason = f"generation {table.generation + 1} of job {event.job!r} waits for "
+        return Decision(table, Answer(Call.WAIT), reason + names([table.members[rank] for rank in missing], missing))
+    if len(waiting) < (event.min_workers or 1):
+        reason = (
+            f"{len(waiting)} of at least {event.min_workers} workers (--min-workers) of job {event.job!r} are there"
+        )
+        return Decision(table, Answer(Call.WAIT), reason)
+    return _start(_next(table, waiting, now, survives=True), event.member)
+
+
+def _next(table: Table, waiting: Sequence[Waiting], now: float, survives: bool) -> Table:
+    """The next generation: all that wait."""
     members = tuple(sorted((one.member for one in waiting), key=_place_of))
-    return _start(Table(generation=table.generation + 1, members=members), newcomer)
+    return Table(generation=table.generation + 1, members=members, survives=survives, heard=now)
+
+
+def _beat(table: Table, event: Beat, now: float) -> Decision:
+    if table.rank_of(event.sender) is None or event.before.generation != table.generation:
+        return Decision(table, Answer(), "this worker takes part in no job that is at work")
+    newcomers = [one.member for one in table.waiting if now - one.heard <= ALIVE_S]
+    table = replace(table, heard=now)
+    if not newcomers or table.forming is not None:
+        return Decision(table, Answer(), f"generation {table.generation} is at work")
+    return Decision(table, Answer(Call.PAUSE), f"{names(newcomers)} wait(s) to take part")
 
 
 def _start(table: Table, member: Member) -> Decision:
@@ -124,7 +212,7 @@ def _left(table: Table, event: Left) -> Decision:
     rank = table.rank_of(event.sender)
     if rank is None:
         return Decision(table, Answer(), table.cause or "nobody waits for this worker")
-    lost = [other for other in event.lost if other < len(table.members)]
+    lost = [] if table.survives else [other for other in event.lost if other < len(table.members)]
     cause = table.cause
     if not cause and event.cause:
         cause = f"{name(table.members[rank], rank)} has ended: {event.cause}"
@@ -132,6 +220,8 @@ def _left(table: Table, event: Left) -> Decision:
         gone = "is gone: it was" if len(lost) == 1 else "are gone: they were"
         cause = f"{names([table.members[other] for other in lost], lost)} {gone} killed or crashed"
     table = replace(table, left=table.left | {rank}, cause=cause)
+    if table.survives and len(table.left | table.lost) == len(table.members):  # whoever still waits has come too late
+        table = replace(table, late=frozenset(one.member.name for one in table.waiting), waiting=())
     return Decision(table, Answer(), cause or f"worker {rank} has left")
 
 

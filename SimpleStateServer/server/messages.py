@@ -1,8 +1,8 @@
-"""The four messages of the journal paper, as the handlers get them, and two of this project's own.
+"""The four messages of the journal paper, as the handlers get them, and three of this project's own.
 
 Source: Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043. What can be said beside the paper's fields (a
-title, limits, totals, an evaluation) is optional. `wire.py` makes these of JSON, `published.py` of forms. By JOIN and
-LEFT the workers of a job without a parameter server find each other (membership.py).
+title, limits, totals, an evaluation) is optional. `wire.py` makes these of JSON, `published.py` of forms. By JOIN, BEAT
+and LEFT the workers of a job without a parameter server find each other, again and again (membership.py).
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ MAX_COUNT = 10**9
 MAX_SUM = 10**15  # of samples or steps since a job began
 MAX_ELAPSED_S = 1e9
 MAX_REASON = 200  # characters of a reason
+MAX_GENERATION = 10**6
 MAX_CAUSE = 1_000  # characters of an error that ended a worker
 MAX_ACCURACIES = 400  # points of an accuracy curve
 
 
 class MessageType(str, enum.Enum):
-    """RESET starts a job, REPORT enters a round, QUERY asks what to do next; JOIN asks for the other workers, LEFT says
-    that this one is gone; RESPONSE is the answer to each."""
+    """RESET starts a job, REPORT enters a round, QUERY asks what to do next; JOIN asks for the other workers, BEAT
+    whether more of them wait, LEFT says that this one is gone; RESPONSE is the answer to each."""
 
     RESET = "RESET"
     REPORT = "REPORT"
     QUERY = "QUERY"
     JOIN = "JOIN"
+    BEAT = "BEAT"
     LEFT = "LEFT"
     RESPONSE = "RESPONSE"
 
@@ -50,10 +52,13 @@ ACTIONS = tuple(action.value for action in Action)
 
 
 class Call(str, enum.Enum):
-    """What a worker that has joined does next: ask again in a while, or connect with the others."""
+    """What a worker that has joined does next: ask again in a while, connect with the others, come back at the end of
+    the round since others wait, or end: the job has."""
 
     WAIT = "WAIT"
     START = "START"
+    PAUSE = "PAUSE"
+    OVER = "OVER"
 
 
 class Doing(str, enum.Enum):
@@ -139,6 +144,7 @@ class Reset:
         limits: when the job will end.
         published: it came from `POST /init/`, whose workers name no job.
         batch_size: samples of each worker's batch at first, of a job whose rule decides on batch sizes.
+        generation: of the job's workers, where some were lost or have come since it began: the job goes on with these.
     """
 
     sender: str
@@ -151,6 +157,7 @@ class Reset:
     limits: Limits = Limits()
     published: bool = False
     batch_size: int | None = None
+    generation: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,7 @@ class WorkerMessage:
         elapsed: seconds since its job began, when it says so.
         total: what it has done since then, when it says so.
         way: how the job goes on where that changes: "BSP" or "ASP" under Sync-Switch.
+        generation: in which the worker has its rank.
     """
 
     sender: str
@@ -178,6 +186,7 @@ class WorkerMessage:
     elapsed: float | None = None
     total: Total | None = None
     way: str | None = None
+    generation: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,17 +229,53 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A worker's place among those that sum among themselves.
+
+    Attributes:
+        generation: how many times workers of this job have started.
+        rank: of the worker.
+        members: all of them, by rank.
+    """
+
+    generation: int
+    rank: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """A worker is there, and asks for the others of its job. It asks again until it is told to start.
 
     Attributes:
         job: the name that the user gave it.
-        num_workers: N.
+        num_workers: N, of the workers that begin it.
+        min_workers: with so many left it goes on; None: it ends with the first worker that is lost.
+        patience: seconds after which a worker that does not come back as the others do counts as lost.
+        before: the place from which this worker comes; None where it had none yet.
+        lost: ranks of the workers there that it has seen to be gone.
     """
 
     member: Member
     job: str
     num_workers: int
+    min_workers: int | None = None
+    patience: float = 0.0
+    before: Place | None = None
+    lost: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A job is at work: rank 0 says so, and hears whether somebody waits to take part in it.
+
+    Attributes:
+        before: this worker's place.
+    """
+
+    sender: str
+    job: str
+    before: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,21 +292,6 @@ class Left:
     job: str
     lost: tuple[int, ...] = ()
     cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A worker's place among those that sum among themselves.
-
-    Attributes:
-        generation: how many times workers of this job have started.
-        rank: of the worker.
-        members: all of them, by rank.
-    """
-
-    generation: int
-    rank: int
-    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)

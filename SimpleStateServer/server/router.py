@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from server.handlers import Handlers
-from server.messages import Join, Left, Query, Report, Reset, Response
+from server.messages import Beat, Join, Left, Query, Report, Reset, Response
 from server.snapshot import Overview, Snapshot
 from server.wire import Message
 
@@ -33,6 +33,7 @@ class Router:
             Report: handlers.report,
             Query: handlers.query,
             Join: handlers.gatherings.join,
+            Beat: handlers.gatherings.beat,
             Left: handlers.gatherings.left,
         }
         self._turn = threading.Lock()

@@ -59,6 +59,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
         "way": _way(rows),
         "state": state,
         "num_workers": settings.num_workers,
+        "generation": settings.generation,
         "round": snapshot.round,
         "elapsed_s": _rounded(elapsed(snapshot, now)),
         "quiet_s": _rounded(now - (snapshot.known_since if snapshot.heard is None else snapshot.heard)),

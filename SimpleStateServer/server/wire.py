@@ -14,6 +14,7 @@ from server.messages import (
     MAX_CAUSE,
     MAX_COUNT,
     MAX_ELAPSED_S,
+    MAX_GENERATION,
     MAX_MEMBERS,
     MAX_REASON,
     MAX_SECONDS,
@@ -21,6 +22,7 @@ from server.messages import (
     MAX_WORKERS,
     STATE_SERVER,
     Action,
+    Beat,
     Device,
     Doing,
     Join,
@@ -28,6 +30,7 @@ from server.messages import (
     Limits,
     Member,
     MessageType,
+    Place,
     Query,
     Report,
     Reset,
@@ -63,7 +66,7 @@ def check_query(status: Status, fields: Fields) -> None:
         fields.number("computation_time", 0, MAX_SECONDS)  # raises: it is missing
 
 
-Message = Reset | Report | Query | Join | Left
+Message = Reset | Report | Query | Join | Beat | Left
 
 
 def parse(body: bytes, policies: Collection[str]) -> Message:
@@ -97,9 +100,12 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message
             title=fields.text("title", "", 80),
             limits=_limits(fields),
             batch_size=fields.whole("batch_size", 1, MAX_COUNT, None),
+            generation=fields.whole("generation", 1, MAX_GENERATION, 1),
         )
     if msg_type == MessageType.JOIN:
         return _join(fields, sender, job)
+    if msg_type == MessageType.BEAT:
+        return Beat(sender, job, _place(fields))
     if msg_type == MessageType.LEFT:
         return Left(sender, job, fields.ranks("lost"), fields.text("cause", "", MAX_CAUSE))
 
@@ -114,6 +120,7 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message
         "elapsed": fields.number("elapsed", 0, MAX_ELAPSED_S, None),
         "total": _total(fields),
         "way": fields.text("way", None, 16),
+        "generation": fields.whole("generation", 1, MAX_GENERATION, 1),
     }
     if msg_type == MessageType.QUERY:
         return Query(sender, job, progress, **told)
@@ -124,7 +131,25 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message
 
 def _join(fields: Fields, sender: str, job: str) -> Join:
     member = Member(sender, fields.name("address"), fields.whole("port", 1, 65535), _device(fields) or Device())
-    return Join(member, job, fields.whole("num_workers", 1, MAX_MEMBERS))
+    return Join(
+        member,
+        job,
+        fields.whole("num_workers", 1, MAX_MEMBERS),
+        fields.whole("min_workers", 1, MAX_MEMBERS, None),
+        fields.number("patience", 0, MAX_SECONDS, 0.0),
+        _place(fields) if fields.whole("generation", 0, MAX_GENERATION, 0) else None,
+        fields.ranks("lost"),
+    )
+
+
+def _place(fields: Fields) -> Place:
+    """Of a worker that has taken part, by its own word: a server that was restarted knows it by that alone."""
+    members = fields.members("members")
+    return Place(
+        fields.whole("generation", 1, MAX_GENERATION),
+        fields.whole("rank", 0, len(members) - 1),
+        tuple(Member(name, address, port, Device(host, device)) for name, address, port, host, device in members),
+    )
 
 
 def _device(fields: Fields) -> Device | None:

@@ -13,7 +13,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trainer.collectives.tcp import PATIENCE_S, TcpMesh
 from utils import PeerLost, SetupError
@@ -25,6 +25,15 @@ _MARK = b"esync-1\n"
 MOST_BYTES = 4096  # of what one side says
 MOST_GUESTS = 64  # beside the workers, who have not said yet who they are
 PAUSE_S = 0.05  # between two calls to a worker that does not listen yet
+PROBE_S = 0.25  # to hear whether somebody listens, and between two such looks
+
+
+class NotThere(PeerLost):
+    """Workers do not listen any more at the addresses that they had: they have ended."""
+
+    def __init__(self, ranks: Sequence[int], text: str) -> None:
+        super().__init__(text)
+        self.ranks = tuple(ranks)
 
 
 def connect(
@@ -35,6 +44,7 @@ def connect(
     timeout_s: float = 60.0,
     names: Sequence[str] = (),
     patience_s: float = PATIENCE_S,
+    all_listen: bool = False,
 ) -> TcpMesh:
     """Connects one worker with all others; all of them call it.
 
@@ -45,9 +55,11 @@ def connect(
         timeout_s: until all are connected.
         names: of all workers by rank, for messages.
         patience_s: of the mesh: how long to wait later where nothing moves.
+        all_listen: all workers do already. One that does not, or that hangs up again, is waited for no longer.
 
     Raises:
         PeerLost: a worker was not there in time.
+        NotThere: a worker has ended; where all listen.
         SetupError: another job, or another worker, answers at an address.
     """
     names = names or [f"worker {other}" for other in range(len(addresses))]
@@ -55,11 +67,13 @@ def connect(
     with contextlib.ExitStack() as on_error:
         connections: dict[int, socket.socket] = {}
         for other in range(rank):
-            connections[other] = on_error.enter_context(_call(addresses[other], names[other], deadline))
+            call = _call(other, addresses[other], names[other], deadline, all_listen)
+            connections[other] = on_error.enter_context(call)
             connections[other].sendall(_frame(job, rank, other))
         guests = _Guests(listener, job, rank, range(rank + 1, len(addresses)))
         on_error.callback(guests.hang_up)
-        for other, connection in guests.wait(deadline, names).items():
+        called = guests.wait(deadline, names, addresses if all_listen else (), connections)
+        for other, connection in called.items():
             connections[other] = on_error.enter_context(connection)
             connection.sendall(_frame(job, rank, other))
         for other in range(rank):
@@ -69,17 +83,33 @@ def connect(
     return TcpMesh(rank, connections, names, patience_s)
 
 
+def _probe(places: Mapping[int, Address], names: Sequence[str]) -> None:
+    """Makes sure that workers listen at these places, by rank: whoever is called and hears nothing loses nothing."""
+    refusing = []
+    for other, place in places.items():
+        try:
+            socket.create_connection(place, PROBE_S).close()
+        except ConnectionRefusedError:
+            refusing.append(other)
+        except OSError:  # perhaps it is only slow
+            continue
+    if refusing:
+        raise NotThere(refusing, f"{', '.join(names[other] for other in refusing)} has ended")
+
+
 def _frame(job: str, rank: int, to: int) -> bytes:
     words = json.dumps({"job": job, "from": rank, "to": to}).encode()
     return _FRAME.pack(_MARK, len(words)) + words
 
 
-def _call(address: Address, name: str, deadline: float) -> socket.socket:
-    """Calls until somebody answers: the other one may not listen yet."""
+def _call(other: int, address: Address, name: str, deadline: float, listens: bool) -> socket.socket:
+    """Calls until somebody answers: the other one may not listen yet, unless it is known that it does."""
     while True:
         try:
             return socket.create_connection(address, max(PAUSE_S, deadline - time.monotonic()))
         except OSError as error:
+            if listens and isinstance(error, ConnectionRefusedError):
+                raise NotThere([other], f"{name} has ended ({error})") from None
             if time.monotonic() >= deadline:
                 raise PeerLost(f"{name} at {address[0]}:{address[1]} is not reached ({error})") from None
         time.sleep(PAUSE_S)
@@ -108,6 +138,17 @@ def _is_from(words: object, job: str, rank: int, to: int) -> bool:
         return False
     known = isinstance(words["job"], str) and hmac.compare_digest(words["job"].encode(), job.encode())
     return known and (words["from"], words["to"]) == (rank, to)
+
+
+def _check_open(connection: object) -> None:
+    """Raises PeerLost where the other side has hung up; reads nothing."""
+    assert isinstance(connection, socket.socket)
+    try:
+        has_ended = not connection.recv(1, socket.MSG_PEEK)
+    except OSError:
+        has_ended = True
+    if has_ended:
+        raise PeerLost("another worker hung up again: it has ended, or it did not reach all others")
 
 
 class _Guest:
@@ -145,20 +186,35 @@ class _Guests:
         self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
         self._workers: dict[int, socket.socket] = {}
 
-    def wait(self, deadline: float, names: Sequence[str]) -> dict[int, socket.socket]:
-        """The connections of the expected ranks; raises PeerLost where one does not call in time."""
+    def wait(
+        self, deadline: float, names: Sequence[str], places: Sequence[Address], called: Mapping[int, socket.socket]
+    ) -> dict[int, socket.socket]:
+        """The connections of the expected ranks; raises PeerLost where one does not call in time.
+
+        Args:
+            places: of all workers by rank, where all listen: then also who has ended ends the wait.
+            called: the connections with other workers, by rank: likewise who hangs up.
+        """
         was_blocking = self._listener.gettimeout()
         self._listener.setblocking(False)
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
-            while len(self._workers) < len(self._expected):
+            for connection in called.values() if places else ():
+                selector.register(connection, selectors.EVENT_READ)
+            while missing := [other for other in self._expected if other not in self._workers]:
                 left_s = deadline - time.monotonic()
-                ready = selector.select(max(0.0, left_s))
+                ready = selector.select(max(0.0, min(left_s, PROBE_S) if places else left_s))
                 if not ready and left_s <= 0:
-                    missing = [names[other] for other in self._expected if other not in self._workers]
-                    raise PeerLost(f"{', '.join(missing)} did not call in time: see the logs there")
+                    late = ", ".join(names[other] for other in missing)
+                    raise PeerLost(f"{late} did not call in time: see the logs there")
+                if not ready:
+                    _probe({other: places[other] for other in missing}, names)
                 for key, _ in ready:
-                    self._serve(selector, key.fileobj)
+                    if key.fileobj in called.values():
+                        selector.unregister(key.fileobj)
+                        _check_open(key.fileobj)
+                    else:
+                        self._serve(selector, key.fileobj)
         self._listener.settimeout(was_blocking)
         return self._workers
 

@@ -30,8 +30,8 @@ class Group(Protocol):
             PeerLost: a worker is gone.
         """
 
-    def spread(self, buffer: np.ndarray, num_bytes: int) -> Moved:
-        """Replaces the buffer by rank 0's; otherwise as `add_up`."""
+    def spread(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
+        """Replaces the buffer by that of rank `source`; otherwise as `add_up`."""
 
     def meet(self, value: float = 0.0) -> float:
         """Waits until all workers are here; returns the greatest of the values that they bring, to float32's digits."""
@@ -52,7 +52,6 @@ class MeshGroup:
         self.num_workers = mesh.num_workers
         self._mesh = mesh
         self._sum = algorithm(mesh.num_workers, mesh.rank)
-        self._broadcast = broadcast(mesh.num_workers, mesh.rank)
 
     def add_up(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
         """As Group says."""
@@ -60,9 +59,9 @@ class MeshGroup:
             return halves.follow(self._sum, self._mesh, buffer, num_bytes, num_halves)
         return follow(self._sum, self._mesh, buffer, num_bytes)
 
-    def spread(self, buffer: np.ndarray, num_bytes: int) -> Moved:
+    def spread(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
         """As Group says."""
-        return follow(self._broadcast, self._mesh, buffer, num_bytes)
+        return follow(broadcast(self.num_workers, self.rank, source), self._mesh, buffer, num_bytes)
 
     def meet(self, value: float = 0.0) -> float:
         """As Group says."""

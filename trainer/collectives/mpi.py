@@ -68,10 +68,11 @@ class MpiGroup:
         least = 2 * num_bytes * (self.num_workers - 1) // self.num_workers
         return Moved(least, least)
 
-    def spread(self, buffer: np.ndarray, num_bytes: int) -> Moved:
+    def spread(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
         """As Group says."""
-        self._comm.Bcast(buffer)
-        return Moved(num_bytes if self.rank == 0 else 0, num_bytes if self.rank else 0)
+        self._comm.Bcast(buffer, source)
+        is_source = self.rank == source
+        return Moved(num_bytes * is_source, num_bytes * (not is_source))
 
     def meet(self, value: float = 0.0) -> float:
         """As Group says."""

@@ -128,14 +128,19 @@ def binary_blocks(num_workers: int, rank: int) -> Schedule:
     return Schedule(parts, tuple(_halve_and_double(size, place, lambda other: base + other, (*between, *below), parts)))
 
 
-def broadcast(num_workers: int, rank: int) -> Schedule:
-    """Rank 0's buffer goes to all, as a binomial tree: whoever has it passes it on, lg N times."""
+def broadcast(num_workers: int, rank: int, source: int = 0) -> Schedule:
+    """The buffer of rank `source` goes to all, as a binomial tree: whoever has it passes it on, lg N times."""
     whole = Span(0, 1)
-    # Rank r gets it in round r.bit_length() - 1, when the ranks below that power of two have it.
-    steps = [Step(source=rank - _power_below(rank), into=whole)] if rank else []
-    distance = 1 << rank.bit_length()
-    while rank + distance < num_workers:
-        steps.append(Step(to=rank + distance, out=whole))
+    place = (rank - source) % num_workers  # from the source on
+
+    def at(place: int) -> int:
+        return (place + source) % num_workers
+
+    # Place p gets it in round p.bit_length() - 1, when the places below that power of two have it.
+    steps = [Step(source=at(place - _power_below(place)), into=whole)] if place else []
+    distance = 1 << place.bit_length()
+    while place + distance < num_workers:
+        steps.append(Step(to=at(place + distance), out=whole))
         distance *= 2
     return Schedule(1, tuple(steps))
 

@@ -144,7 +144,7 @@ class TcpMesh:
     ) -> None:
         self.rank = rank
         self.num_workers = len(connections) + 1
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._scratch = np.empty(CHUNK, np.float32)
         self._error: JobError | None = None  # after which nothing more is exchanged
         self.on_error: Callable[[], object] = lambda: None  # called before the connections close for an error
@@ -199,18 +199,24 @@ class TcpMesh:
                 events[connection] = events.get(connection, 0) | each.event
             for connection, event in events.items():
                 selector.register(connection, event)
-            if not selector.select(self._patience_s):
+            if not selector.select(self.patience_s):
                 self._give_up(blocked)
 
     def _give_up(self, blocked: Sequence[_Sending | _Receiving]) -> NoReturn:
         names = " and ".join(sorted({each.peer.name for each in blocked}))
-        raise PeerLost(f"nothing came from {names} for {self._patience_s:g} s: it is frozen, or its host is down")
+        raise PeerLost(f"nothing came from {names} for {self.patience_s:g} s: it is frozen, or its host is down")
 
-    def close(self) -> None:
-        """Closes all connections; whoever waits for this worker is told, also another thread of this process."""
+    def interrupt(self) -> None:
+        """Nothing more is exchanged: whoever waits for this worker is told, also another thread of this process, which
+        may use the connections still."""
         for peer in self._peers.values():
             with contextlib.suppress(OSError):  # the other side was quicker
                 peer.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes all connections; otherwise as `interrupt`."""
+        self.interrupt()
+        for peer in self._peers.values():
             peer.connection.close()
 
 

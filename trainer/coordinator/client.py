@@ -90,6 +90,7 @@ class StateClient:
         self._job = ""
         self._num_workers = 0
         self._rank = 0
+        self._generation = 1
         self._progress = Progress()
         self._lock = clock.lock()
         self._latest: _Status | None = None  # that was told
@@ -111,9 +112,20 @@ class StateClient:
 
     # ------------------------------------------------------------------------------------------- what is said
 
-    def join(self, job: str, rank: int, num_workers: int, progress: Progress | None = None) -> None:
-        """From now on this client speaks for `rank` in `job`, and tells of its progress."""
-        self._job, self._rank, self._num_workers = job, rank, num_workers
+    @property
+    def job(self) -> str:
+        """The job's name, once this client has joined it."""
+        return self._job
+
+    def join(
+        self, job: str, rank: int, num_workers: int, progress: Progress | None = None, generation: int = 1
+    ) -> None:
+        """From now on this client speaks for `rank` in `job`, and tells of its progress.
+
+        Args:
+            generation: of the job's workers.
+        """
+        self._job, self._rank, self._num_workers, self._generation = job, rank, num_workers, generation
         self._progress = progress or self._progress
 
     def begin_job(self, resumed: bool = False) -> None:
@@ -163,6 +175,7 @@ class StateClient:
 
     def _ask(self, status: _Status, samples: int, accuracy: float | None = None) -> Mapping[str, Any]:
         message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
+        message |= self._of_generation
         answer = self._send(_with(message, accuracy=accuracy))
         if self._progress.doing == EVALUATING:
             self.tell_doing()  # a question from beside the training; the server takes who asks for one who trains
@@ -240,10 +253,16 @@ class StateClient:
     # --------------------------------------------------------------------------------------------- the messages
 
     def _reset(self, resumed: bool) -> Message:
-        return {"msg_type": "RESET", "num_workers": self._num_workers, **self._rule, "resumed": int(resumed)}
+        about = {"msg_type": "RESET", "num_workers": self._num_workers, **self._rule, "resumed": int(resumed)}
+        return {**about, **self._of_generation}
+
+    @property
+    def _of_generation(self) -> Message:
+        """Said once there is more than one: ranks are those of a generation."""
+        return {"generation": self._generation} if self._generation > 1 else {}
 
     def _report(self, status: _Status) -> Message:
-        about = {"msg_type": "REPORT", "status": self._status(status), "device": self._device}
+        about = {"msg_type": "REPORT", "status": self._status(status), "device": self._device, **self._of_generation}
         return {**about, "doing": self._progress.doing}
 
     def _report_with_all(self, status: _Status) -> Message:

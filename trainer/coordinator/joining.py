@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainer.clock import Clock
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from utils import PeerLost, SetupError
+from utils import JobOver, PeerLost, SetupError
 
 PAUSE_S = 0.1  # between two questions
+SHORT_PAUSE_S = 0.02  # where a job at work waits for the answer
 REMIND_EVERY_S = 15.0
 FULL = "too-many-jobs"  # the state server's word for a lack of room, which may pass
 OTHERS_WAIT = 409  # HTTP's status of what does not fit to what others have said
@@ -56,6 +57,10 @@ class Start:
         names = " ".join([str(self.generation), *(member.name for member in self.members)])
         return hashlib.sha256(names.encode()).hexdigest()
 
+    def to_wire(self) -> Message:
+        """As JOIN and BEAT say where a worker comes from, or is."""
+        return {"generation": self.generation, "rank": self.rank, "members": [list(member) for member in self.members]}
+
     @classmethod
     def from_answer(cls, said: Mapping[str, Any]) -> Start:
         """Reads a START."""
@@ -71,9 +76,24 @@ class Joining:
     """
 
     def __init__(
-        self, link: Link, clock: Clock, job: str, num_workers: int, address: tuple[str, int], host: str, device: str
+        self,
+        link: Link,
+        clock: Clock,
+        job: str,
+        num_workers: int,
+        address: tuple[str, int],
+        host: str,
+        device: str,
+        min_workers: int = 0,
+        patience_s: float = 0.0,
     ) -> None:
+        """
+        Args:
+            min_workers: with so many left the job goes on; 0: it ends with the first worker that is lost.
+            patience_s: after which a worker counts as lost that does not come back as the others do.
+        """
         self._link = link
+        self._survives = {"min_workers": min_workers, "patience": patience_s} if min_workers else {}
         self._clock = clock
         self._num_workers = num_workers
         self._job = job
@@ -90,7 +110,27 @@ class Joining:
         Raises:
             SetupError: the state server refuses this worker.
             PeerLost: they were not all there in time.
+            JobOver: the job has ended meanwhile.
         """
+        return self._until_start(timeout_s, PAUSE_S, dict)
+
+    def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
+        """Waits until the workers that are left are there, and those that have come to the job; otherwise as `wait`.
+
+        Args:
+            before: where this worker was.
+            lost: asks for the ranks of the workers there that are seen to be gone.
+        """
+        return self._until_start(0.0, SHORT_PAUSE_S, lambda: {**before.to_wire(), "lost": list(lost())})
+
+    def beat(self, place: Start) -> bool:
+        """Says that the job is at work; returns whether somebody waits to take part in it."""
+        try:
+            return self._ask({"msg_type": "BEAT", **place.to_wire()}, BRIEF).get("action") == "PAUSE"
+        except NoAnswer:
+            return False
+
+    def _until_start(self, timeout_s: float, pause_s: float, about: Callable[[], Message]) -> Start:
         begin = reminded = self._clock.now()
         waits_for = ""
         while True:
@@ -102,6 +142,8 @@ class Joining:
                         "address": self._address,
                         "port": self._port,
                         "device": self._device,
+                        **self._survives,
+                        **about(),
                     },
                     PATIENT,
                 )
@@ -109,6 +151,8 @@ class Joining:
                 said = {"reason": f"the state server at {self._link.address} {trouble}"}
             if said.get("action") == "START":
                 return Start.from_answer(said)
+            if said.get("action") == "OVER":
+                raise JobOver(str(said["reason"]))
             now, before, waits_for = self._clock.now(), waits_for, str(said["reason"])
             if timeout_s and now - begin > timeout_s:
                 self.leave()
@@ -116,7 +160,7 @@ class Joining:
             if waits_for != before or now - reminded > REMIND_EVERY_S:
                 logging.info("waiting for the other workers: %s", waits_for)
                 reminded = now
-            self._clock.sleep(PAUSE_S)
+            self._clock.sleep(pause_s)
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
         """Says, once and without patience, that this worker leaves; returns the state server's word, or nothing.

@@ -9,6 +9,7 @@ the one and pulled by the other: the sums of both kinds of job over all workers 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -25,7 +26,7 @@ from trainer.engine import mx
 from trainer.parameters import num_bytes, wait_for
 from trainer.transport.counter import ByteCounter
 from trainer.transport.flat import Buffer, buffers_of
-from utils import SetupError
+from utils import PeerLost, SetupError
 
 
 class CollectiveSums(ByteCounter):
@@ -40,7 +41,7 @@ class CollectiveSums(ByteCounter):
         if compression.kind not in (UNCOMPRESSED, FP16):
             _refuse(f"{compression.kind} compression")
         self.largest = compression.largest(transport.num_workers)
-        self._has_halves = compression.kind == FP16
+        self._compression = compression
         self._transport = transport
         self._buffers: list[Buffer] = []
         # Whether the workers meet before each sum, so that what follows is no wait for the last of them. All must do
@@ -50,17 +51,35 @@ class CollectiveSums(ByteCounter):
         self._last_s = 0.0  # that the last timed sum took here
         self._summing: Task[float | None] | None = None
 
-    def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
-        """As SummedArrays says."""
-        num_as_halves = len(arrays) - exact if self._has_halves else 0
-        self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
+    def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0, source: int = 0) -> None:
+        """As SummedArrays says; the values of rank `source`."""
+        self.prepare(arrays, exact)
         group = self._transport.group
 
         def spread(buffer: Buffer, content: np.ndarray) -> Moved:
-            return group.spread(content, buffer.num_bytes)
+            return group.spread(content, buffer.num_bytes, source)
 
         self._transport.begin(lambda: self._each(spread, arrays), "broadcast").result()
         self.take_traffic()  # the rounds' traffic is what is asked for
+
+    def prepare(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
+        """What `broadcast` does before it sends: whoever comes to a job at work has to do that alone."""
+        num_as_halves = len(arrays) - exact if self._compression.kind == FP16 else 0
+        self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
+
+    @property
+    def meets(self) -> bool:
+        """Whether the workers meet before each sum, which all must know."""
+        return self._meets
+
+    def go_on(self, meets: bool) -> None:
+        """From now on with other workers, in the middle of a job.
+
+        Args:
+            meets: as those who were there before have it.
+        """
+        self._meets, self._is_first = meets, False
+        self.largest = self._compression.largest(self._transport.num_workers)
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """As SummedArrays says."""
@@ -154,9 +173,24 @@ class CollectiveTransport:
         self.group = group
         self.clock = clock
         self.size_of = size_of
-        self.rank = group.rank
-        self.num_workers = group.num_workers
         self._last: Task[object] | None = None
+
+    @property
+    def rank(self) -> int:
+        """As Transport says."""
+        return self.group.rank
+
+    @property
+    def num_workers(self) -> int:
+        """As Transport says."""
+        return self.group.num_workers
+
+    def go_over_to(self, group: Group) -> None:
+        """From now on with these workers; what was under way with those before has failed or is done."""
+        if self._last is not None:
+            with contextlib.suppress(PeerLost):
+                self._last.result()
+        self._last, self.group = None, group
 
     def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> CollectiveSums:
         """As Transport says; 2bit raises SetupError."""

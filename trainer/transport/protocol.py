@@ -85,8 +85,13 @@ class Transport(Protocol):
     """A worker's place among the others. Whatever waits for others raises PeerLost where one of them is gone, or ends
     the process as PeerLost does: MXNet's kvstore cannot be interrupted."""
 
-    rank: int
-    num_workers: int
+    @property
+    def rank(self) -> int:
+        """Of this worker, from 0."""
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are now."""
 
     def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> SummedArrays:
         """A list of arrays to be added up; of the kind SUM.

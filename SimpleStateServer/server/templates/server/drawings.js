@@ -149,5 +149,6 @@ function showRates(status) {
   const none = status.samples > 0 ? "Not measured for long enough yet." : "The workers do not say how many samples they train on.";
   drawCurve(byId("rates"), points, { low: 0, high: 1.08 * most, format, none });
   byId("rates-known").hidden = status.resumed_s === null;
-  write(byId("rates-known"), status.resumed_s === null ? "" : `Measured since the state server was restarted, ${clock(status.resumed_s)} ago.`);
+  const since = status.generation > 1 ? "workers were lost or came" : "the state server was restarted";
+  write(byId("rates-known"), status.resumed_s === null ? "" : `Measured since ${since}, ${clock(status.resumed_s)} ago.`);
 }

@@ -1,0 +1,293 @@
+"""How a job goes on when workers are lost or come: the state server's rule, and workers that ask it in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server import membership, wire
+from server.fields import BadMessage
+from server.membership import ALIVE_S, GONE_S, Answer, Table
+from server.messages import Beat, Call, Device, Join, Left, Member, Place
+
+from trainer.clock import VirtualClock, run_all
+from trainer.coordinator.in_process import InProcessServer
+from trainer.coordinator.joining import Joining, Start
+from utils import JobOver
+
+PATIENCE_S = 10.0
+
+
+def member(number: int) -> Member:
+    return Member(f"w{number}", "10.0.0.1", 4000 + number, Device("h1", f"cpu{number}"))
+
+
+class Job:
+    """Workers that talk to the rule; each knows what it was told last."""
+
+    def __init__(self, num_workers: int, min_workers: int = 1) -> None:
+        self.num_workers, self.min_workers = num_workers, min_workers
+        self.table = Table()
+        self.now = 0.0
+        self.places: dict[int, Place] = {}
+        self.reason = ""
+        for number in (*range(num_workers), *range(num_workers - 1)):  # the last one is told to start at once
+            self.join(number)
+
+    def join(self, number: int, lost: Iterable[int] = ()) -> Answer:
+        """Worker `number` asks; it has seen workers `lost` end, by their numbers."""
+        before = self.places.get(number)
+        ranks = [self.rank_in(before, one) for one in lost] if before else []
+        event = Join(member(number), "a", self.num_workers, self.min_workers, PATIENCE_S, before, tuple(ranks))
+        answer = self._decide(event)
+        if answer.call is Call.START:
+            assert answer.place is not None
+            self.places[number] = answer.place
+        return answer
+
+    def beat(self, number: int) -> Answer:
+        return self._decide(Beat(f"w{number}", "a", self.places[number]))
+
+    def leave(self, number: int) -> Answer:
+        return self._decide(Left(f"w{number}", "a"))
+
+    def _decide(self, event: Join | Beat | Left) -> Answer:
+        self.table, answer, self.reason = membership.decide(self.table, event, self.now)
+        return answer
+
+    @staticmethod
+    def rank_in(place: Place, number: int) -> int:
+        return next(rank for rank, one in enumerate(place.members) if one.name == f"w{number}")
+
+    def members(self) -> list[str]:
+        return [one.name for one in self.table.members]
+
+
+def test_those_that_are_left_start_at_once_when_all_of_them_are_back() -> None:
+    job = Job(4)
+    assert job.join(0, lost=[2]).call is Call.WAIT
+    assert "generation 2 of job 'a' waits for worker 1 (cpu1" in job.reason and "worker 3 (cpu3" in job.reason
+    assert job.join(3, lost=[2]).call is Call.WAIT
+    assert job.join(1, lost=[2]).call is Call.START
+    assert job.members() == ["w0", "w1", "w3"]
+    for number in (0, 3):  # they hear of it when they ask again
+        job.join(number, lost=[2])
+    assert {number: place.rank for number, place in job.places.items() if place.generation == 2} == {0: 0, 1: 1, 3: 2}
+
+
+def test_one_that_only_looked_lost_to_another_has_to_wait_for_the_next_generation() -> None:
+    job = Job(3)
+    job.join(1)
+    assert job.join(0, lost=[1, 2]).call is Call.START
+    assert job.members() == ["w0"]
+    assert job.join(1, lost=[0]).call is Call.WAIT and job.join(2, lost=[0]).call is Call.WAIT
+    assert job.beat(0).call is Call.PAUSE
+    job.join(0)
+    assert job.members() == ["w0", "w1", "w2"]
+
+
+def test_one_that_dies_while_the_others_come_back_is_left_out_too() -> None:
+    job = Job(4)
+    job.join(1, lost=[3])
+    job.join(0, lost=[3])
+    assert job.join(2, lost=[3, 1]).call is Call.START
+    assert job.members() == ["w0", "w2"]
+
+
+def test_one_that_is_cut_off_from_this_server_counts_as_lost_after_a_while() -> None:
+    job = Job(3)
+    job.join(0)
+    while job.now <= PATIENCE_S:
+        assert job.join(1).call is Call.WAIT
+        job.now += 1.0
+        job.join(0)
+    assert job.join(1).call is Call.START and job.members() == ["w0", "w1"]
+    assert job.join(2).call is Call.WAIT  # it wakes up, and has to wait for the others
+    assert job.beat(0).call is Call.PAUSE
+    job.join(0), job.join(1)
+    assert job.members() == ["w0", "w1", "w2"]
+
+
+def test_with_too_few_left_the_job_waits_until_others_come() -> None:
+    job = Job(3, min_workers=2)
+    assert job.join(0, lost=[1, 2]).call is Call.WAIT
+    assert job.reason == "1 of at least 2 workers (--min-workers) of job 'a' are there"
+    assert job.join(7).call is Call.START
+    assert job.members() == ["w0", "w7"]
+
+
+def test_who_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
+    job = Job(2)
+    assert job.beat(0).call is None
+    assert job.join(5).call is Call.WAIT and "is at work" in job.reason
+    assert job.beat(0).call is Call.PAUSE
+    assert job.join(0).call is Call.WAIT and job.join(1).call is Call.START
+    assert job.members() == ["w0", "w1", "w5"]
+    assert job.join(5).call is Call.START
+
+
+def test_a_newcomer_that_asks_no_more_is_not_waited_for() -> None:
+    job = Job(2)
+    job.join(5)
+    job.now += ALIVE_S + 1
+    assert job.beat(0).call is None
+    job.join(0), job.join(1)
+    assert job.members() == ["w0", "w1"]
+
+
+def test_a_worker_that_left_in_order_is_not_waited_for() -> None:
+    job = Job(3)
+    job.leave(1)
+    job.join(0)
+    assert job.join(2).call is Call.START
+    assert job.members() == ["w0", "w2"]
+
+
+def test_who_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
+    job = Job(2)
+    job.join(5)
+    job.leave(0), job.leave(1)
+    assert job.join(5).call is Call.OVER
+    assert job.join(6).call is Call.WAIT and "1 of 2 workers" in job.reason  # of the next job of this name
+    assert job.join(7).call is Call.START
+
+
+def test_one_that_wakes_up_after_the_job_hears_that_it_is_over() -> None:
+    job = Job(3)
+    job.join(0, lost=[2])
+    job.join(1, lost=[2])
+    job.leave(0), job.leave(1)
+    assert job.join(2).call is Call.OVER
+
+
+def test_a_job_of_which_nobody_is_heard_any_more_makes_room_for_the_next_of_its_name() -> None:
+    job = Job(2)
+    job.now += GONE_S
+    assert job.join(5).call is Call.WAIT and "is at work" in job.reason
+    job.now += 1.0
+    assert job.join(6).call is Call.START
+    assert (job.table.generation, job.members()) == (2, ["w5", "w6"])
+
+
+def test_a_server_that_was_restarted_knows_the_job_by_its_workers_words() -> None:
+    job = Job(3)
+    job.table = Table()
+    assert job.join(0, lost=[1]).call is Call.WAIT
+    assert job.join(2, lost=[1]).call is Call.START
+    assert (job.table.generation, job.members()) == (2, ["w0", "w2"])
+    job.join(0)
+    job.table = Table()
+    assert job.beat(0).call is None
+    assert job.join(5).call is Call.WAIT and "is at work" in job.reason
+
+
+@given(st.integers(2, 6), st.data())
+def test_whoever_dies_in_whatever_order_one_newest_generation_holds_all_that_live(
+    number: int, data: st.DataObject
+) -> None:
+    """Workers die, one after the other or several at once, also while the others come back."""
+    job = Job(number)
+    alive, dead = set(range(number)), set[int]()
+
+    def is_broken(one: int) -> bool:
+        place = job.places[one]
+        return place.generation != job.table.generation or any(member(other) in place.members for other in dead)
+
+    while len(alive) > 1:
+        victims = data.draw(st.sets(st.sampled_from(sorted(alive)), min_size=1, max_size=len(alive) - 1))
+        between = data.draw(st.lists(st.sampled_from(sorted(alive)), max_size=4))  # ask before they die, or again
+        for one in between:
+            job.join(one)
+        alive, dead = alive - victims, dead | victims
+        while any(is_broken(one) for one in alive):
+            for one in data.draw(st.permutations(sorted(alive))):
+                if is_broken(one):
+                    job.join(one, lost=[other for other in dead if member(other) in job.places[one].members])
+        newest = {job.places[one].generation for one in alive}
+        assert newest == {job.table.generation}
+        ranks = [job.places[one].rank for one in sorted(alive)]
+        assert len({*ranks}) == len(ranks)
+        assert {one.name for one in job.table.members} == {f"w{one}" for one in alive}
+
+
+# ----------------------------------------------------------------------------------------------------- on the wire
+
+PLACE = {"generation": 2, "rank": 1, "members": [["w0", "10.0.0.1", 4000, "h", "cpu0"], ["w1", "h2", 4001, "", ""]]}
+BEAT = {"msg_type": "BEAT", "sender": "w1", "job": "a", **PLACE}
+MEMBERS = (Member("w0", "10.0.0.1", 4000, Device("h", "cpu0")), Member("w1", "h2", 4001))
+
+
+def test_the_messages_are_read() -> None:
+    assert wire.understand(BEAT, ()) == Beat("w1", "a", Place(2, 1, MEMBERS))
+    join = {**BEAT, "msg_type": "JOIN", "address": "h2", "port": 4001, "num_workers": 3, "lost": [0]}
+    join |= {"min_workers": 2, "patience": 5}
+    assert wire.understand(join, ()) == Join(MEMBERS[1], "a", 3, 2, 5.0, Place(2, 1, MEMBERS), (0,))
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"generation": 0}, "generation"),
+        ({"rank": 2}, "rank"),
+        ({"members": []}, "members"),
+        ({"members": [["w0", "10.0.0.1", 4000]]}, "members"),
+        ({"members": [["w0", "10.0.0.1", 0, "", ""]]}, "port"),
+    ],
+)
+def test_what_is_wrong_in_a_message_is_named(message: dict[str, object], field: str) -> None:
+    with pytest.raises(BadMessage) as wrong:
+        wire.understand({**BEAT, **message}, ())
+    assert wrong.value.field == field
+
+
+# ------------------------------------------------------------------------------ workers and server in virtual time
+
+
+class Gathering:
+    """Workers that come together at one state server, again and again."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = InProcessServer(self.clock)
+        self.starts: dict[int, list[Start]] = {}
+
+    def joining(self, number: int) -> Joining:
+        address = ("10.0.0.1", 4000 + number)
+        link = self.server.link(0.01)
+        return Joining(link, self.clock, "a", 3, address, "h1", f"cpu{number}", min_workers=1, patience_s=PATIENCE_S)
+
+
+def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_is_over() -> None:
+    """Worker 2 is lost after a second, and worker 3 comes after two."""
+    gathering = Gathering()
+    starts, clock = gathering.starts, gathering.clock
+    joinings = {number: gathering.joining(number) for number in range(4)}
+
+    def survivor(number: int) -> None:
+        joining, mine = joinings[number], starts.setdefault(number, [])
+        mine.append(joining.wait(60.0))
+        clock.sleep(1.0)
+        mine.append(joining.come_back(mine[-1], lambda: [2]))
+        while number == 0 and not joining.beat(mine[-1]):
+            clock.sleep(0.5)
+        clock.sleep(3.0 - clock.now())
+        mine.append(joining.come_back(mine[-1], list))
+        joining.leave()
+
+    def newcomer() -> None:
+        clock.sleep(2.0)
+        starts[3] = [joinings[3].wait(60.0)]
+        joinings[3].leave()
+
+    def lost() -> None:
+        starts[2] = [joinings[2].wait(60.0)]
+        clock.sleep(20.0)
+        with pytest.raises(JobOver, match="job 'a' has ended"):
+            joinings[2].come_back(starts[2][0], lambda: [0, 1])
+
+    run_all(clock, [lambda: survivor(0), lambda: survivor(1), lost, newcomer])
+    assert [[start.rank for start in starts[number]] for number in range(4)] == [[0, 0, 0], [1, 1, 1], [2], [2]]
+    assert [len(start.members) for start in starts[0]] == [3, 2, 3]
+    assert len({start.secret for start in starts[0]}) == 3 and starts[0][-1].secret == starts[3][0].secret

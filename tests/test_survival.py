@@ -1,0 +1,130 @@
+"""Real jobs without a parameter server whose workers are lost, come, and leave, while the others go on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import requests
+import tiny_data
+from cluster_processes import Processes, cluster, wait_for
+from state_server_process import running_state_server
+
+import summary
+from algorithms import MEMBERS
+from report import metrics
+from utils import LEFT, RUN_FILE, read_json, read_rounds
+
+pytestmark = pytest.mark.cluster
+
+
+def no_warnings(text: str) -> None:
+    raise AssertionError(text)
+
+
+class Job:
+    """Workers of one job; each has a log folder of its own."""
+
+    def __init__(self, folder: Path, processes: Processes, port: int, *flags: str) -> None:
+        self.logs = folder / "logs" / "host"
+        tiny_data.write_mnist(folder / "data" / "mnist")
+        self._processes = processes
+        self._flags = ["-c", "1", "-n", "mlp", "--dataset", "mnist", "-b", "8", "--on-worker-death", "continue"]
+        self._flags += ["-dd", str(folder / "data"), "-ld", str(self.logs), "-port", str(port), *flags]
+
+    def start(self, worker: int, step_s: float, *flags: str) -> None:
+        own = ["--device-name", f"cpu{worker}", "--min-step-time", str(step_s), *flags]
+        self._processes.start_worker(worker, "main.py", *self._flags, *own)
+
+    def wait_for_round(self, worker: int, round_: int) -> None:
+        wait_for(lambda: any(self.round_after(worker, round_)), f"round {round_} of worker {worker}")
+
+    def round_after(self, worker: int, round_: int) -> list[Path]:
+        return [p for p in (self.logs / f"cpu{worker}").glob("iter-*.txt") if int(p.stem[5:]) >= round_]
+
+    def newest(self, worker: int) -> int:
+        return max(int(path.stem[5:]) for path in (self.logs / f"cpu{worker}").glob("iter-*.txt"))
+
+    def kill(self, worker: int) -> None:
+        lost = self._processes.running.pop(f"worker{worker}")
+        lost.send_signal(signal.SIGKILL)
+        lost.wait()
+
+    def events(self, worker: int) -> list[str]:
+        records = read_rounds(self.logs / f"cpu{worker}", no_warnings)
+        events = [event for record in records for event in record.get("events", [])]
+        assert {event["kind"] for event in events} <= {MEMBERS.name}
+        return [event["text"] for event in events]
+
+    def run(self, worker: int) -> dict:
+        return read_json(self.logs / f"cpu{worker}" / RUN_FILE)
+
+
+def test_a_job_of_esync_goes_on_without_rank_0_takes_in_a_late_worker_and_lets_one_go(tmp_path: Path) -> None:
+    """Worker 0 is rank 0 and evaluates; it is killed, worker 3 comes, worker 1 leaves."""
+    with running_state_server() as server, cluster(tmp_path, num_workers=4, start=False) as processes:
+        processes.set_num_workers(3)
+        job = Job(
+            tmp_path, processes, server.port, "-m", "esync", "--collective", "ring", "-e", "2", "--max-rounds", "60"
+        )
+        job.start(0, 0.01)
+        job.start(1, 0.03, "--leave", "1")
+        job.start(2, 0.05)
+        job.wait_for_round(2, 4)
+        job.kill(0)
+        lost_at = job.newest(2)
+        job.wait_for_round(2, lost_at + 3)
+        job.start(3, 0.02)
+        job.wait_for_round(3, 1)
+        came_at = job.newest(3)
+        job.wait_for_round(2, came_at + 2)
+        processes.running["worker1"].send_signal(signal.SIGTERM)
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker2")
+        status = requests.get(f"{server.url}/status.json", timeout=10).json()
+    assert job.run(1)["ended"] == LEFT and job.run(2)["ended"] == job.run(3)["ended"] == "60 rounds done"
+    assert len({job.run(worker)["final_weights_sha256"] for worker in (2, 3)}) == 1
+    texts = job.events(2)
+    assert [text[:25] for text in texts] == [
+        "generation 2: 2 worker(s)", "generation 3: 3 worker(s)", "generation 4: 2 worker(s)",
+    ]  # fmt: skip
+    assert "worker 0 (cpu0 on host" in texts[0] and texts[0].endswith("is gone") and texts[1].endswith("has come")
+    rounds = list(read_rounds(job.logs / "cpu2", no_warnings))
+    assert [record["num_iters"] for record in rounds] == list(range(1, 61))  # none is lost
+    (first, *_) = read_rounds(job.logs / "cpu3", no_warnings)
+    assert first["missed"] == first["num_iters"] - 1 >= lost_at
+    assert first["total_time"] > rounds[lost_at]["total_time"]  # seconds of the job, not its own
+    assert (status["generation"], status["num_workers"], status["round"]) == (4, 2, 60)
+    devices = summary.summarise_mode(job.logs.parent, no_warnings)
+    evaluator = metrics.evaluating_device(devices, no_warnings)
+    assert evaluator is not None
+    # Worker 0 had the first accuracies; who evaluated after it has the others, and one may have been under way.
+    assert 29 <= len(evaluator.accuracy_list) <= 30
+
+
+def test_ssgd_loses_its_slowest_in_the_middle_of_a_step_and_two_at_once(tmp_path: Path) -> None:
+    with running_state_server() as server, cluster(tmp_path, num_workers=4, start=False) as processes:
+        flags = [
+            "-m",
+            "sync",
+            "--collective",
+            "butterfly",
+            "--max-rounds",
+            "40",
+            "--evaluate",
+            "no",
+            "--momentum",
+            "0.5",
+        ]
+        job = Job(tmp_path, processes, server.port, *flags)
+        for worker in range(3):
+            job.start(worker, 0.02)
+        job.start(3, 0.5)
+        job.wait_for_round(0, 2)
+        job.kill(3)
+        job.wait_for_round(0, 8)
+        for worker in (0, 2):
+            job.kill(worker)
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker1")
+    assert [record["num_iters"] for record in read_rounds(job.logs / "cpu1", no_warnings)] == list(range(1, 41))
+    assert [text[:25] for text in job.events(1)][-1].endswith("1 worker(s)")
