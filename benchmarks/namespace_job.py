@@ -101,7 +101,7 @@ def run_job(
             all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", name, "--device-name", f"cpu{number}"]
             all_flags += ["--data-dir", str(ROOT / "data")]
             all_flags += ["-ip", servers.address, "-port", state_port, "--max-seconds", str(seconds), *of_worker]
-            all_flags += ["--collective", collective]
+            all_flags += ["--collective", collective] * (collective != "ps")
             command = host.command(sys.executable, "main.py", *all_flags)
             log = folder / f"worker{number}.log"
             workers.append(stack.enter_context(running(command, log, root, DMLC_ROLE="worker", **cluster)))
