@@ -158,6 +158,17 @@ def test_the_phases_of_sync_switch_are_read():
         (["--straggler-policy", "greedy", "--switch-order", "01"], "each BSP phase needs one behind it"),
         (["--straggler-policy", "elastic", "--switch-order", "0", "--train-steps", "9"], "has no BSP phase"),
         (["--resume"], "--resume needs checkpoints"),
+        (["-m", "esync", "--on-worker-death", "continue"], "also give --collective ring, butterfly or binary-blocks"),
+        (
+            ["-m", "lb-bsp", "--collective", "ring", "--on-worker-death", "continue"],
+            "mode lb-bsp cannot; its batch sizes are those of one set of workers",
+        ),
+        (
+            ["-m", "sync", "--collective", "ring", "--on-worker-death", "continue", "--ckpt-frequency", "5"],
+            "--on-worker-death continue and --ckpt-frequency do not go together",
+        ),
+        (["-m", "sync", "--leave", "1"], "--leave 1 does nothing without --on-worker-death continue"),
+        (["-m", "sync", "--min-workers", "0"], "0 is out of range"),
         (["--checkpoint", "kept", "--ckpt-frequency", "0"], "--checkpoint needs checkpoints"),
         (["--ckpt-frequency", "-1"], "-1 is out of range"),
         (["--momentum", "1"], "give a number from 0 to below 1"),

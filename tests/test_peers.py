@@ -24,14 +24,14 @@ WAIT_S = 20.0
 class Watched:
     """A worker of rank 0 with connections to the ranks 1 and 2."""
 
-    def __init__(self, silent_s: float = peer_watch.SILENT_S) -> None:
+    def __init__(self, silent_s: float = peer_watch.SILENT_S, goes_on: bool = False) -> None:
         self.lost: list[int] = []
         self.why = ""
         self.told = threading.Event()
         pairs = {rank: socket.socketpair() for rank in (1, 2)}
         self.here = {rank: pair[0] for rank, pair in pairs.items()}
         self.there = {rank: pair[1] for rank, pair in pairs.items()}
-        self.watch = Watch(self.here, self._on_lost, silent_s)
+        self.watch = Watch(self.here, self._on_lost, silent_s, goes_on)
 
     def _on_lost(self, lost: list[int], why: str) -> None:
         self.lost, self.why = lost, why
@@ -63,6 +63,16 @@ def test_a_worker_that_falls_silent_is_lost_and_one_that_does_not_is_not(watched
     assert watched.lost == [2]
     assert watched.why == "no sign of life for 3 s: it is frozen, or its host or network is down"
     assert set(watched.there[2].recv(100)) == set(b".")  # of this worker
+
+
+def test_one_that_goes_on_sees_others_end_too_and_goes_on_giving_signs_of_life() -> None:
+    made = Watched(goes_on=True)
+    with contextlib.closing(made.watch):
+        for number, rank in enumerate((2, 1), start=1):
+            made.there[rank].close()
+            assert made.told.wait(WAIT_S)
+            made.told.clear()
+            assert made.lost == [rank], number
 
 
 def test_once_it_is_stopped_connections_may_end(watched: Watched) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from itertools import count, pairwise
 
 import numpy as np
@@ -175,10 +176,12 @@ def test_bytes_of_some_numbers_by_hand(name: str, number: int, buffers: list[flo
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_broadcast_brings_rank_0s_buffer_to_all_in_lg_n_moments(number: int) -> None:
+@pytest.mark.parametrize("place", [0, 0.5, 1])
+def test_a_broadcast_brings_the_sources_buffer_to_all_in_lg_n_moments(number: int, place: float) -> None:
+    source = round(place * (number - 1))
     buffers = [np.full(3, rank) for rank in range(number)]
-    assert run(broadcast, buffers) == (number - 1).bit_length()
-    assert all((buffer == 0).all() for buffer in buffers)
+    assert run(partial(broadcast, source=source), buffers) == (number - 1).bit_length()
+    assert all((buffer == source).all() for buffer in buffers)
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable
@@ -169,6 +170,29 @@ def test_a_reset_of_the_running_job_with_other_settings_is_refused() -> None:
     with pytest.raises(Conflict, match="num_workers=2") as refusal:
         handlers.reset(Reset("server-0", "a", 3, "journal", 0.5), now=1.0)
     assert refusal.value.code == "job-settings"
+
+
+def test_a_job_goes_on_with_the_workers_of_another_generation_and_hears_no_more_of_those_before() -> None:
+    handlers = job_of(3)
+    for rank in range(3):
+        enter(handlers, rank, 7)
+    handlers.report(report(0, 8, accuracy=0.5), now=2.0)
+    handlers.reset(Reset("worker-1", "a", 2, "journal", 0.5, resumed=True, generation=2), now=3.0)
+    handlers.reset(Reset("worker-0", "a", 2, "journal", 0.5, resumed=True, generation=2), now=3.0)  # once more
+    with pytest.raises(Conflict, match="is in generation 2 of its workers, this is of generation 1") as late:
+        handlers.query(query(2, 8, 1), now=4.0)
+    assert late.value.code == "stale"
+    with pytest.raises(Conflict, match="is in generation 2") as late:
+        handlers.reset(Reset("worker-0", "a", 3, "journal", 0.5), now=4.0)
+    assert late.value.code == "stale"
+    with pytest.raises(Conflict, match="generation 3 of job 'a' is not known here") as early:
+        handlers.report(dataclasses.replace(report(0, 8), generation=3), now=4.0)
+    assert early.value.code == "unknown-job"
+    for rank in range(2):  # in whatever round they are
+        handlers.report(dataclasses.replace(report(rank, 9 + rank), generation=2), now=5.0)
+    snapshot = shown(handlers, 6.0)
+    assert (len(snapshot.rows), snapshot.round, snapshot.began) == (2, 10, 0.0)
+    assert [(point.round, point.accuracy) for point in snapshot.curve] == [(7, 0.5)]
 
 
 def test_messages_before_the_first_job_are_refused() -> None:

@@ -291,3 +291,26 @@ def test_the_schedule_on_the_server_counts_its_updates() -> None:
     w4 = w3 - 0.05 * ETA * gradient(w3, of(1))
     np.testing.assert_allclose(trained.weights(0), w2, **CLOSE)
     np.testing.assert_allclose(trained.weights(1), w4, **CLOSE)
+
+
+@pytest.mark.parametrize("rule", [Rule(momentum=0.9), Rule(optimizer="adam"), Rule(optimizer="rmsprop"), Rule()])
+def test_a_replica_that_gets_what_another_one_keeps_goes_on_as_it_does(rule: Rule) -> None:
+    """As a worker does that comes to a job at work."""
+
+    def weights() -> list[Any]:
+        return [mx.nd.array([[1.0, 2.0]]), mx.nd.array([3.0])]
+
+    gradients = [mx.nd.array([[0.5, -1.0]]), mx.nd.array([2.0])]
+    first, late = weights(), weights()
+    steppers = [Stepper(rule, which_decay(first)) for _ in range(2)]
+    for _ in range(3):
+        steppers[0].step(first, gradients, 0.1)
+    given, taken = steppers[0].arrays(first), steppers[1].arrays(late)
+    assert len(given) == len(taken)
+    for source, target in zip([*first, *given], [*late, *taken], strict=True):
+        source.copyto(target)
+    steppers[1].updates = steppers[0].updates
+    for stepper, mine in zip(steppers, (first, late), strict=True):
+        stepper.step(mine, gradients, 0.1)
+    for here, there in zip(first, late, strict=True):
+        assert here.asnumpy().tobytes() == there.asnumpy().tobytes()

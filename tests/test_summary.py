@@ -209,6 +209,16 @@ def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_summarised(tmp_pat
     assert "counted without 2 lost round(s)" in warnings
 
 
+def test_rounds_in_which_a_worker_took_no_part_are_not_missing(tmp_path, capsys):
+    folder = tmp_path / NETWORK / "sync"
+    rounds = [sync_round(n, 10.0 * n) for n in (3, 4, 7)]
+    rounds[0]["missed"], rounds[2]["missed"] = 2, 2
+    write_device(folder / "a" / "cpu", rounds)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(folder / "Sync.json")["a"]["cpu"]["elapsed_time_list"] == [30.0, 40.0, 70.0]
+    assert capsys.readouterr().err == ""
+
+
 def test_hidden_folders_are_no_hosts(tmp_path, capsys):
     folder = write_esync(tmp_path)
     shutil.copytree(folder / "alpha", folder / ".alpha-arriving")

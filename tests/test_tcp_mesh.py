@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from trainer.collectives import tcp
-from trainer.collectives.connecting import MOST_BYTES, Address, connect
+from trainer.collectives.connecting import MOST_BYTES, Address, NotThere, connect
 from trainer.collectives.mesh import follow, meet
 from trainer.collectives.schedules import SUMS, Schedule, ring
 from trainer.collectives.tcp import TcpMesh
@@ -210,3 +210,41 @@ def test_one_that_answers_nothing_is_missed_in_time() -> None:
         pytest.raises(PeerLost, match=r"worker 0 at 127\.0\.0\.1:\d+ does not answer"),
     ):
         connect(1, addresses, listeners[1], "a job", 0.1)
+
+
+# ------------------------------------------------------------------------- where all are known to listen already
+
+
+@pytest.mark.parametrize("ended", [0, 2])
+def test_one_that_has_ended_is_told_to_those_who_call_it_and_to_those_who_wait_for_its_call(ended: int) -> None:
+    with listening(3) as (listeners, addresses):
+        listeners[ended].close()
+        left = [rank for rank in range(3) if rank != ended]
+
+        def work(index: int) -> str:
+            with pytest.raises(PeerLost) as error:
+                connect(left[index], addresses, listeners[left[index]], "a job", WAIT_S, all_listen=True)
+            if isinstance(error.value, NotThere):
+                assert error.value.ranks == (ended,)
+            return str(error.value)
+
+        begin = time.monotonic()
+        told = beside(work, 2)
+        assert time.monotonic() - begin < WAIT_S / 2
+    assert any(f"worker {ended} has ended" in line for line in told)
+
+
+def test_one_that_hangs_up_again_ends_the_wait_for_another() -> None:
+    """Worker 1 is connected with worker 0, and waits for worker 2, which is slow; then worker 0 goes."""
+    with listening(3) as (listeners, addresses), socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        places = [elsewhere.getsockname(), addresses[1], addresses[2]]
+
+        def work(index: int) -> str:
+            if index == 0:
+                with elsewhere.accept()[0]:
+                    return ""
+            with pytest.raises(PeerLost) as error:
+                connect(1, places, listeners[1], "a job", WAIT_S, all_listen=True)
+            return str(error.value)
+
+        assert beside(work, 2)[1].startswith("another worker hung up again")

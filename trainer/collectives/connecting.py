@@ -207,7 +207,7 @@ class _Guests:
                 if not ready and left_s <= 0:
                     late = ", ".join(names[other] for other in missing)
                     raise PeerLost(f"{late} did not call in time: see the logs there")
-                if not ready:
+                if places and not ready:
                     _probe({other: places[other] for other in missing}, names)
                 for key, _ in ready:
                     if key.fileobj in called.values():
