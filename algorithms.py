@@ -148,6 +148,7 @@ TABLE = (
         transport=TransportKind.SUM,
         flags=(
             *("local_lr", "global_lr", "outer_momentum", "outer_nesterov", "normalise"),
+            "estimate_statistics",
             *OWN_STEP_FLAGS,
             *("policy", "epsilon", "query"),
         ),
@@ -237,7 +238,10 @@ TABLE = (
         paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
         trainer="trainer.local_sgd:build",
         transport=TransportKind.SUM,
-        flags=("local_lr", "global_lr", "outer_momentum", "outer_nesterov", *OWN_STEP_FLAGS, "sync_every"),
+        flags=(
+            *("local_lr", "global_lr", "outer_momentum", "outer_nesterov"),
+            *("estimate_statistics", *OWN_STEP_FLAGS, "sync_every"),
+        ),
         check="trainer.outer_momentum:check_flags",
         events=(MEMBERS,),
         stem="LocalSGD",

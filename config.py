@@ -282,6 +282,13 @@ class Config:
     normalise: int = _flag(
         0, "1 weighs model updates by the workers' numbers of local steps in the round (FedNova)", type=zero_or_one
     )
+    estimate_statistics: int = _flag(
+        0,
+        "before an evaluation estimate BatchNorm's running statistics anew from so many batches of this worker's "
+        "samples, for the evaluation and for the model that is saved (0: those averaged over the workers, as "
+        "published; after rounds with many local steps these fit to no model)",
+        type=at_least(0),
+    )
     policy: str = _flag(
         "journal",
         "reach-server time (journal), the same but training on while the straggler uploads, for slow links "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,9 @@ class Batches:
 
     def put_back(self, batch: Samples) -> None:
         self._next -= 1
+
+    def look(self, number: int) -> Iterator[Samples]:
+        return itertools.islice(itertools.cycle(self._batches), number)
 
 
 def network_with_statistics() -> Any:

@@ -2,9 +2,15 @@
 
 import numpy as np
 import pytest
+from memory_cluster import Worker, normalised, train
+from memory_cluster import batch as images_of
 from one_worker import a_context, some_batch
 
+from algorithms import TransportKind
+from config import Config
+from trainer.data import EndlessBatches, Samples
 from trainer.local import LocalTrainer
+from trainer.local_sgd import LocalSGDTrainer
 from trainer.membership import Membership
 from utils import Measure
 
@@ -54,3 +60,40 @@ def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(bat
         gradients.append([gradient.asnumpy() for gradient in trainer.parameters.gradients])
     for plain, weighed in zip(*gradients, strict=True):
         np.testing.assert_allclose(weighed, 1.5 * plain, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("batches", [0, 30])
+def test_an_evaluation_has_statistics_of_its_own_where_they_are_asked_for_and_training_the_averaged_ones(
+    batches,
+):
+    """BatchNorm moves half-way with each pass, so 30 batches leave nothing of what was there."""
+    images = [images_of(0, size=4), images_of(5, size=4)]
+    means = [float(each.images.mean()) / 255 for each in images]
+    assert abs(means[0] - means[1]) > 0.1
+    evaluated, left = [], []
+
+    def build(context):
+        context.config = Config(mode="local-sgd", estimate_statistics=batches)
+        trainer = LocalSGDTrainer(context, LEARNING_RATE, 1.0, 30)
+
+        def evaluate():
+            evaluated.append(trainer.parameters.statistics()[0].asnumpy()[0])
+            left.append(lambda: trainer.parameters.statistics()[0].asnumpy()[0])
+            return 0.5
+
+        context.evaluate = evaluate
+        context.is_evaluator = lambda step_s: trainer.membership.rank == 0
+        return trainer
+
+    train(TransportKind.SUM, [Worker([each]) for each in images], build, 1, network=normalised)
+    averaged = sum(means) / 2
+    np.testing.assert_allclose(evaluated, [means[0] if batches else averaged], rtol=1e-3)
+    np.testing.assert_allclose([each() for each in left], [averaged], rtol=1e-3)
+
+
+def test_a_look_at_the_samples_takes_none_of_them():
+    samples = Samples(np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2), np.arange(10, dtype=np.uint8))
+    ways = [EndlessBatches(samples, np.arange(3, 8), 4, seed=1) for _ in range(2)]
+    seen = np.concatenate([each.labels for each in ways[0].look(20)])
+    assert seen.shape == (80,) and set(seen) == {3, 4, 5, 6, 7}
+    assert [next(ways[0]).labels.tolist() for _ in range(3)] == [next(ways[1]).labels.tolist() for _ in range(3)]

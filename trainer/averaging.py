@@ -11,7 +11,8 @@ mean. (tau_k is the paper's norm of a_k where the local steps are those of plain
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer.context import Context
@@ -83,6 +84,25 @@ class ModelAveragingTrainer(SynchronousTrainer):
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """A whole SGD step on the local weights, or nothing of it."""
         return self.whole_step(images, labels, self._learning_rate)
+
+    @contextlib.contextmanager
+    def global_model(self) -> Iterator[None]:
+        """With statistics of its own, where the flags ask for them; training goes on with those that were averaged.
+
+        A mean of running variances is not the variance under the mean of the weights. After a few steps a round the two
+        hardly differ; after a hundred the model may be no better than chance (results/README.md).
+        """
+        averaged = self.parameters.statistics()
+        batches = self.context.config.estimate_statistics if averaged else 0
+        for batch in self.context.batches.look(batches):
+            self._passes.forward(*self.context.feed(batch))
+            self._passes.backward(1.0)  # moves the statistics, and no weights
+            self.wait_for_gradients()
+        try:
+            yield
+        finally:
+            if batches:
+                self.parameters.set_statistics(averaged)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the weighted model updates of all workers and adds them to the global model."""

@@ -8,7 +8,7 @@ import math
 import pickle
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -285,6 +285,9 @@ class Batches(Protocol):
     def resize(self, batch_size: int) -> None:
         """From now on batches have so many samples."""
 
+    def look(self, number: int) -> Iterator[Samples]:
+        """So many batches of the samples, always the same; those to be trained on stay as they are."""
+
     def state(self) -> dict[str, Any]:
         """Where it is, as plain values and arrays."""
 
@@ -332,6 +335,13 @@ class EndlessBatches:
     def resize(self, batch_size: int) -> None:
         """From now on batches have so many samples; the samples come in the same order whatever the size."""
         self._batch_size = batch_size
+
+    def look(self, number: int) -> Iterator[Samples]:
+        """As Batches says."""
+        random = np.random.default_rng(0)
+        for _ in range(number):
+            chosen = random.choice(self._indices, self._batch_size)
+            yield Samples(self._samples.images[chosen], self._samples.labels[chosen])
 
     def state(self) -> dict[str, Any]:
         """As Batches says."""

@@ -6,7 +6,8 @@ that travel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,10 @@ class _EqualBatches:
         """As data.Batches says."""
         if batch_size != len(self._batch.labels):
             self._batch = _samples(batch_size)
+
+    def look(self, number: int) -> Iterator[Samples]:
+        """As data.Batches says."""
+        return itertools.repeat(self._batch, number)
 
     def state(self) -> dict[str, Any]:
         """As data.Batches says."""
