@@ -126,7 +126,7 @@ STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take ste
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
 SUM_FLAGS = (
     *("collective", "job", "compression", "compression_threshold"),
-    *("on_worker_death", "min_workers", "fault_timeout", "leave"),
+    *("min_workers", "fault_timeout", "leave"),
 )
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 

@@ -44,7 +44,7 @@ PS = "ps"
 AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # who find each other through the state server
 MPI = "mpi"  # whose own algorithm is taken, among the processes that mpiexec starts
 COLLECTIVES = (PS, *AMONG_WORKERS, MPI)
-ON_WORKER_DEATH = END, CONTINUE = "end", "continue"
+ON_WORKER_DEATH = END, RESTART, CONTINUE = "end", "restart", "continue"
 COMPRESSIONS = UNCOMPRESSED, FP16, TWO_BIT = "none", "fp16", "2bit"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
@@ -405,7 +405,8 @@ class Config:
     )
     on_worker_death: str = _flag(
         END,
-        "what becomes of the job when a worker is lost: it ends, or the others go on without it, and take in those "
+        "what becomes of the job when a process of it is lost: it ends (end); the launchers start all again, which go "
+        "on from the newest checkpoint (restart, with --ckpt-frequency); or the other workers go on, and take in those "
         "that come later (continue, with --collective ring, butterfly or binary-blocks)",
         choices=ON_WORKER_DEATH,
     )

@@ -6,8 +6,10 @@ The hosts file has one line a host below a header with the columns, of which onl
 the scheduler, the parameter servers and the state server run too, unless the column roles says otherwise. What follows
 `--` goes to every worker's main.py. Each host has the project with its .venv, and the workers' hosts the data
 (scripts/setup.sh, scripts/get_data.sh); ssh logs in without a question. Ctrl-C ends the job with the workers' rounds, a
-second one at once; a process that dies ends it, and so does the end of this program or of a connection. Logs:
-LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in LOG_BASE/NETWORK/MODE/.
+second one at once; a process that dies ends it, and so does the end of this program or of a connection. With
+--ckpt-frequency N --on-worker-death restart behind `--` a process that dies does not: all go on from the newest
+checkpoint. Logs: LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in
+LOG_BASE/NETWORK/MODE/.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a host was lost, 130 killed.
 """
 
@@ -16,56 +18,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
-import os
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from algorithms import ENTRIES, Workers
-from scripts import hosts_file, launch
-from scripts.hosts_file import Hosts
+from scripts import hosts_file, launch, survival
+from scripts.console import console
+from scripts.hosts_layout import (
+    EXAMPLE_CARD,
+    SECRET,
+    Facts,
+    Plan,
+    example,
+    make_layout,
+    num_ports,
+    port_ranges,
+    trace_file,
+)
 from scripts.link import Link, ssh_command
 from scripts.process import Kind, Role, Running
-from scripts.roles import ROOT, Job, Layout, Seat, Site, base_environment, build, worker_flags
-from scripts.supervisor import Outcome, Supervisor, Waits, console
+from scripts.roles import ROOT, Job, Layout, build
+from scripts.supervisor import Outcome, Supervisor, Waits
+from scripts.survival import Survival
 from trainer.flag_values import port
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
-
-SECRET = ("ESYNC_TOKEN",)  # variables whose values are not shown
-# Variables of this shell that the processes on all hosts get.
-PASSED_ON = ("OMP_NUM_THREADS", *SECRET, "PS_", "MXNET_")
-# Stand for what the hosts would say.
-EXAMPLE_PORT = 9091
-EXAMPLE_CARD = "CARD"
-LAST_PORT = 65535
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the command line and the hosts file ask for."""
-
-    job: Job  # ports are 0 where any free one will do
-    hosts: Hosts
-    ssh: tuple[str, ...]
-    base_port: int
-    is_dry_run: bool
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a host says of itself."""
-
-    python: str
-    root: str
-    cores: int
-    address: str
-    interface: str
-
 
 # ------------------------------------------------------------------------------------------------- the command line
 
@@ -113,6 +92,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         worker_arguments=worker_arguments,
         grace_s=given.grace,
         collective=given.collective,
+        restarts=given.restarts,
     )
     hosts = hosts_file.read(given.hosts)
     plan = _with_workers(Plan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run))
@@ -136,123 +116,6 @@ def _with_workers(plan: Plan) -> Plan:
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
     job = dataclasses.replace(plan.job, chosen=launch.chosen(mode, [names[place] for place in places]))
     return dataclasses.replace(plan, job=job, hosts=hosts)
-
-
-# -------------------------------------------------------------------------------------------------------- the layout
-
-
-def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequence[int]]) -> tuple[Job, Layout]:
-    """Where the job's processes are.
-
-    Args:
-        plan: what was asked for.
-        facts: by host.
-        ports: free ones of each host, ascending; as many as `num_ports` says.
-    """
-    left = {name: iter(numbers) for name, numbers in ports.items()}
-    scheduler, state_server, servers = _places(plan)
-    has_scheduler = plan.job.has_parameter_server
-    job = dataclasses.replace(
-        plan.job,
-        root_port=plan.job.root_port or (next(left[scheduler]) if has_scheduler else 0),
-        state_server_port=plan.job.state_server_port or next(left[state_server]),
-    )
-    processes = Counter([*servers, *(worker.host for worker in plan.hosts.workers)])
-    sites = {name: _site(job, name, fact, processes[name]) for name, fact in facts.items()}
-    scheduler_port = next(left[scheduler]) if has_scheduler else 0
-    server_ports = tuple(next(left[name]) for name in servers)
-    seats = []
-    for worker in plan.hosts.workers:
-        site = sites[worker.host]
-        trace = str(site.folder / trace_file(worker)) if worker.straggler_trace else ""
-        seats.append(
-            Seat(
-                site=site,
-                device=worker.folder,
-                flags=worker_flags(worker.device, worker.step_time_s, worker.sample_time_s, trace),
-                port=next(left[worker.host]),
-                name=f"{worker.host} {worker.folder}",
-                log=f"{worker.host}-{worker.folder}.log",
-                more_flags=worker.flags,
-            )
-        )
-    where = tuple(sites[name] for name in servers)
-    return job, Layout(sites[scheduler], sites[state_server], where, tuple(seats), scheduler_port, server_ports)
-
-
-def _places(plan: Plan) -> tuple[str, str, list[str]]:
-    """Hosts of the scheduler, where there is one, and the state server, and of each parameter server."""
-    places = plan.hosts.places
-    among = places["server"]
-    count = plan.job.num_servers if plan.job.has_parameter_server else 0
-    servers = [among[number % len(among)] for number in range(count)]
-    return places["scheduler"][0], places["state-server"][0], servers
-
-
-def num_ports(plan: Plan) -> Counter[str]:
-    """How many ports each host must find, beside those that have a flag.
-
-    The scheduler has two: where all meet, and where its MXNet listens.
-    """
-    scheduler, state_server, servers = _places(plan)
-    found = [] if plan.job.state_server_port else [state_server]
-    if plan.job.has_parameter_server:
-        found += [scheduler] if plan.job.root_port else [scheduler, scheduler]
-    return Counter([*found, *servers, *(worker.host for worker in plan.hosts.workers)])
-
-
-def port_ranges(plan: Plan, base: int, addresses: Mapping[str, str]) -> dict[str, Sequence[int]]:
-    """The ports of each host from a base port on, without those that have a flag of their own.
-
-    Args:
-        addresses: by host; two names may be one machine.
-
-    Raises:
-        SetupError: there are not so many.
-    """
-    given = (plan.job.root_port, plan.job.state_server_port)
-    left: dict[str, Iterator[int]] = {}
-    ports: dict[str, Sequence[int]] = {}
-    for name, count in num_ports(plan).items():
-        numbers = left.setdefault(addresses[name], (port for port in itertools.count(base) if port not in given))
-        ports[name] = list(itertools.islice(numbers, count))
-        if ports[name][-1] > LAST_PORT:
-            raise SetupError(
-                f"--base-port {base}: {name} needs ports up to {ports[name][-1]}, and the last is {LAST_PORT}: "
-                "choose a lower one"
-            )
-    return ports
-
-
-def _site(job: Job, name: str, facts: Facts, num_processes: int) -> Site:
-    root = Path(facts.root)
-    # Where several processes share the cores, more threads than cores cost far more than they bring.
-    threads = max(1, facts.cores // num_processes) if num_processes > 1 else None
-    given = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-    return Site(
-        name=name,
-        address=facts.address,
-        interface=facts.interface,
-        python=facts.python,
-        root=root,
-        log_folder=root / "logs" / job.mode_folder,
-        environment=base_environment(given, threads),
-    )
-
-
-def trace_file(worker: hosts_file.Worker) -> str:
-    """Name of a worker's straggler trace in the host's log folder."""
-    return f".straggler-trace-{worker.folder}.csv"
-
-
-def example(plan: Plan) -> tuple[Job, Layout]:
-    """The job without a word from the hosts."""
-    facts = {
-        name: Facts(".venv/bin/python", host.folder or str(ROOT), 1, host.address, host.interface or EXAMPLE_CARD)
-        for name, host in plan.hosts.hosts.items()
-    }
-    addresses = {name: fact.address for name, fact in facts.items()}
-    return make_layout(plan, facts, port_ranges(plan, plan.base_port or EXAMPLE_PORT, addresses))
 
 
 def show(plan: Plan, say: Callable[[str], None]) -> None:
@@ -296,7 +159,7 @@ def connected(plan: Plan) -> Iterator[dict[str, Link]]:
                 link.role.log.unlink()
 
 
-def meet(plan: Plan, links: Mapping[str, Link]) -> tuple[Job, Layout]:
+def meet(plan: Plan, links: Mapping[str, Link]) -> dict[str, Facts]:
     """Asks the hosts what only they know.
 
     Raises:
@@ -315,6 +178,15 @@ def meet(plan: Plan, links: Mapping[str, Link]) -> tuple[Job, Layout]:
         raise SetupError(
             f"the first host is at {toward}, which the others cannot reach: give the address that they know"
         )
+    return facts
+
+
+def place(plan: Plan, links: Mapping[str, Link], facts: Mapping[str, Facts]) -> tuple[Job, Layout]:
+    """Where the job's processes are, at ports that are free now.
+
+    Raises:
+        SetupError: as `meet`.
+    """
     if plan.base_port:
         ports = port_ranges(plan, plan.base_port, {name: fact.address for name, fact in facts.items()})
     else:
@@ -342,14 +214,16 @@ def begin(plan: Plan, links: Mapping[str, Link], layout: Layout) -> None:
 def run(plan: Plan, say: Callable[[str], None] = console) -> int:
     """Runs the job to its end and brings its logs home; returns the exit code."""
     with launch.claimed(plan.job.log_folder), connected(plan) as links:
-        job, layout = meet(plan, links)
+        facts = meet(plan, links)
+        job, layout = place(plan, links, facts)
         begin(plan, links, layout)
         for line in launch.warnings(job, layout):
             say(line)
         address = f"{layout.scheduler.address}:{job.root_port}"
         meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
         say(f"connected to {', '.join(links)}{meeting}")
-        outcome = supervise(job, layout, links, say)
+        survives = survival_of(plan, facts, job, layout, links)
+        outcome = supervise(job, layout, links, say, survives)
         for link in links.values():
             if lost := link.unconfirmed():
                 say(
@@ -362,7 +236,43 @@ def run(plan: Plan, say: Callable[[str], None] = console) -> int:
         return outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST)
 
 
-def supervise(job: Job, layout: Layout, links: Mapping[str, Link], say: Callable[[str], None]) -> Outcome:
+def survival_of(
+    plan: Plan, facts: Mapping[str, Facts], job: Job, layout: Layout, links: Mapping[str, Link]
+) -> Survival | None:
+    """What is done when a process dies: None where the job ends."""
+    told = [told for told, _ in launch.worker_configs(job, layout)]
+    folders = {
+        (seat.site.name, seat.site.root / each.checkpoint_folder) for seat, each in zip(layout.seats, told, strict=True)
+    }
+    # Its state server stays where it is.
+    again = dataclasses.replace(plan, job=dataclasses.replace(plan.job, state_server_port=job.state_server_port))
+
+    def files() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for host, folder in sorted(folders):
+            found |= links[host].ask(do="checkpoints", folder=str(folder))["files"]
+        return found
+
+    def build_again(resumes: bool, start: int) -> list[Role]:
+        job, layout = place(again, links, facts)
+        return roles_of(survival.again(job, told[0], resumes, start), layout, links)
+
+    return survival.of_job(job, told[0], files, len(layout.seats), build_again)
+
+
+def roles_of(job: Job, layout: Layout, links: Mapping[str, Link]) -> list[Role]:
+    """The processes; whether a service is up its host says."""
+    return [
+        dataclasses.replace(role, is_ready=partial(links[role.host].is_ready, role.name))
+        if role.kind is Kind.SERVICE
+        else role
+        for role in build(job, layout)
+    ]
+
+
+def supervise(
+    job: Job, layout: Layout, links: Mapping[str, Link], say: Callable[[str], None], survives: Survival | None
+) -> Outcome:
     """Runs the processes on their hosts until all have ended."""
     service = (layout.state_server.address, job.state_server_port)
 
@@ -370,14 +280,9 @@ def supervise(job: Job, layout: Layout, links: Mapping[str, Link], say: Callable
         is_service = role.kind is Kind.SERVICE
         return links[role.host].start(role, layout.sites[role.host].folder, service if is_service else None)
 
-    roles = [
-        dataclasses.replace(role, is_ready=partial(links[role.host].is_ready, role.name))
-        if role.kind is Kind.SERVICE
-        else role
-        for role in build(job, layout)
-    ]
     waits, together = Waits(grace_s=job.grace_s), job.algorithm.is_distributed
-    return Supervisor(roles, say, waits, start, list(links.values()), together).run()
+    roles = roles_of(job, layout, links)
+    return Supervisor(roles, say, waits, start, list(links.values()), together, survives).run()
 
 
 def bring_home(job: Job, layout: Layout, link: Link, say: Callable[[str], None]) -> bool:

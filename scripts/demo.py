@@ -21,8 +21,8 @@ from algorithms import OWNERS
 from config import names_of
 from report import metrics, tables
 from scripts import get_data, launch, local_cluster
+from scripts.console import console
 from scripts.roles import ROOT
-from scripts.supervisor import console
 from trainer.flag_values import above_zero, accuracy
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
 

@@ -24,9 +24,10 @@ from typing import Any
 import summary
 from report import metrics
 from scripts import launch, local_cluster, trial_table
+from scripts.console import console
 from scripts.process import Role
 from scripts.roles import Options, build_roles
-from scripts.supervisor import Outcome, console
+from scripts.supervisor import Outcome
 from scripts.switch_search import Goal, Plan, Trial, converged_accuracy, next_trial, phases
 from scripts.trial_table import result_lines, trial_line
 from trainer import command_line, straggler_trace

@@ -17,6 +17,7 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers
 from config import preset_flags
 from scripts.ports import port_or_zero
+from scripts.restarts import DEFAULT_RESTARTS
 from scripts.roles import ROOT, Job, Layout, main_flags
 from scripts.supervisor import Outcome
 from trainer import command_line
@@ -107,6 +108,13 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         "--state-server-port", type=port_or_zero, default=0, help="port of the state server; 0: a free one"
     )
     parser.add_argument("--grace", type=seconds, default=60.0, help="seconds that the workers get to end their round")
+    parser.add_argument(
+        "--restarts",
+        type=at_least(0),
+        default=DEFAULT_RESTARTS,
+        help=f"with --on-worker-death {config.RESTART} behind `--`: how often the job may be started again without a "
+        "new checkpoint between",
+    )
 
 
 seconds = at_least(0, float)
@@ -229,9 +237,24 @@ def check_flags(
                     "leave it out, or use an option of this script instead (--help)"
                 )
     told = [parsed for parsed, _ in pairs]
+    _check_restarts(job, layout, told[0])
     if job.algorithm.is_distributed:  # the processes compare theirs as well, once they meet
         _check_equal(layout, told)
     return told
+
+
+def _check_restarts(job: Job, layout: Layout, told: config.Config) -> None:
+    if told.on_worker_death != config.RESTART:
+        if job.restarts != DEFAULT_RESTARTS:
+            raise SetupError(
+                f"--restarts {job.restarts} does nothing without --on-worker-death {config.RESTART} behind `--`: leave "
+                "it out, or give both"
+            )
+    elif len(layout.seats) > 1 and not job.algorithm.is_distributed:
+        raise SetupError(
+            f"--on-worker-death {config.RESTART} is for one job, and in mode {job.mode} each of the workers (here "
+            f"{len(layout.seats)}) is one by itself: start one at a time, or leave it out"
+        )
 
 
 def _check_equal(layout: Layout, told: Sequence[config.Config]) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from scripts import host_network
 from scripts.hosts_file import Host
-from scripts.process import Kind, Role, code_of, spawn
+from scripts.process import Kind, Role, code_of, open_log, spawn
 from utils import EXIT_SETUP, SetupError
 
 PING_EVERY_S = 5.0
@@ -204,6 +204,7 @@ class Link:
             environment=dict(role.environment),
             folder=str(role.folder),
             log=str(there / role.log.name),
+            appends=role.appends,
             service=service,
         )
         return process
@@ -315,7 +316,7 @@ class RemoteProcess:
         self.role = role
         self.ended_at: float | None = None
         self._link = link
-        self._log = role.log.open("w")
+        self._log = open_log(role)
         self._lines: list[str] = []
         self._code: int | None = None
         self.is_ready = False
@@ -324,7 +325,8 @@ class RemoteProcess:
         """What the host tells of this process."""
         if message["is"] == "line":
             self._lines.append(message["text"])
-            print(message["text"], file=self._log, flush=True)
+            self._log.write(f"{message['text']}\n".encode())
+            self._log.flush()
         elif message["is"] == "ready":
             self.is_ready = True
         else:

@@ -3,7 +3,8 @@
 State server (where the mode has one), scheduler, parameter servers and CPU workers on 127.0.0.1; each worker pads its
 steps to the time that it is given, so that one machine stands for several of different speeds. What follows `--` goes
 to every worker's main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a
-process in LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once.
+process in LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once. A process that
+dies ends it too; with --ckpt-frequency N --on-worker-death restart behind `--` all go on from the newest checkpoint.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 130 killed.
 """
 
@@ -16,11 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import config
 from algorithms import ENTRIES, OWNERS, Workers
-from scripts import launch
+from scripts import launch, survival
+from scripts.console import console
 from scripts.ports import free_ports, is_free
 from scripts.process import Role
 from scripts.roles import ROOT, Options, build_roles, local_layout
-from scripts.supervisor import Outcome, Supervisor, Waits, console
+from scripts.supervisor import Outcome, Supervisor, Waits
+from scripts.survival import Survival, files_in
 from trainer import cluster_file, straggler_trace
 from trainer.cluster_file import Cluster, Worker
 from trainer.flag_values import several
@@ -111,6 +114,8 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         grace_s=given.grace,
         left_out=cluster_file.left_out(chosen),
         collective=given.collective,
+        restarts=given.restarts,
+        has_free_root_port=not given.root_port,
     )
 
 
@@ -149,7 +154,7 @@ def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int
         if port and not is_free(port):
             raise SetupError(f"{flag} {port} is in use: choose another, or leave the flag out for a free one")
     launch.check_ports(root_port, state_server_port)
-    *worker_ports, free_root_port, free_state_server_port = free_ports(num_workers + 2)
+    free_root_port, free_state_server_port, *worker_ports = free_ports(num_workers + 2)
     return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
@@ -182,10 +187,29 @@ def run(
         for line in warnings(options):
             say(line)
         waits, together = Waits(grace_s=options.grace_s), options.algorithm.is_distributed
-        outcome = Supervisor(build(options), say, waits, leave_together=together).run()
+        kept = survival_of(options, build)
+        outcome = Supervisor(build(options), say, waits, leave_together=together, survival=kept).run()
         for line in launch.last_word(options, outcome):
             say(line)
         return outcome
+
+
+def survival_of(options: Options, build: Callable[[Options], list[Role]]) -> Survival | None:
+    """What is done when a process dies: None where the job ends.
+
+    Args:
+        build: makes the processes.
+    """
+    told = next(worker_configs(options))[0]
+
+    def build_again(resumes: bool, start: int) -> list[Role]:
+        free_root_port, *worker_ports = free_ports(len(options.worker_ports) + 1)
+        root_port = free_root_port if options.has_free_root_port else options.root_port
+        fresh = dataclasses.replace(options, root_port=root_port, worker_ports=tuple(worker_ports))
+        return build(survival.again(fresh, told, resumes, start))
+
+    folder = ROOT / told.checkpoint_folder
+    return survival.of_job(options, told, lambda: files_in(folder), len(options.devices), build_again)
 
 
 def main(arguments: Sequence[str], build: Callable[[Options], list[Role]] = build_roles) -> int:

@@ -10,12 +10,13 @@ import enum
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from utils import EXIT_FORCED
+from utils import EXIT_FORCED, LOG_TIME_FORMAT
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -44,6 +45,7 @@ class Role:
     is_ready: Callable[[], bool] | None = None  # the workers start after it says yes
     page: str = ""  # address that people open in a browser, once it is ready
     host: str = ""  # where it runs, if not on this machine: its command, variables and folder are that host's
+    appends: bool = False  # to the log of the process before it, whose place it takes
 
     @property
     def label(self) -> str:
@@ -71,6 +73,24 @@ class Running(Protocol):
         """Waits for the end of a process that was killed or has ended."""
 
 
+STARTED_AGAIN = "=== started again: "  # between what two processes have written, and when
+
+
+def open_log(role: Role) -> IO[bytes]:
+    """The log of a process that starts, behind that of the one before it where there was one."""
+    log = role.log.open("ab" if role.appends else "wb")
+    if role.appends:
+        log.write(f"{STARTED_AGAIN}{time.strftime(LOG_TIME_FORMAT)}\n".encode())
+        log.flush()
+    return log
+
+
+def last_lines(log: Path) -> list[str]:
+    """What the process that was started last has written."""
+    _, is_again, text = log.read_text(errors="replace").rpartition(STARTED_AGAIN)
+    return text.splitlines()[1 if is_again else 0 :]
+
+
 def spawn(role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
     """Starts a role's command as a child that dies with this process."""
     parent = os.getpid()
@@ -95,6 +115,8 @@ def spawn(role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[byte
 
 def code_of(child: subprocess.Popen[bytes]) -> int | None:
     """Exit code of a child, which stays a zombie; None while it runs; negative: the signal that killed it."""
+    if child.returncode is not None:  # it was waited for
+        return child.returncode
     ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
         return None
@@ -106,9 +128,11 @@ class Process:
 
     def __init__(self, role: Role) -> None:
         self.role = role
-        with role.log.open("wb") as log:
+        with open_log(role) as log:
+            begins_at = log.tell()
             self._child = spawn(role, subprocess.DEVNULL, log, subprocess.STDOUT)
         self._log = role.log.open("rb")
+        self._log.seek(begins_at)
         self._partial = b""
         self.ended_at: float | None = None
 

@@ -8,6 +8,7 @@ started.
     {"do": "send", "name": ..., "signal": 15}
     {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
     {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
+    {"do": "checkpoints", ...}          ->  {"is": "checkpoints", "files": {...}}, names and when they were written
     {"do": "begin", "folder": ..., ...} ->  {"is": "begun"}; logs that change from here on are this job's
     {"do": "fetch"}                     ->  {"is": "part", "data": ...} of a tar archive, then {"is": "fetched"}
     {"do": "ping"}
@@ -34,6 +35,7 @@ from scripts import host_network
 from scripts.ports import free_ports
 from scripts.process import Kind, Process, Role
 from scripts.roles import ROOT, answers, base_environment
+from scripts.survival import files_in
 from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError
 
 POLL_S = 0.1
@@ -79,6 +81,8 @@ class Job:
                 say(**{"is": "network"}, address=address, interface=interface)
             case "ports":
                 say(**{"is": "ports"}, ports=free_ports(message["count"]))
+            case "checkpoints":
+                say(**{"is": "checkpoints"}, files=files_in(Path(message["folder"])))
             case "begin":
                 folder = Path(message["folder"])
                 folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +107,12 @@ class Job:
             environment=base_environment(os.environ, threads=None) | message["environment"],
             folder=Path(message["folder"]),
             log=Path(message["log"]),
+            appends=message["appends"],
         )
+        if before := self._processes.pop(role.name, None):  # whose place it takes
+            before.send(signal.SIGKILL)
+            before.reap()
+            self._ended.discard(role.name)
         try:
             self._processes[role.name] = Process(role)
         except OSError as error:

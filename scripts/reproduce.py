@@ -25,10 +25,10 @@ from typing import Any
 from report import metrics, pages, reproduction, run_lines
 from report.reproduction import Row
 from scripts import get_data, launch, reproduction_figures
+from scripts.console import console
 from scripts.reproduction_parts import PARTS, SCALES, Job, Scale
 from scripts.roles import ROOT
 from scripts.simulated import Ended, Simulations, was_stopped
-from scripts.supervisor import console
 from trainer import version
 from trainer.flag_values import at_least
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging, write_atomically

@@ -15,6 +15,7 @@ from pathlib import Path
 from algorithms import OWNERS, Algorithm, folder_name
 from config import PS, preset_flags
 from scripts.process import Kind, Role
+from scripts.restarts import DEFAULT_RESTARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
@@ -37,6 +38,7 @@ class Job:
     # Which workers of the cluster take part, in words, where a preset chooses them.
     chosen: str = field(default="", kw_only=True)
     collective: str = field(default=PS, kw_only=True)
+    restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)  # as the launchers' option says
 
     @property
     def algorithm(self) -> Algorithm:
@@ -73,6 +75,7 @@ class Options(Job):
     straggler_traces: tuple[Path | None, ...]  # one a worker; absolute paths
     worker_ports: tuple[int, ...]  # ascending
     left_out: str = ""  # of the cluster file, in words: what is not emulated
+    has_free_root_port: bool = True  # nobody has chosen it
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -7,36 +7,29 @@ noticed within a second, and nothing here can block on a process that does not a
        |                   |
        +--workers done-----+--> SETTLING: the parameter servers end by themselves --> everything is stopped
 
-A failure, a second signal or a wait that was too long ends any of these states: everything is killed.
+A failure, a second signal or a wait that was too long ends any of these states: everything is killed. Where the job is
+to survive (scripts/survival.py), a failure while it is RUNNING kills all but the services, and starts all again; a
+service that has died is started again alone, while the others run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-import os
-import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from scripts.process import Kind, Process, Role, Running
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP
+from scripts.console import Forwarder, last_error
+from scripts.process import Kind, Process, Role, Running, last_lines
+from scripts.restarts import Death, Whom
+from scripts.stop_signals import StopSignals
+from scripts.survival import Survival
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 POLL_S = 0.2
-SAME_SIGNAL_S = 1.0  # `timeout` and some shells deliver one Ctrl-C twice
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-# The last ones are ssh's words for a connection that is gone.
-_ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
-_LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
-_RANK = re.compile(r"[\d :-]+ worker (\d+)\b[\w .-]* \| ")
-# Also the test accuracies, whichever worker evaluates.
-_WORTH_SHOWING = re.compile(r"\berror\b|\bwarning\b|Error:|, accuracy \d", re.IGNORECASE)
 
 _TOO_EARLY = "stopped before every worker had begun"
 
@@ -75,6 +68,15 @@ class _Finished(Exception):
         self.failed_log = failed_log
 
 
+class _StartAgain(Exception):
+    """Leaves the loop; all but the services that run and answer are killed and started again."""
+
+    def __init__(self, wait_s: float, failed: Sequence[Running]) -> None:
+        super().__init__()
+        self.wait_s = wait_s
+        self.failed = failed
+
+
 class Supervisor:
     """Runs roles until all workers are done, a signal asks to stop, or something goes wrong."""
 
@@ -86,6 +88,7 @@ class Supervisor:
         start: Callable[[Role], Running] = Process,
         links: Sequence[Running] = (),
         leave_together: bool = False,
+        survival: Survival | None = None,
     ) -> None:
         """
         Args:
@@ -95,6 +98,7 @@ class Supervisor:
             start: starts a role.
             links: services that run already, without which nothing can be started; they are watched, and left alone.
             leave_together: the workers do, also where no server is among the roles.
+            survival: says what is done when a process has died; None: the job ends.
         """
         self._roles = roles
         self._waits = waits
@@ -102,46 +106,60 @@ class Supervisor:
         self._start_role = start
         self._links = links
         self._leave_together = leave_together or any(role.kind is Kind.SERVER for role in roles)
+        self._survival = survival
+        self._console = Forwarder(say)
         self._processes: list[Running] = []
-        self._ranks: dict[str, str] = {}  # name of a process elsewhere -> the rank that it reports
-        self._ended: dict[str, float] = {}  # name -> when it was seen to have ended as it should
-        self._said: set[str] = set()
-        self._signals: list[tuple[float, str]] = []
+        self._signals = StopSignals()
         self._state = _State.RUNNING
-        self._since = time.monotonic()
+        self._since = self._started_at = time.monotonic()
+        self._due: list[tuple[float, Running]] = []  # services that are started again alone, and when
+        self._service_was_away = False  # since the last start of all
 
     def run(self) -> Outcome:
         """Runs the job, in the main thread. Every process has ended when this returns or raises."""
-        obeyed = [number for number in _STOP_SIGNALS if not _is_nohup(number)]
-        before = {number: signal.signal(number, self._on_signal) for number in obeyed}
-        try:
-            self._start(Kind.SERVICE, Kind.SERVER)
-            self._wait_until_ready()
-            for role in self._roles:
-                if role.page:
-                    self._say(f"the job's status page: {role.page}")
-            self._start(Kind.WORKER)
-            while True:
-                self._step()
-                time.sleep(POLL_S)
-        except _Finished as end:
-            if str(end):
-                self._say(str(end))
-            return Outcome(end.exit_code, bool(self._signals), end.failed_log)
-        finally:
-            self._kill_all()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with self._signals:
+            try:
+                pages = [role.page for role in self._roles if role.page]
+                while True:
+                    try:
+                        self._run(pages)
+                    except _StartAgain as again:
+                        self._clear(again)
+                        pages = []
+            except _Finished as end:
+                if str(end):
+                    self._say(str(end))
+                return Outcome(end.exit_code, bool(self._signals.first), end.failed_log)
+            finally:
+                _kill(self._processes)
 
     # ------------------------------------------------------------------------------------------------- start
 
+    def _run(self, pages: Sequence[str]) -> NoReturn:
+        """Starts what does not run, and looks at it until the job is over."""
+        self._service_was_away = False
+        self._enter(_State.RUNNING, time.monotonic())
+        self._start(Kind.SERVICE, Kind.SERVER)
+        self._wait_until_ready()
+        for page in pages:
+            self._say(f"the job's status page: {page}")
+        self._start(Kind.WORKER)
+        while True:
+            self._step()
+            time.sleep(POLL_S)
+
     def _start(self, *kinds: Kind) -> None:
+        running = [process.role.name for process in self._processes]
         for role in self._roles:
-            if role.kind in kinds:
-                try:
-                    self._processes.append(self._start_role(role))
-                except OSError as error:
-                    raise _Finished(EXIT_SETUP, f"error: {role.label} cannot be started: {error}") from None
+            if role.kind in kinds and role.name not in running:
+                self._start_one(role)
+
+    def _start_one(self, role: Role) -> None:
+        try:
+            self._processes.append(self._start_role(role))
+        except OSError as error:
+            raise _Finished(EXIT_SETUP, f"error: {role.label} cannot be started: {error}") from None
+        self._started_at = time.monotonic()
 
     def _wait_until_ready(self) -> None:
         waiting = [role for role in self._roles if role.is_ready]
@@ -149,24 +167,54 @@ class Supervisor:
             self._step()
             waiting = [role for role in waiting if role.is_ready and not role.is_ready()]
             if waiting and time.monotonic() > self._since + self._waits.ready_s:
-                role, wait_s = waiting[0], self._waits.ready_s
-                raise _Finished(
-                    EXIT_PEER_LOST, f"error: {role.label} did not answer within {wait_s:g} s; its log: {role.log}"
-                )
+                names = [role.name for role in waiting]
+                silent = [process for process in self._processes if process.role.name in names]
+                how = f"{waiting[0].label} did not answer within {self._waits.ready_s:g} s"
+                log = f" Its log: {waiting[0].log}"
+                self._end(how, log, silent, _Finished(EXIT_PEER_LOST, f"error: {how}.{log}", waiting[0].log))
             if waiting:
                 time.sleep(POLL_S)
+
+    def _clear(self, again: _StartAgain) -> None:
+        """Kills what is left but the services, and waits as long as it was decided."""
+        kept = [
+            process for process in self._of(Kind.SERVICE) if process.exit_code is None and process not in again.failed
+        ]
+        ending = [process for process in self._processes if process not in kept]
+        self._processes, self._due = kept, []
+        _kill(ending)
+        if lost := [process.role.label for process in ending if process.exit_code is None]:
+            raise _Finished(EXIT_PEER_LOST, f"error: nobody saw the end of {', '.join(lost)}: nothing is started again")
+        until = time.monotonic() + again.wait_s
+        while time.monotonic() < until:
+            self._step()
+            time.sleep(POLL_S)
+        assert self._survival is not None
+        try:
+            self._roles = self._survival.roles()
+        except SetupError as error:
+            raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
+
+    def _start_due(self, now: float) -> None:
+        """Starts the services again whose time has come."""
+        for process in [process for at, process in self._due if now >= at]:
+            self._due = [each for each in self._due if each[1] is not process]
+            self._processes.remove(process)
+            _kill([process])
+            self._start_one(dataclasses.replace(process.role, appends=True))
 
     # -------------------------------------------------------------------------------------------------- loop
 
     def _step(self) -> None:
-        """Looks once at everything. Raises _Finished when the job is over."""
+        """Looks once at everything. Raises _Finished when the job is over, _StartAgain when it begins again."""
         now = time.monotonic()
-        self._forward()
+        self._console.forward(self._processes)
         self._note_ends(now)
         self._obey_signals(now)
         if self._state is _State.SETTLING:
             self._settle(now)
         else:
+            self._start_due(now)
             self._await_workers(now)
 
     def _enter(self, state: _State, now: float) -> None:
@@ -178,29 +226,36 @@ class Supervisor:
     def _note_ends(self, now: float) -> None:
         watched = [*self._links, *self._processes]
         new = [process for process in watched if process.ended_at is None and process.exit_code is not None]
-        # Of several, EXIT_PEER_LOST is a consequence: name the cause.
-        for process in sorted(new, key=lambda process: process.exit_code == EXIT_PEER_LOST):
+        for process in new:
             process.ended_at = now
+        failed = [process for process in new if process.exit_code != EXIT_OK or process.role.kind is Kind.SERVICE]
+        if self._state is not _State.SETTLING:
+            if failed:
+                self._fail(failed)
+            return
+        for process in failed:
             role, code = process.role, process.exit_code
-            if self._state is _State.SETTLING:
-                if code != EXIT_OK:
-                    self._say(f"warning: {role.label} {_how(code)} at the very end; its log: {role.log}")
-            elif code != EXIT_OK or role.kind is Kind.SERVICE:
-                self._fail(process)
+            if code != EXIT_OK:
+                self._say(f"warning: {role.label} {_how(code)} at the very end; its log: {role.log}")
 
     def _await_workers(self, now: float) -> None:
         for server in self._of(Kind.SERVER):
             if server.ended_at is not None and now > server.ended_at + self._waits.lead_s:
-                self._fail(server)
+                self._fail([server])
         ended_at = [worker.ended_at for worker in self._of(Kind.WORKER) if worker.ended_at is not None]
         left = [worker for worker in self._of(Kind.WORKER) if worker.ended_at is None]
         grace_s = self._waits.grace_s
         if ended_at and not left:
             self._enter(_State.SETTLING, now)
         elif self._state is _State.STOPPING and now > self._since + grace_s:
-            self._give_up(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
+            self._stay(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
         elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
-            self._give_up(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
+            self._stay(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
+
+    def _stay(self, left: Sequence[Running], exit_code: int, when: str) -> None:
+        """Workers do not end when they should."""
+        how = f"{', '.join(process.role.label for process in left)} did not end within {when}"
+        self._end(how, "", left, _Finished(exit_code, f"error: {how}; killing what is left"))
 
     def _settle(self, now: float) -> None:
         left = [server.role.label for server in self._of(Kind.SERVER) if server.ended_at is None]
@@ -209,42 +264,66 @@ class Supervisor:
             return
         if left:
             self._say(f"warning: {', '.join(left)} did not end by itself within {settle_s:g} s and was killed")
-        self._forward()
+        self._console.forward(self._processes)
         raise _Finished(EXIT_OK)
 
-    def _fail(self, process: Running) -> None:
-        role, code = process.role, process.exit_code
-        if self._state is _State.STOPPING and code in (EXIT_FORCED, -signal.SIGTERM):
-            raise _Finished(EXIT_FORCED, _TOO_EARLY)
-        self._forward()
-        lines = role.log.read_text(errors="replace").splitlines()
-        reason = next((f", says: {line.strip()}" for line in reversed(lines) if _ERROR.search(line)), "")
-        reason = reason if lines else ", is empty: is the disk full?"
-        log = f" Its log, {role.log}{reason}" if lines or process not in self._links else ""  # ssh may say nothing
-        raise _Finished(
-            EXIT_SETUP if code == EXIT_SETUP else EXIT_PEER_LOST,
-            f"error: {role.label} {_how(code)}; stopping the job.{log}",
-            role.log,
-        )
+    # ---------------------------------------------------------------------------------------------- failures
 
-    def _give_up(self, left: list[Running], exit_code: int, when: str) -> None:
-        names = ", ".join(process.role.label for process in left)
-        raise _Finished(exit_code, f"error: {names} did not end within {when}; killing what is left")
+    def _fail(self, failed: Sequence[Running]) -> None:
+        """Processes have ended that should not. Of several, EXIT_PEER_LOST is a consequence: name the cause."""
+        causes = [process for process in failed if process.exit_code != EXIT_PEER_LOST] or failed[:1]
+        first = causes[0]
+        if self._state is _State.STOPPING and first.exit_code in (EXIT_FORCED, -signal.SIGTERM):
+            raise _Finished(EXIT_FORCED, _TOO_EARLY)
+        self._console.forward(self._processes)
+        how = " and ".join(f"{cause.role.label} {_how(cause.exit_code)}" for cause in causes)
+        lines, said = last_lines(first.role.log), last_error(first.role)
+        reason = (said and f", says: {said}") if lines else ", is empty: is the disk full?"
+        log = f" Its log, {first.role.log}{reason}" if lines or first not in self._links else ""  # ssh may say nothing
+        code = EXIT_SETUP if first.exit_code == EXIT_SETUP else EXIT_PEER_LOST
+        end = _Finished(code, f"error: {how}; stopping the job.{log}", first.role.log)
+        self._end(how, log, failed, end, says_why=bool(said))
+
+    def _end(self, how: str, log: str, failed: Sequence[Running], end: _Finished, says_why: bool = False) -> None:
+        """Ends the job, unless it is to survive.
+
+        Args:
+            how: the processes have failed, in words.
+            log: where more is said.
+            failed: they have ended, or do not answer.
+            end: of a job that is not to survive.
+            says_why: the log does.
+        """
+        if self._survival is None or self._state is not _State.RUNNING:
+            raise end
+        deaths = [
+            Death(process.role.kind, process.exit_code, last_error(process.role), process in self._links)
+            for process in failed
+        ]
+        now = time.monotonic()
+        try:
+            decision = self._survival.after(deaths, now - self._started_at, self._service_was_away)
+        except SetupError as error:
+            raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
+        if decision.whom is Whom.NOBODY:
+            why = decision.text and f": {decision.text}"
+            raise _Finished(end.exit_code, f"error: {how}; stopping the job{why}.{log}", end.failed_log)
+        self._say(f"{how}: {decision.text}.{log if says_why else ''}")
+        if decision.whom is Whom.ALL:
+            raise _StartAgain(decision.wait_s, failed)
+        self._service_was_away = True
+        self._due += [(now + decision.wait_s, process) for process in failed]
 
     # ----------------------------------------------------------------------------------------------- signals
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals.append((time.monotonic(), signal.Signals(number).name))
-
     def _obey_signals(self, now: float) -> None:
-        if not self._signals:
+        if not self._signals.first:
             return
-        first, name = self._signals[0]
-        if any(at > first + SAME_SIGNAL_S for at, _ in self._signals):
+        if self._signals.is_repeated:
             raise _Finished(EXIT_FORCED, "a second signal: everything is killed at once")
         if self._state is not _State.RUNNING:
             return
-        grace_s, workers = self._waits.grace_s, self._of(Kind.WORKER)
+        name, grace_s, workers = self._signals.first, self._waits.grace_s, self._of(Kind.WORKER)
         self._say(f"{name}: the workers end with this round, within {grace_s:g} s; once more kills them at once")
         self._enter(_State.STOPPING, now)
         if not workers:
@@ -252,58 +331,15 @@ class Supervisor:
         for worker in workers:
             worker.send(signal.SIGTERM)
 
-    # ------------------------------------------------------------------------------------------------ output
 
-    def _forward(self) -> None:
-        for process in self._processes:
-            role = process.role
-            for line in process.new_lines():
-                when, text = parse_log_line(line)
-                rank = self._rank(role, line)
-                show_all = role.show_all or rank == "0"
-                # Of workers elsewhere nobody knows yet who is the first; they say what they wait for.
-                is_waiting = bool(role.host) and role.kind is Kind.WORKER and not rank
-                # What is so for every role alike is said once.
-                if show_all or ((is_waiting or _WORTH_SHOWING.search(text)) and text not in self._said):
-                    self._said.add(text)
-                    self._say(f"{when}{role.name}{rank and f' rank {rank}'} | {text}")
-
-    def _rank(self, role: Role, line: str) -> str:
-        """The rank of a worker on another host, once it has said so. On this machine the ports make it, and the name
-        has it."""
-        reported = _RANK.match(line)
-        if reported and role.host and role.kind is Kind.WORKER:
-            self._ranks[role.name] = reported[1]
-        return self._ranks.get(role.name, "")
-
-    # --------------------------------------------------------------------------------------------------- end
-
-    def _kill_all(self) -> None:
-        for process in self._processes:
-            process.send(signal.SIGKILL)
-        for process in self._processes:
-            process.reap()
-
-
-def _is_nohup(number: signal.Signals) -> bool:
-    return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+def _kill(processes: Sequence[Running]) -> None:
+    for process in processes:
+        process.send(signal.SIGKILL)
+    for process in processes:
+        process.reap()
 
 
 def _how(code: int | None) -> str:
     if not code:
         return "ended before the workers"
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-def parse_log_line(line: str) -> tuple[str, str]:
-    """Date and time (may be empty) and text of a line of a log; utils.setup_logging writes the role between them."""
-    logged = _LOG_LINE.match(line)
-    return (logged[1], line[logged.end() :]) if logged else ("", line)
-
-
-def console(line: str) -> None:
-    """Prints a line. A console that is gone (a closed terminal, `| head`) must not end the job."""
-    try:
-        print(line, flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

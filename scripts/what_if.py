@@ -301,7 +301,7 @@ def simulate(job: Job, cluster: Virtual, **training: Any) -> Outcome:
     return Outcome(measured.measured(logs, job.waits), job_logs.curve_of(logs))
 
 
-_OF_THE_REAL_JOB = ("resume", "checkpoint", "ckpt_frequency", "straggler_trace", "evaluator")
+_OF_THE_REAL_JOB = ("resume", "checkpoint", "ckpt_frequency", "straggler_trace", "evaluator", "on_worker_death")
 
 
 def _virtual_config(job: Job, seconds: float, folder: Path, training: dict[str, Any]) -> Config:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import cluster, hosts_file
-from scripts.cluster import Facts
+from scripts.hosts_layout import Facts, Plan, make_layout, num_ports, port_ranges
 from scripts.process import Kind, Role
 from scripts.roles import ROOT, build
 from trainer import command_line
@@ -24,17 +24,17 @@ def hosts(folder: Path, rows: str, header: str = HEADER) -> Path:
     return path
 
 
-def plan(path: Path, *arguments: str) -> cluster.Plan:
+def plan(path: Path, *arguments: str) -> Plan:
     return cluster.parse(["--hosts", str(path), "--log-base", str(path.parent / "logs"), *arguments])
 
 
-def roles(given: cluster.Plan, cores: int = 8) -> dict[str, Role]:
+def roles(given: Plan, cores: int = 8) -> dict[str, Role]:
     """The processes of a job on hosts 10.0.0.1, 10.0.0.2, ... with the ports 1001, 1002, ..."""
-    ports = {name: range(1001, 1001 + count) for name, count in cluster.num_ports(given).items()}
-    return {role.name: role for role in build(*cluster.make_layout(given, facts(given, cores), ports))}
+    ports = {name: range(1001, 1001 + count) for name, count in num_ports(given).items()}
+    return {role.name: role for role in build(*make_layout(given, facts(given, cores), ports))}
 
 
-def facts(given: cluster.Plan, cores: int = 8) -> dict[str, Facts]:
+def facts(given: Plan, cores: int = 8) -> dict[str, Facts]:
     names = enumerate(given.hosts.hosts, start=1)
     return {name: Facts("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
 
@@ -95,7 +95,7 @@ def test_other_columns_are_checked_too(tmp_path, header, rows, what):
 def test_a_job_that_sums_among_its_workers_has_no_ports_of_servers(tmp_path):
     path = hosts(tmp_path, "h1,1,cpu,\nh2,2,cpu,\n")
     given = plan(path, "-m", "sync", "--collective", "butterfly", "--base-port", "9000")
-    assert cluster.num_ports(given) == {"h1": 2, "h2": 2}  # the state server, and each worker
+    assert num_ports(given) == {"h1": 2, "h2": 2}  # the state server, and each worker
     found = roles(given)
     assert list(found) == ["h1 state server", "h1 cpu", "h2 cpu0", "h2 cpu1"]
     assert (found["h2 cpu1"].environment["PORT"], found["h2 cpu1"].environment["DMLC_INTERFACE"]) == ("1002", "eth2")
@@ -171,7 +171,7 @@ def test_ports_from_a_base_port_on_leave_out_those_that_have_a_flag(tmp_path, ro
     flags = ["--base-port", "9091", "--root-port", str(root), "--state-server-port", str(state)]
     given = plan(path, "-m", "esync", *flags)
     addresses = dict.fromkeys(given.hosts.hosts, "127.0.0.1")  # two names of one machine
-    job, layout = cluster.make_layout(given, facts(given), cluster.port_ranges(given, 9091, addresses))
+    job, layout = make_layout(given, facts(given), port_ranges(given, 9091, addresses))
     listening = [layout.scheduler_port, *layout.server_ports, *(seat.port for seat in layout.seats)]
     assert sorted([*listening, job.root_port, job.state_server_port]) == list(range(9091, 9098))
     shown: list[str] = []

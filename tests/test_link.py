@@ -27,6 +27,7 @@ from scripts.process import Kind, Role
 from scripts.remote import PART_BYTES
 from scripts.roles import ROOT
 from scripts.supervisor import Outcome, Supervisor, Waits
+from scripts.survival import Survival
 from utils import SetupError
 
 FETCHED = """echo '{"is": "fetched"}'"""
@@ -113,6 +114,33 @@ def test_a_signal_reaches_the_processes_and_a_process_that_is_killed_ends_the_jo
     assert outcome.exit_code == 3
     assert "error: h1 gpu0 was killed by signal 9" in lines[-1]
     wait_for(lambda: not running(tmp_path), "the end of every process")
+
+
+def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(connect, tmp_path):
+    link = connect()
+    next(link.answers())
+    program = (
+        "print('up', flush=True)\nif not (here / 'again').exists(): (here / 'again').touch(); os.kill(os.getpid(), 9)"
+    )
+    (tmp_path / "there").mkdir()
+    roles = [role(tmp_path, program), role(tmp_path, IDLE, Kind.SERVER, "h1 server")]
+    kept = Survival(1, lambda: None, lambda resumes, start: roles)
+    start = lambda role: link.start(role, tmp_path / "there", None)  # noqa: E731
+    lines: list[str] = []
+    assert Supervisor(roles, lines.append, Waits(settle_s=0.1), start, [link], survival=kept).run().exit_code == 0
+    assert "h1 cpu was killed by signal 9: there is no checkpoint yet" in " ".join(lines)
+    for folder in (tmp_path, tmp_path / "there"):
+        assert re.fullmatch(r"up\n=== started again: .*\nup\n", (folder / "h1 cpu.log").read_text())
+    assert link.unconfirmed() == []
+
+
+def test_a_host_says_which_checkpoints_it_has(connect, tmp_path):
+    link = connect()
+    next(link.answers())
+    (tmp_path / "worker-0-00000004.ckpt").touch()
+    found = link.ask(do="checkpoints", folder=str(tmp_path))["files"]
+    assert found == {"worker-0-00000004.ckpt": (tmp_path / "worker-0-00000004.ckpt").stat().st_mtime_ns}
+    assert link.ask(do="checkpoints", folder=str(tmp_path / "nowhere"))["files"] == {}
 
 
 @pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the hand"])

@@ -13,7 +13,7 @@ import summary
 from algorithms import ENTRIES, OWNERS, modes_of
 from scripts import launch
 from trainer import virtual_cluster
-from trainer.checkpoints import SERVER, worker_name
+from trainer.checkpoint_rounds import SERVER, worker_name
 from utils import SetupError
 
 ALONE = "step_time_s\n0.1\n"

@@ -15,8 +15,9 @@ import pytest
 from cluster_processes import DEADLINE_S, ROOT, running, wait_for
 from stand_ins import DONE, FOREVER, SERVER, role
 
+from scripts.console import parse_log_line
 from scripts.process import Kind, Role
-from scripts.supervisor import Outcome, Supervisor, Waits, parse_log_line
+from scripts.supervisor import Outcome, Supervisor, Waits
 
 
 def supervise(*roles: Role, **waits: float) -> tuple[Outcome, list[str]]:

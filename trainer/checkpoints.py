@@ -14,8 +14,7 @@ import json
 import logging
 import math
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,10 @@ import numpy as np
 
 from algorithms import modes_of
 from config import Config
+from trainer.checkpoint_rounds import file_name, rounds_in
 from utils import SetupError
 
 _MAGIC = b"ESync checkpoint 1 "
-SERVER = "server"  # whose file it is that the parameter server writes
 EARLIER = "earlier"  # folder of what another job left
 
 # Flags of a job that make it another one: it cannot go on with other values. Step sizes are not among them.
@@ -39,11 +38,6 @@ _SAME = (
 
 class Damaged(Exception):
     """A file is no checkpoint, or not all of one."""
-
-
-def worker_name(rank: int) -> str:
-    """Whose file it is that a worker writes."""
-    return f"worker-{rank}"
 
 
 def job_of(config: Config, num_workers: int) -> dict[str, Any]:
@@ -128,7 +122,7 @@ class Checkpoints:
         """
         Args:
             folder: of all processes.
-            name: whose they are: SERVER, or worker_name(rank).
+            name: whose they are, as checkpoint_rounds.py says it.
             job: what must be the same to go on.
             keep: so many stay.
         """
@@ -145,9 +139,8 @@ class Checkpoints:
         """The files by round, ascending."""
         if not self.folder.is_dir():
             return {}
-        pattern = re.compile(re.escape(self.name) + r"-(\d{8,})\.ckpt")
-        found = ((pattern.fullmatch(path.name), path) for path in self.folder.iterdir())
-        return dict(sorted((int(match[1]), path) for match, path in found if match))
+        names = rounds_in((path.name for path in self.folder.iterdir()), self.name)
+        return {round_: self.folder / name for round_, name in names.items()}
 
     def save(self, round_: int, tree: Any) -> None:
         """Writes the checkpoint of a round, and removes those that are too old.
@@ -155,7 +148,7 @@ class Checkpoints:
         Raises:
             SetupError: it cannot be written.
         """
-        path = self.folder / f"{self.name}-{round_:08d}.ckpt"
+        path = self.folder / file_name(self.name, round_)
         temporary = path.with_name(f"{path.name}.tmp")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +171,7 @@ class Checkpoints:
             Damaged: it is not there, or not all of it.
             SetupError: it is of another job.
         """
-        path = self.folder / f"{self.name}-{round_:08d}.ckpt"
+        path = self.folder / file_name(self.name, round_)
         try:
             saved = decode(path.read_bytes())
         except OSError as error:
@@ -229,12 +222,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def common_round(good: Sequence[Sequence[int]]) -> int | None:
-    """The latest round that all workers have a good checkpoint of; None if there is none.
-
-    Args:
-        good: rounds by rank.
-    """
-    return max(set.intersection(*map(set, good)), default=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
-from config import AMONG_WORKERS, CONTINUE, FIELDS, NETWORKS, Config, names_of, one_of
+from config import AMONG_WORKERS, CONTINUE, FIELDS, MPI, NETWORKS, RESTART, Config, names_of, one_of
 from trainer.compression import check_flags as check_compression
 from utils import SetupError, version_number
 
@@ -136,6 +136,8 @@ def _check_together(config: Config, num_workers: int | None) -> None:
     if not config.ckpt_frequency and (config.resume or config.checkpoint):
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
+    if config.on_worker_death == RESTART:
+        _check_restart(config)
     check_compression(config)
     if config.survives:
         _check_survival(config)
@@ -158,6 +160,21 @@ def _check_survival(config: Config) -> None:
         raise SetupError(f"{asked}: mode {config.mode} cannot; its batch sizes are those of one set of workers")
     if config.ckpt_frequency:
         raise SetupError(f"{asked} and --ckpt-frequency do not go together: leave one of them out")
+
+
+def _check_restart(config: Config) -> None:
+    """Makes sure that the launchers can start the job again.
+
+    Raises:
+        SetupError: they cannot.
+    """
+    restart = f"--on-worker-death {RESTART}"
+    if config.collective == MPI:
+        raise SetupError(f"{restart} is a matter of the launchers, and mpiexec starts nobody again: leave it out")
+    if not config.ckpt_frequency:
+        raise SetupError(f"{restart} goes on from checkpoints, and there are none: also give --ckpt-frequency")
+    if config.ckpt_keep < 2:  # a worker may have written one more than another that was killed
+        raise SetupError(f"{restart} needs two checkpoints of each worker: give --ckpt-keep 2 or more, or leave it out")
 
 
 def _as_typed(value: Any) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from algorithms import TransportKind
-from config import Config
-from trainer.checkpoints import SERVER, Checkpoints, common_round, is_finite, job_of, worker_name
+from config import RESTART, Config
+from trainer.checkpoint_rounds import SERVER, has_server_state, round_of, unfinished, worker_name
+from trainer.checkpoints import Checkpoints, is_finite, job_of
 from utils import SetupError
 
 
@@ -54,12 +54,10 @@ class Keeper:
 
     def __init__(self, config: Config, rank: int, num_workers: int) -> None:
         job = job_of(config, num_workers)
+        self._config = config
         self._mine = Checkpoints(config.checkpoint_folder, worker_name(rank), job, config.ckpt_keep)
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
-        has_server_state = config.algorithm.transport is TransportKind.SERVER
-        self._all = [self._mine, *([self._servers] if has_server_state and rank == 0 else [])]
-        self._all_must_agree = not has_server_state
-        self._are_in_step = config.algorithm.waits
+        self._all = [self._mine, *([self._servers] if has_server_state(config) and rank == 0 else [])]
         self._every = config.ckpt_frequency
         self.goes_on = bool(config.resume)
         self._writer = Writer(self._mine)
@@ -72,14 +70,12 @@ class Keeper:
         """Those that this worker could go on from."""
         if not self.goes_on:
             return []
-        return sorted(set.intersection(*(set(each.good_rounds()) for each in self._all)))
+        good = set.intersection(*(set(each.good_rounds()) for each in self._all))
+        return unfinished(good, self._config.max_rounds if self._config.on_worker_death == RESTART else 0)
 
     def choose(self, of_all: Sequence[Sequence[int]]) -> None:
-        """Decides which checkpoint to go on from, and reads it.
-
-        Where the workers sum, all go on from the same round; where they wait for each other at all, if they can.
-        Elsewhere each has its own rounds, and goes on from its latest; one that has none yet begins with the model of
-        the others.
+        """Decides which checkpoint to go on from (checkpoint_rounds.py), and reads it. Where each has its own rounds, a
+        worker that has none yet begins with the model of the others.
 
         Args:
             of_all: good rounds of all workers, by rank.
@@ -89,11 +85,8 @@ class Keeper:
         """
         if not self.goes_on:
             return
-        mine = of_all[self._rank]
-        round_ = common_round(of_all) if self._are_in_step else None
-        if round_ is None and not self._all_must_agree:
-            round_ = max(mine, default=None)
-        if round_ is None and (self._all_must_agree or self._rank == 0):
+        round_ = round_of(of_all, self._rank, self._config)
+        if round_ is None and (self._rank == 0 or not has_server_state(self._config)):
             has = ", ".join(f"{rank}: {' '.join(map(str, rounds)) or 'none'}" for rank, rounds in enumerate(of_all))
             raise SetupError(
                 f"--resume: there is no checkpoint in {self._mine.folder} to go on from (workers' rounds: {has}): name "

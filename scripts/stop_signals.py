@@ -1,0 +1,46 @@
+"""The signals that ask a launcher to stop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+SAME_SIGNAL_S = 1.0  # `timeout` and some shells deliver one Ctrl-C twice
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopSignals:
+    """Notes the signals that come in the block, in the main thread, and does nothing about them."""
+
+    def __init__(self) -> None:
+        self._came: list[tuple[float, str]] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        obeyed = [number for number in _STOP_SIGNALS if not _is_nohup(number)]
+        self._before = {number: signal.signal(number, self._note) for number in obeyed}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def first(self) -> str:
+        """The name of the first; empty if none came."""
+        return self._came[0][1] if self._came else ""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether somebody has asked a second time."""
+        return any(at > self._came[0][0] + SAME_SIGNAL_S for at, _ in self._came)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append((time.monotonic(), signal.Signals(number).name))
+
+
+def _is_nohup(number: signal.Signals) -> bool:
+    return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN

@@ -1,0 +1,106 @@
+"""A job that is to survive the death of its processes: its checkpoints, what was tried, the processes of a new start.
+
+scripts/restarts.py decides; scripts/supervisor.py asks, and does it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from config import AMONG_WORKERS, RESTART, Config
+from scripts.process import Role
+from scripts.restarts import Death, Decision, Tries, decide
+from scripts.roles import Job
+from trainer import checkpoint_rounds
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+class Survival:
+    """What the supervisor asks when somebody has died.
+
+    Args:
+        limit: starts without a new checkpoint between them.
+        newest: the round that the job would go on from now; None: there is none.
+        build: makes the processes of a start; told whether they go on from a checkpoint, and which start after the
+            first it is.
+    """
+
+    def __init__(
+        self, limit: int, newest: Callable[[], int | None], build: Callable[[bool, int], Sequence[Role]]
+    ) -> None:
+        self._limit = limit
+        self._newest = newest
+        self._build = build
+        self._starts = 0
+        self._checkpoint = newest()
+        self._tries = Tries(self._checkpoint)
+
+    def after(self, deaths: Sequence[Death], lived_s: float, service_was_away: bool) -> Decision:
+        """What follows, as `decide` says; the next start goes on from the checkpoint that there is now."""
+        self._checkpoint = self._newest()
+        decision = decide(deaths, lived_s, self._checkpoint, self._tries, self._limit, service_was_away)
+        self._tries = decision.tries
+        return decision
+
+    def roles(self) -> list[Role]:
+        """The processes of the next start, whose logs go on where they are.
+
+        Raises:
+            SetupError: a host cannot take part any more.
+        """
+        self._starts += 1
+        roles = self._build(self._checkpoint is not None, self._starts)
+        return [dataclasses.replace(role, appends=True) for role in roles]
+
+
+def of_job(
+    job: Job,
+    told: Config,
+    files: Callable[[], Mapping[str, int]],
+    num_workers: int,
+    build: Callable[[bool, int], Sequence[Role]],
+) -> Survival | None:
+    """The survival of a job whose flags ask for it; else none.
+
+    Args:
+        told: a worker's flags.
+        files: names in the checkpoint folder, and when each was written.
+        build: as Survival says.
+    """
+    if told.on_worker_death != RESTART:
+        return None
+    before = {} if told.resume else files()
+
+    def newest() -> int | None:
+        return checkpoint_rounds.newest(files(), before, told, num_workers)
+
+    return Survival(job.restarts, newest, build)
+
+
+def again(job: AnyJob, told: Config, resumes: bool, start: int) -> AnyJob:
+    """The job as it is started again: its workers' flags.
+
+    Args:
+        told: a worker's flags, of the first start.
+        resumes: there is a checkpoint.
+        start: which one after the first.
+    """
+    flags = ["--resume", "1"] if resumes else []
+    if job.collective in AMONG_WORKERS:  # the state server may still count on those that have died, under the old name
+        flags += ["--job", f"{told.job[:50]}-{start}"]
+    return dataclasses.replace(job, worker_arguments=(*job.worker_arguments, *flags))
+
+
+def files_in(folder: Path) -> dict[str, int]:
+    """The names in a folder of checkpoints and when each was written, in nanoseconds; none where there is no folder."""
+    found = {}
+    for path in folder.glob("*.ckpt"):
+        try:
+            found[path.name] = path.stat().st_mtime_ns
+        except FileNotFoundError:  # it was one too many
+            continue
+    return found

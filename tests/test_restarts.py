@@ -1,0 +1,154 @@
+"""Who is started again after a death, when, and from which round: pure decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import Config
+from scripts.process import Kind
+from scripts.restarts import CALM_S, Death, Tries, Whom, decide
+from trainer import checkpoint_rounds
+from trainer.checkpoint_rounds import file_name, round_of, unfinished, worker_name
+from trainer.checkpoints import Checkpoints, job_of
+from trainer.keeping import Keeper
+from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP
+
+KILLED = Death(Kind.WORKER, -9)
+LOST = Death(Kind.WORKER, EXIT_PEER_LOST)
+WRONG = Death(Kind.WORKER, EXIT_SETUP)
+STATE_SERVER = Death(Kind.SERVICE, -9)
+LIMIT = 5
+
+
+@pytest.mark.parametrize(
+    ("deaths", "whom"),
+    [
+        ([KILLED], Whom.ALL),
+        ([Death(Kind.SERVER, -9)], Whom.ALL),
+        ([Death(Kind.SERVER, 0)], Whom.ALL),  # it has left before the workers
+        ([KILLED, Death(Kind.SERVER, -9)], Whom.ALL),
+        ([LOST], Whom.ALL),  # of one that is frozen
+        ([Death(Kind.WORKER, EXIT_BUG)], Whom.ALL),
+        ([STATE_SERVER], Whom.ALONE),
+        ([STATE_SERVER, KILLED], Whom.ALL),
+        ([STATE_SERVER, LOST], Whom.ALL),
+        ([Death(Kind.SERVICE, None)], Whom.ALL),  # it is there and does not answer
+        ([Death(Kind.SERVICE, 255, is_link=True)], Whom.NOBODY),
+        ([WRONG], Whom.NOBODY),
+        ([WRONG, LOST], Whom.NOBODY),
+        ([WRONG, KILLED], Whom.ALL),  # a set-up is wrong for whom the others are missing
+        ([Death(Kind.WORKER, EXIT_BUG, f"error: {DIVERGED}: the loss is nan")], Whom.NOBODY),
+    ],
+)
+def test_who_is_started_again_follows_from_who_has_died_and_how(deaths, whom):
+    assert decide(deaths, 10.0, 7, Tries(), LIMIT).whom is whom
+
+
+def test_a_worker_that_did_not_find_a_service_that_was_away_is_no_mistake_of_the_users():
+    assert decide([WRONG], 1.0, 7, Tries(), LIMIT, service_was_away=True).whom is Whom.ALL
+
+
+def test_the_first_start_is_at_once_and_later_ones_wait_longer_and_longer():
+    tries, waits = Tries(), []
+    for _ in range(9):
+        decision = decide([KILLED], 1.0, None, tries, limit=99)
+        tries = decision.tries
+        waits.append(decision.wait_s)
+    assert waits == [0, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert decide([KILLED], CALM_S, None, tries, limit=99).wait_s == 0
+
+
+def test_it_is_given_up_after_so_many_starts_without_a_new_checkpoint():
+    tries = Tries(checkpoint=20)
+    for left in (1, 0):
+        decision = decide([KILLED], 1.0, 20, tries, limit=2)
+        tries = decision.tries
+        assert decision.whom is Whom.ALL and f"{left or 'no'} more tr" in decision.text
+    decision = decide([STATE_SERVER], 1.0, 20, tries, limit=2)
+    assert (decision.whom, decision.text) == (
+        Whom.NOBODY, "given up after 2 starts without a new checkpoint (--restarts)",
+    )  # fmt: skip
+
+
+def test_a_new_checkpoint_gives_all_tries_back():
+    decision = decide([KILLED], 1.0, 21, Tries(checkpoint=20, in_vain=LIMIT), LIMIT)
+    assert decision.whom is Whom.ALL
+    assert decision.tries == Tries(checkpoint=21, in_vain=1, in_a_row=1)
+
+
+def test_with_no_restarts_the_first_death_ends_the_job():
+    assert decide([KILLED], 1.0, 20, Tries(), limit=0).whom is Whom.NOBODY
+
+
+def test_what_is_lost_and_where_it_goes_on_is_said():
+    more = "4 more tries without a new checkpoint"
+    assert decide([KILLED], 1.0, 20, Tries(20), LIMIT).text == (
+        f"what came after round 20 is lost: all are started again and go on after round 20; {more}"
+    )
+    assert decide([KILLED], 1.0, None, Tries(in_a_row=1), LIMIT).text == (
+        f"there is no checkpoint yet, so all is lost: the job begins anew in 1 s; {more}"
+    )
+    assert decide([STATE_SERVER], 1.0, 20, Tries(20), LIMIT).text == (
+        f"nothing is lost: it is started again, and training goes on; {more}"
+    )
+
+
+# ----------------------------------------------------------------------------------------------- which checkpoint
+
+
+def files(*taken: tuple[str, int], when: int = 1) -> dict[str, int]:
+    return {file_name(whose, round_): when for whose, round_ in taken}
+
+
+def newest(mode: str, *taken: tuple[str, int], max_rounds: int = 0, before: dict[str, int] | None = None) -> int | None:
+    return checkpoint_rounds.newest(files(*taken), before or {}, Config(mode=mode, max_rounds=max_rounds), 2)
+
+
+def test_workers_that_sum_go_on_from_the_newest_round_that_all_have():
+    assert newest("sync", ("worker-0", 4), ("worker-0", 6), ("worker-1", 2), ("worker-1", 4)) == 4
+    assert newest("sync", ("worker-0", 6), ("worker-1", 4)) is None
+    assert newest("sync", ("worker-0", 6)) is None
+    assert newest("sync") is None
+
+
+def test_with_a_model_on_the_server_its_checkpoint_and_that_of_rank_0_belong_together():
+    both = (("worker-0", 4), ("server", 4), ("worker-0", 6))
+    assert newest("async", *both, ("worker-1", 9)) == 4
+    assert newest("async", *both) == 4  # worker 1 has none yet, and begins with the model of the others
+    assert newest("async", ("worker-0", 4), ("worker-1", 4)) is None
+    assert newest("ssp", *both, ("server", 6), ("worker-1", 4)) == 4  # they wait for each other
+
+
+def test_checkpoints_that_an_earlier_job_left_do_not_count_until_they_are_set_aside():
+    both = (("worker-0", 4), ("worker-1", 4))
+    earlier = files(("worker-1", 4), ("worker-2", 8), when=1)
+    assert newest("sync", *both, before=earlier) is None
+    assert newest("sync", *both, before=files(*both, when=0)) == 4  # of the same names, but written since then
+    assert newest("sync", *both, before=files(("worker-2", 8))) == 4  # nobody's here
+
+
+def test_a_job_that_dies_at_its_very_end_does_its_last_rounds_again():
+    both = (("worker-0", 4), ("worker-1", 4), ("worker-0", 6), ("worker-1", 6))
+    assert newest("sync", *both, max_rounds=6) == 4
+    assert newest("sync", *both, max_rounds=7) == 6
+    assert unfinished([6], 6) == [6]  # there is nothing else
+    assert unfinished([6, 2, 4], 0) == [2, 4, 6]
+
+
+@pytest.mark.parametrize(("given", "good"), [("end", [2, 4, 6]), ("restart", [2, 4])])
+def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
+    config = Config(
+        mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1, max_rounds=6, on_worker_death=given
+    )
+    kept = Checkpoints(tmp_path, worker_name(0), job_of(config, 1))
+    for round_ in (2, 4, 6):
+        kept.save(round_, {"rounds": round_})
+    keeper = Keeper(config, 0, 1)
+    keeper.choose([keeper.good_rounds()])
+    assert (keeper.good_rounds(), keeper.resumed) == (good, {"rounds": good[-1]})
+
+
+def test_each_worker_goes_on_from_its_own_where_nobody_waits():
+    good = [[2, 4], [6, 8]]
+    assert [round_of(good, rank, Config(mode="async")) for rank in (0, 1)] == [4, 8]
+    assert [round_of(good, rank, Config(mode="sync")) for rank in (0, 1)] == [None, None]

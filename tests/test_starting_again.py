@@ -1,0 +1,283 @@
+"""A job that survives the death of its processes, with stand-ins for its roles: who is started again, with what."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from cluster_processes import DEADLINE_S, ROOT, children, running, wait_for
+from few_images import on_few_images
+from stand_ins import DONE, FOREVER, SERVER, UP, role
+
+import summary
+from scripts import local_cluster
+from scripts.process import Kind, Role
+from scripts.roles import Options
+from scripts.supervisor import Outcome, Supervisor, Waits
+from scripts.survival import Survival
+from trainer.checkpoint_rounds import file_name
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, read_rounds
+
+DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+# Each start of it leaves a mark with its name; at the first it is killed as soon as the others are there.
+ONCE = """
+mark = here / f'{sys.argv[2]} has died'
+if not mark.exists():
+    while not (here / 'state-server.pid').exists(): time.sleep(0.01)
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+PIDS = "\nwith (here / f'{sys.argv[2]}.pids').open('a') as file: print(os.getpid(), file=file)"
+
+
+def supervise(
+    *roles: Role, limit: int = 5, newest: Sequence[int | None] = (None,), **more: object
+) -> tuple[Outcome, list[str]]:
+    """Runs the roles; `newest` are the checkpoints that there are at the start and at each death, the last for ever."""
+    lines: list[str] = []
+    rounds = list(newest)
+    kept = Survival(limit, lambda: rounds.pop(0) if len(rounds) > 1 else rounds[0], lambda resumes, start: roles)
+    return Supervisor(roles, lines.append, Waits(settle_s=5), survival=kept, **more).run(), lines  # type: ignore[arg-type]
+
+
+def starts(folder: Path, name: str) -> int:
+    return len((folder / f"{name}.pids").read_text().split())
+
+
+def test_when_a_worker_is_killed_all_but_the_state_server_start_again_and_the_job_is_done(tmp_path):
+    outcome, lines = supervise(
+        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
+        role(tmp_path, Kind.SERVER, PIDS + SERVER, "server 0"),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{DONE}", "worker 0", title="cpu0"),
+        newest=(None, 40),
+    )
+    assert (outcome, running(tmp_path)) == (Outcome(EXIT_OK, was_stopped=False), [])
+    assert [starts(tmp_path, name) for name in ("state-server", "server-0", "worker-0")] == [1, 2, 2]
+    assert lines == [
+        "worker 0 (cpu0) was killed by signal 9: what came after round 40 is lost: all are started again and go on "
+        "after round 40; 4 more tries without a new checkpoint."
+    ]
+
+
+def test_a_log_goes_on_behind_that_of_the_start_before(tmp_path):
+    program = f"print('hello', flush=True)\n{ONCE.replace('state-server', 'worker-0')}{DONE}"
+    supervise(role(tmp_path, Kind.WORKER, UP + "\n" + program, "worker 0", show_all=True))
+    first, again, second = (tmp_path / "worker 0.log").read_text().splitlines()
+    assert (first, second) == ("hello", "hello")
+    assert again.startswith("=== started again: 20")
+
+
+def test_an_error_of_the_start_before_is_not_taken_for_that_of_this_one(tmp_path):
+    program = (
+        f"if not (here / 'again').exists(): print('error: the first', flush=True); (here / 'again').touch()\n{DIE}"
+    )
+    outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"), limit=1)
+    assert outcome.exit_code == EXIT_PEER_LOST
+    assert "says: error: the first" in next(line for line in lines if "begins anew" in line)
+    assert "given up after 1 start without a new checkpoint (--restarts)" in lines[-1]
+    assert "the first" not in lines[-1]
+
+
+def test_a_state_server_that_dies_is_started_again_alone(tmp_path):
+    outcome, lines = supervise(
+        role(tmp_path, Kind.SERVICE, f"{UP}\n{PIDS}\n{ONCE}{FOREVER}", "state server"),
+        role(
+            tmp_path,
+            Kind.WORKER,
+            f"{PIDS}\nwhile len((here / 'state-server.pids').read_text().split()) < 2: time.sleep(0.01)\n{DONE}",
+            "worker 0",
+        ),
+        newest=(None, 40),
+    )
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
+    assert starts(tmp_path, "worker-0") == 1
+    assert "state server was killed by signal 9: nothing is lost: it is started again, and training goes on" in lines[0]
+
+
+def test_two_that_die_at_once_are_both_named(tmp_path):
+    other = f"{UP}\nwhile not (here / 'worker-0 has died').exists(): time.sleep(0.01)\n"
+    _, lines = supervise(
+        role(tmp_path, Kind.SERVICE, FOREVER, "state server"),
+        role(tmp_path, Kind.WORKER, f"{ONCE}{DONE}", "worker 0"),
+        role(tmp_path, Kind.WORKER, f"{other}{ONCE}{DONE}", "worker 1"),
+    )
+    said = " ".join(lines)
+    assert "worker 0 was killed by signal 9" in said and "worker 1 was killed by signal 9" in said
+
+
+def test_a_service_that_does_not_answer_is_started_again_too(tmp_path):
+    deaf = f"{PIDS}\nif (here / 'is deaf').exists(): (here / 'answers').touch()\n(here / 'is deaf').touch(){FOREVER}"
+    service = role(tmp_path, Kind.SERVICE, deaf, "state server", is_ready=(tmp_path / "answers").exists)
+    kept = Survival(5, lambda: None, lambda resumes, start: roles)
+    roles = (service, role(tmp_path, Kind.WORKER, "", "worker 0"))
+    lines: list[str] = []
+    outcome = Supervisor(roles, lines.append, Waits(ready_s=1.0), survival=kept).run()
+    assert (outcome.exit_code, starts(tmp_path, "state-server"), running(tmp_path)) == (EXIT_OK, 2, [])
+    assert "state server did not answer within 1 s: there is no checkpoint yet" in lines[0]
+
+
+def test_a_wrong_set_up_is_not_tried_again(tmp_path):
+    outcome, lines = supervise(role(tmp_path, Kind.WORKER, f"{PIDS}\nsys.exit({EXIT_SETUP})", "worker 0"))
+    assert (outcome.exit_code, starts(tmp_path, "worker-0")) == (EXIT_SETUP, 1)
+    assert lines[-1].startswith("error: worker 0 ended with exit code 2; stopping the job. Its log")
+
+
+def test_a_signal_ends_the_wait_before_a_start_at_once(tmp_path):
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if "begins anew in 1 s" in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    roles = [role(tmp_path, Kind.SERVICE, FOREVER, "state server"), role(tmp_path, Kind.WORKER, PIDS + "\n" + DIE, "w")]
+    kept = Survival(5, lambda: None, lambda resumes, start: roles)
+    outcome = Supervisor(roles, say, Waits(), survival=kept).run()
+    assert (outcome, running(tmp_path)) == (Outcome(EXIT_FORCED, was_stopped=True), [])
+    assert starts(tmp_path, "w") == 2
+    assert lines[-1] == "stopped before every worker had begun"
+
+
+def test_a_death_after_a_signal_ends_the_job(tmp_path):
+    program = f"signal.signal(signal.SIGTERM, lambda *_: {DIE}){PIDS}\nos.kill({os.getpid()}, signal.SIGTERM){FOREVER}"
+    outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"))
+    assert (outcome.exit_code, starts(tmp_path, "worker-0")) == (EXIT_PEER_LOST, 1)
+    assert "worker 0 was killed by signal 9; stopping the job" in lines[-1]
+
+
+# ------------------------------------------------------------------------------------------------- the launcher
+
+
+def options(folder: Path, *arguments: str, own: Sequence[str] = ()) -> Options:
+    behind = ["--ckpt-frequency", "5", "--on-worker-death", "restart", *arguments]
+    return local_cluster.parse(["--log-base", str(folder), "--workers", "0,0", *own, "--", *behind])
+
+
+def run(given: Options, act: Callable[[Options], str]) -> list[Options]:
+    """Runs a job of one stand-in; `act` makes its program of what it would be started with. Returns all of these."""
+    seen: list[Options] = []
+
+    def build(started: Options) -> list[Role]:
+        seen.append(started)
+        return [role(given.log_base, Kind.WORKER, act(started), "worker 0")]
+
+    assert local_cluster.run(given, build, lambda line: None).exit_code == EXIT_OK
+    return seen
+
+
+def checkpoints(given: Options, *names: tuple[str, int]) -> None:
+    folder = given.host_folder / ".checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    for whose, round_ in names:
+        (folder / file_name(whose, round_)).touch()
+
+
+def test_a_job_goes_on_from_its_checkpoint_with_new_ports(tmp_path):
+    given = options(tmp_path, own=["-m", "sync"])
+
+    def act(started: Options) -> str:
+        if "--resume" in started.worker_arguments:
+            return ""
+        checkpoints(given, ("worker-0", 5), ("worker-1", 5))
+        return DIE
+
+    first, second = run(given, act)
+    assert second.worker_arguments == (*first.worker_arguments, "--resume", "1")
+    assert second.state_server_port == first.state_server_port
+    ports = {first.root_port, *first.worker_ports, second.root_port, *second.worker_ports}
+    assert len(ports) == 6 and list(second.worker_ports) == sorted(second.worker_ports)
+
+
+def test_a_job_without_a_checkpoint_begins_anew_whatever_an_earlier_job_has_left(tmp_path):
+    given = options(tmp_path, own=["-m", "sync"])
+    checkpoints(given, ("worker-0", 5), ("worker-1", 5))
+    deaths = [DIE]
+    first, second = run(given, lambda started: deaths.pop() if deaths else "")
+    assert second.worker_arguments == first.worker_arguments
+
+
+def test_the_scheduler_stays_at_the_port_that_the_user_chose(tmp_path):
+    given = options(tmp_path, own=["-m", "async", "--root-port", str(local_cluster.free_ports(1)[0])])
+    deaths = [DIE]
+    first, second = run(given, lambda started: deaths.pop() if deaths else "")
+    assert second.root_port == first.root_port == given.root_port
+
+
+def test_workers_that_find_each_other_through_the_state_server_do_so_under_a_new_name(tmp_path):
+    given = options(tmp_path, "--job", "mine", own=["-m", "local-sgd", "--collective", "ring"])
+    deaths = [DIE, DIE]
+    seen = run(given, lambda started: deaths.pop() if deaths else "")
+    assert [started.worker_arguments[-2:] for started in seen[1:]] == [("--job", "mine-1"), ("--job", "mine-2")]
+
+
+ROUNDS = 80
+
+
+@pytest.mark.cluster
+def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(tmp_path, capsys):
+    words = ["-m", "async", "-n", "lenet", "--workers", "0.05,0.05", "--log-base", str(tmp_path)]
+    flags = ["-e", "1000", "--max-rounds", str(ROUNDS), "--ckpt-frequency", "5", "--on-worker-death", "restart"]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "scripts.local_cluster", *words, "--", *flags, *on_few_images()],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        wait_for(lambda: len(list(tmp_path.rglob("cpu1/iter-*.txt"))) > 10, "some rounds")
+        wait_for(lambda: list(tmp_path.rglob("server-*.ckpt")), "a checkpoint")
+        (worker,) = (pid for pid in children(job.pid) if b"cpu1" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(worker, signal.SIGKILL)
+        output, _ = job.communicate(timeout=DEADLINE_S)
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == EXIT_OK, output
+    assert re.search(r"worker 1 \(cpu1\) was killed by signal 9: what came after round \d+ is lost", output), output
+    for device in (tmp_path / "lenet" / "async").glob("*/cpu*"):
+        records = list(read_rounds(device, pytest.fail))
+        assert [record["num_iters"] for record in records] == list(range(1, ROUNDS + 1))
+        assert sum("steps_lost" in record for record in records) == 1  # it went on once
+        assert sorted(record["total_time"] for record in records) == [record["total_time"] for record in records]
+    assert summary.main(["-b", str(tmp_path), "-n", "lenet"]) == EXIT_OK
+    assert "missing" not in capsys.readouterr().err
+    assert running(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--restarts", "3", "-m", "sync"], "--restarts 3 does nothing without --on-worker-death restart behind `--`"),
+        (
+            ["-m", "local", "--workers", "0,0", "--", "--on-worker-death", "restart", "--ckpt-frequency", "5"],
+            r"--on-worker-death restart is for one job, and in mode local each of the workers \(here 2\) is one",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, complaint):
+    with pytest.raises(SetupError, match=complaint):
+        local_cluster.parse(arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "--on-worker-death restart goes on from checkpoints, and there are none: also give --ckpt-frequency"),
+        (
+            ["--ckpt-frequency", "5", "--ckpt-keep", "1"],
+            "--on-worker-death restart needs two checkpoints of each worker",
+        ),
+    ],
+)
+def test_a_job_that_could_not_go_on_is_refused_with_what_to_add(flags, complaint, capsys):
+    with pytest.raises(SystemExit) as end:
+        local_cluster.parse(["-m", "sync", "--", "--on-worker-death", "restart", *flags])
+    assert end.value.code == EXIT_SETUP
+    assert complaint in capsys.readouterr().err

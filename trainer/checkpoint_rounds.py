@@ -1,0 +1,89 @@
+"""Which round of its checkpoints a job goes on from: pure functions on rounds and on the files' names.
+
+Standard library only: the launchers ask too, before they start a job again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from algorithms import TransportKind
+from config import Config
+
+SERVER = "server"  # whose file it is that the parameter server writes
+
+
+def worker_name(rank: int) -> str:
+    """Whose file it is that a worker writes."""
+    return f"worker-{rank}"
+
+
+def file_name(whose: str, round_: int) -> str:
+    """Name of the file of a process's checkpoint after a round."""
+    return f"{whose}-{round_:08d}.ckpt"
+
+
+def rounds_in(names: Iterable[str], whose: str) -> dict[int, str]:
+    """The names that are of one process's checkpoints, by round, ascending."""
+    pattern = re.compile(re.escape(whose) + r"-(\d{8,})\.ckpt")
+    found = ((pattern.fullmatch(name), name) for name in names)
+    return dict(sorted((int(match[1]), name) for match, name in found if match))
+
+
+def has_server_state(config: Config) -> bool:
+    """Whether the parameter server has checkpoints of its own, which belong to those of rank 0."""
+    return config.algorithm.transport is TransportKind.SERVER
+
+
+def common_round(good: Sequence[Sequence[int]]) -> int | None:
+    """The latest round that all workers have a good checkpoint of; None if there is none.
+
+    Args:
+        good: rounds by rank.
+    """
+    return max(set.intersection(*map(set, good)), default=None)
+
+
+def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | None:
+    """The round that a worker goes on from; None if there is none.
+
+    Where the workers sum, all go on from the same round; where they wait for each other at all, if they can. Elsewhere
+    each goes on from its own latest.
+
+    Args:
+        good: rounds of which there are good checkpoints, by rank.
+    """
+    round_ = common_round(good) if config.algorithm.waits else None
+    if round_ is None and has_server_state(config):
+        return max(good[rank], default=None)
+    return round_
+
+
+def unfinished(rounds: Collection[int], max_rounds: int) -> list[int]:
+    """Those of the rounds behind which something is left to do, ascending; all, if there are no others.
+
+    A job that is started again after a death at its very end does its last rounds once more, and not one too many.
+
+    Args:
+        max_rounds: of the job; 0: no limit.
+    """
+    return sorted(round_ for round_ in rounds if not max_rounds or round_ < max_rounds) or sorted(rounds)
+
+
+def newest(files: Mapping[str, int], before: Mapping[str, int], config: Config, num_workers: int) -> int | None:
+    """The round that a job goes on from if it is started again, by its files' names; None: it begins anew.
+
+    Args:
+        files: of its checkpoint folder: when each was written.
+        before: those that an earlier job left there. Training begins by setting them aside; as long as one of them is
+            there, this job has none that counts.
+    """
+    owners = [SERVER, *map(worker_name, range(num_workers))]
+    found = {whose: rounds_in(files, whose) for whose in owners}
+    if any(before.get(name) == files[name] for rounds in found.values() for name in rounds.values()):
+        return None
+    good = [list(found[worker_name(rank)]) for rank in range(num_workers)]
+    if has_server_state(config):
+        good[0] = [round_ for round_ in good[0] if round_ in found[SERVER]]
+    return round_of([unfinished(rounds, config.max_rounds) for rounds in good], 0, config)
