@@ -113,7 +113,7 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         type=at_least(0),
         default=DEFAULT_RESTARTS,
         help=f"with --on-worker-death {config.RESTART} behind `--`: how often the job may be started again without a "
-        "new checkpoint between",
+        f"new checkpoint between; with {config.CONTINUE}: the state server, each time within a minute",
     )
 
 
@@ -244,13 +244,13 @@ def check_flags(
 
 
 def _check_restarts(job: Job, layout: Layout, told: config.Config) -> None:
-    if told.on_worker_death != config.RESTART:
+    if told.on_worker_death == config.END:
         if job.restarts != DEFAULT_RESTARTS:
             raise SetupError(
-                f"--restarts {job.restarts} does nothing without --on-worker-death {config.RESTART} behind `--`: leave "
-                "it out, or give both"
+                f"--restarts {job.restarts} does nothing without --on-worker-death {config.RESTART} or "
+                f"{config.CONTINUE} behind `--`: leave it out, or give both"
             )
-    elif len(layout.seats) > 1 and not job.algorithm.is_distributed:
+    elif told.on_worker_death == config.RESTART and len(layout.seats) > 1 and not job.algorithm.is_distributed:
         raise SetupError(
             f"--on-worker-death {config.RESTART} is for one job, and in mode {job.mode} each of the workers (here "
             f"{len(layout.seats)}) is one by itself: start one at a time, or leave it out"

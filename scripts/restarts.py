@@ -1,6 +1,7 @@
-"""What a launcher does when processes of a job have died (--on-worker-death restart): a pure function.
+"""What a launcher does when processes of a job have died (--on-worker-death restart, continue): pure functions.
 
     decide(deaths, ..., tries) -> whom to start again, after how long, from which round; or nobody, and why
+    go_on(deaths, ..., tries)  -> the same where the workers that are left go on by themselves
 
 Nobody where the same would happen again: a wrong flag or file, training that has diverged, a host that is gone, or as
 many starts as --restarts says without a new checkpoint between them.
@@ -35,7 +36,8 @@ class Whom(enum.Enum):
 
     ALL = "all"  # but the services that still run
     ALONE = "alone"  # those that have died
-    NOBODY = "nobody"
+    OTHERS = "others"  # nobody is: those that are left go on
+    NOBODY = "nobody"  # the job ends
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,14 @@ def decide(
         service_was_away: a service was, since the workers were started: that one of them did not find it is no mistake
             of the user's.
     """
-    if any(death.is_link or DIVERGED in death.said for death in deaths):
-        return Decision(Whom.NOBODY, 0.0, "", tries)
-    causes = [death for death in deaths if death.exit_code != EXIT_PEER_LOST]
-    if causes and all(death.exit_code == EXIT_SETUP for death in causes) and not service_was_away:
+    if _would_happen_again(deaths, service_was_away):
         return Decision(Whom.NOBODY, 0.0, "", tries)
     if (checkpoint or 0) > (tries.checkpoint or 0):
         tries = replace(tries, checkpoint=checkpoint, in_vain=0)
     if tries.in_vain >= limit:
         text = f"given up after {_times(limit, 'start')} without a new checkpoint (--restarts)"
         return Decision(Whom.NOBODY, 0.0, text, tries)
-    in_a_row = 0 if lived_s >= CALM_S else tries.in_a_row
-    wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
-    tries = replace(tries, in_vain=tries.in_vain + 1, in_a_row=in_a_row + 1)
+    wait_s, tries = _next_try(lived_s, tries)
     alone = all(death.kind is Kind.SERVICE and death.exit_code is not None for death in deaths)
     when = f" in {wait_s:g} s" if wait_s else ""
     left = f"{_times(limit - tries.in_vain, 'more try', 'more tries')} without a new checkpoint"
@@ -114,6 +111,42 @@ def decide(
             f"{checkpoint}; {left}"
         )
     return Decision(Whom.ALONE if alone else Whom.ALL, wait_s, text, tries)
+
+
+def go_on(deaths: Sequence[Death], num_left: int, lived_s: float, tries: Tries, limit: int) -> Decision:
+    """What follows where the workers that are left go on without those that are lost, and need a state server.
+
+    Args:
+        deaths: one or more, that were seen together.
+        num_left: workers that run, or have ended in order.
+        lived_s: seconds since the last start.
+        tries: what there was before.
+        limit: starts of a service, each less than CALM_S behind the one before.
+    """
+    stays = any(death.exit_code is None for death in deaths)
+    if stays or not num_left or _would_happen_again(deaths, service_was_away=False):
+        return Decision(Whom.NOBODY, 0.0, "", tries)
+    if not any(death.kind is Kind.SERVICE for death in deaths):
+        return Decision(Whom.OTHERS, 0.0, f"{_times(num_left, 'worker goes', 'workers go')} on without it", tries)
+    if lived_s < CALM_S and tries.in_a_row >= limit:
+        return Decision(Whom.NOBODY, 0.0, f"given up after {_times(limit, 'start')} in a row (--restarts)", tries)
+    wait_s, tries = _next_try(lived_s, tries)
+    when = f" in {wait_s:g} s" if wait_s else ""
+    return Decision(Whom.ALONE, wait_s, f"a new state server is started{when}, and training goes on", tries)
+
+
+def _would_happen_again(deaths: Sequence[Death], service_was_away: bool) -> bool:
+    if any(death.is_link or DIVERGED in death.said for death in deaths):
+        return True
+    causes = [death for death in deaths if death.exit_code != EXIT_PEER_LOST]
+    return bool(causes) and all(death.exit_code == EXIT_SETUP for death in causes) and not service_was_away
+
+
+def _next_try(lived_s: float, tries: Tries) -> tuple[float, Tries]:
+    """Seconds until the next start, and the tries with it."""
+    in_a_row = 0 if lived_s >= CALM_S else tries.in_a_row
+    wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
+    return wait_s, replace(tries, in_vain=tries.in_vain + 1, in_a_row=in_a_row + 1)
 
 
 def _times(count: int, one: str, several: str = "") -> str:

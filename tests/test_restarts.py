@@ -6,7 +6,7 @@ import pytest
 
 from config import Config
 from scripts.process import Kind
-from scripts.restarts import CALM_S, Death, Tries, Whom, decide
+from scripts.restarts import CALM_S, Death, Tries, Whom, decide, go_on
 from trainer import checkpoint_rounds
 from trainer.checkpoint_rounds import file_name, round_of, unfinished, worker_name
 from trainer.checkpoints import Checkpoints, job_of
@@ -91,6 +91,31 @@ def test_what_is_lost_and_where_it_goes_on_is_said():
     assert decide([STATE_SERVER], 1.0, 20, Tries(20), LIMIT).text == (
         f"nothing is lost: it is started again, and training goes on; {more}"
     )
+
+
+@pytest.mark.parametrize(
+    ("deaths", "num_left", "whom"),
+    [
+        ([KILLED], 2, Whom.OTHERS),
+        ([KILLED, LOST], 1, Whom.OTHERS),
+        ([KILLED], 0, Whom.NOBODY),
+        ([STATE_SERVER], 3, Whom.ALONE),
+        ([STATE_SERVER, KILLED], 2, Whom.ALONE),
+        ([WRONG], 2, Whom.NOBODY),
+        ([Death(Kind.WORKER, None)], 2, Whom.NOBODY),  # it does not end
+        ([Death(Kind.SERVICE, 255, is_link=True)], 2, Whom.NOBODY),
+    ],
+)
+def test_where_workers_go_on_by_themselves_only_a_state_server_is_started_again(deaths, num_left, whom):
+    assert go_on(deaths, num_left, 10.0, Tries(), LIMIT).whom is whom
+
+
+def test_a_state_server_that_can_never_run_is_given_up_too():
+    assert (
+        go_on([STATE_SERVER], 2, 1.0, Tries(in_a_row=3), limit=3).text
+        == "given up after 3 starts in a row (--restarts)"
+    )
+    assert go_on([STATE_SERVER], 2, CALM_S, Tries(in_a_row=3), limit=3).whom is Whom.ALONE
 
 
 # ----------------------------------------------------------------------------------------------- which checkpoint

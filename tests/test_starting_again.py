@@ -151,6 +151,26 @@ def test_a_death_after_a_signal_ends_the_job(tmp_path):
     assert "worker 0 was killed by signal 9; stopping the job" in lines[-1]
 
 
+def test_where_workers_go_on_by_themselves_the_job_is_done_when_those_that_are_left_are(tmp_path):
+    roles = [
+        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\n{DIE}", "worker 0"),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\nwhile not (here / 'go').exists(): time.sleep(0.01)", "worker 1"),
+        role(tmp_path, Kind.WORKER, PIDS, "worker 2"),
+    ]
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        (tmp_path / "go").touch()
+
+    kept = Survival(5, lambda: None, lambda resumes, start: roles, goes_on=True)
+    outcome = Supervisor(roles, say, Waits(), leave_together=True, survival=kept).run()
+    assert (outcome, running(tmp_path)) == (Outcome(EXIT_OK, was_stopped=False), [])
+    assert lines == ["worker 0 was killed by signal 9: 2 workers go on without it."]
+    assert starts(tmp_path, "worker-0") == 1
+
+
 # ------------------------------------------------------------------------------------------------- the launcher
 
 
@@ -254,7 +274,10 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--restarts", "3", "-m", "sync"], "--restarts 3 does nothing without --on-worker-death restart behind `--`"),
+        (
+            ["--restarts", "3", "-m", "sync"],
+            "--restarts 3 does nothing without --on-worker-death restart or continue behind",
+        ),
         (
             ["-m", "local", "--workers", "0,0", "--", "--on-worker-death", "restart", "--ckpt-frequency", "5"],
             r"--on-worker-death restart is for one job, and in mode local each of the workers \(here 2\) is one",
