@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import utils
-from algorithms import MEMBERS
 from report import metrics, tables
 from report.job_logs import read_run
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
@@ -202,7 +201,7 @@ def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
     """Tells of a host whose logs were not copied, and of folders that an earlier run left behind."""
     ranks = sorted(device.rank for device in devices.values() if device.rank is not None)
     num_workers = max((device.num_workers or 0 for device in devices.values()), default=0)
-    if any(kind == MEMBERS.name for device in devices.values() for _, kind, _ in device.event_list or ()):
+    if metrics.have_changed(devices.values()):
         return  # workers came and went, and each has the rank that it had first
     if num_workers and len(ranks) == len(devices) and ranks != list(range(num_workers)):
         warn(

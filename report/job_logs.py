@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import utils
+from algorithms import MEMBERS
 from report.metrics import Curve, Warn, is_quantity, joined
 from utils import FORWARD_BACKWARD, SetupError
 
@@ -67,9 +68,12 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
 
 
 def curve_of(logs: Iterable[WorkerLog]) -> Curve:
-    """That of the worker that evaluated, or of those that did one after the other; empty where none did."""
-    curves = [log.curve for log in logs]
-    return joined(curves) or max(curves, key=len)
+    """That of the worker that evaluated, or of those that did in turn where workers were lost; empty where none did."""
+    logs = list(logs)
+    events = [event for log in logs for record in log.rounds for event in record.get("events", ())]
+    if any(isinstance(event, dict) and event.get("kind") == MEMBERS.name for event in events):
+        return joined(log.curve for log in logs)
+    return max((log.curve for log in logs), key=len)
 
 
 def read_run(folder: Path, warn: Warn) -> Mapping[str, Any]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import itertools
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from algorithms import ENTRIES, EVENTS, OWNERS, Entry, folder_name
+from algorithms import ENTRIES, EVENTS, MEMBERS, OWNERS, Entry, folder_name
 
 Value = TypeVar("Value")
 Warn = Callable[[str], None]
@@ -218,13 +217,13 @@ def is_quantity(value: Any) -> bool:
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
     """The device that evaluated, found from the data: the one that has accuracies. None where none has.
 
-    Where several did, one after the other, since the first was lost, it is the one with most rounds, and has
-    all of theirs.
+    Where workers were lost or came, several may have, in turn: then it is the one with most rounds, with all of theirs.
     """
     found = {key: device for key, device in devices.items() if device.accuracy_list}
     if not found:
         return None
-    if len(found) > 1 and (curve := joined([device.curve for device in found.values()])):
+    if len(found) > 1 and have_changed(devices.values()):
+        curve = joined(device.curve for device in found.values())
         longest = max(found.values(), key=lambda device: len(device.elapsed_time_list))
         return dataclasses.replace(
             longest,
@@ -237,12 +236,14 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
     return found[host, name]
 
 
+def have_changed(devices: Iterable[Device]) -> bool:
+    """Whether workers of the job were lost, or have come to it."""
+    return any(event.kind == MEMBERS.name for device in devices for event in device.events)
+
+
 def joined(curves: Iterable[Curve]) -> Curve:
-    """The curves of workers that evaluated one after the other, as one; empty where two did at the same time."""
-    ordered = sorted((curve for curve in curves if curve), key=lambda curve: curve[0])
-    if any(before[-1][0] >= after[0][0] for before, after in itertools.pairwise(ordered)):
-        return []
-    return [point for curve in ordered for point in curve]
+    """The curves of workers that evaluated in turn, as one."""
+    return sorted(point for curve in curves for point in curve)
 
 
 def time_to_accuracy(curve: Curve, target: float) -> float | None:

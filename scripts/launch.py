@@ -113,7 +113,8 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         type=at_least(0),
         default=DEFAULT_RESTARTS,
         help=f"with --on-worker-death {config.RESTART} behind `--`: how often the job may be started again without a "
-        f"new checkpoint between; with {config.CONTINUE}: the state server, each time within a minute",
+        f"new checkpoint between; with {config.CONTINUE}: how often workers may be, each less than a minute after the "
+        "one before",
     )
 
 
@@ -250,7 +251,7 @@ def _check_restarts(job: Job, layout: Layout, told: config.Config) -> None:
                 f"--restarts {job.restarts} does nothing without --on-worker-death {config.RESTART} or "
                 f"{config.CONTINUE} behind `--`: leave it out, or give both"
             )
-    elif told.on_worker_death == config.RESTART and len(layout.seats) > 1 and not job.algorithm.is_distributed:
+    elif len(layout.seats) > 1 and not job.algorithm.is_distributed:
         raise SetupError(
             f"--on-worker-death {config.RESTART} is for one job, and in mode {job.mode} each of the workers (here "
             f"{len(layout.seats)}) is one by itself: start one at a time, or leave it out"

@@ -8,8 +8,8 @@ noticed within a second, and nothing here can block on a process that does not a
        +--workers done-----+--> SETTLING: the parameter servers end by themselves --> everything is stopped
 
 A failure, a second signal or a wait that was too long ends any of these states: everything is killed. Where the job is
-to survive (scripts/survival.py), a failure while it is RUNNING kills all but the services, and starts all again, or the
-other workers go on without those that are lost; a service that has died is started again alone, while the others run.
+to survive (scripts/survival.py), a failure while it is RUNNING kills all but the services, and starts all again; a
+service that has died is started again alone, while the others run.
 """
 
 from __future__ import annotations
@@ -105,17 +105,17 @@ class Supervisor:
         self._say = say
         self._start_role = start
         self._links = links
-        goes_on = survival is not None and survival.goes_on
-        self._leave_together = not goes_on and (leave_together or any(role.kind is Kind.SERVER for role in roles))
+        self._leave_together = leave_together or any(role.kind is Kind.SERVER for role in roles)
+        if survival is not None and survival.others_go_on:
+            self._leave_together = False  # one may be let go, and the others go on
         self._survival = survival
         self._console = Forwarder(say)
         self._processes: list[Running] = []
         self._signals = StopSignals()
         self._state = _State.RUNNING
         self._since = self._started_at = time.monotonic()
-        self._due: list[tuple[float, Running]] = []  # services that are started again alone, and when
+        self._due: list[tuple[float, Running]] = []  # processes that are started again alone, and when
         self._service_was_away = False  # since the last start of all
-        self._lost: list[Running] = []  # workers without which the others go on
 
     def run(self) -> Outcome:
         """Runs the job, in the main thread. Every process has ended when this returns or raises."""
@@ -198,7 +198,7 @@ class Supervisor:
             raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
 
     def _start_due(self, now: float) -> None:
-        """Starts the services again whose time has come."""
+        """Starts the processes again whose time has come, while the others run."""
         for process in [process for at, process in self._due if now >= at]:
             self._due = [each for each in self._due if each[1] is not process]
             self._processes.remove(process)
@@ -244,11 +244,13 @@ class Supervisor:
         for server in self._of(Kind.SERVER):
             if server.ended_at is not None and now > server.ended_at + self._waits.lead_s:
                 self._fail([server])
-        workers = [worker for worker in self._of(Kind.WORKER) if worker not in self._lost]
+        due = [process for _, process in self._due]
+        workers = [worker for worker in self._of(Kind.WORKER) if worker not in due]
         ended_at = [worker.ended_at for worker in workers if worker.ended_at is not None]
-        left = [worker for worker in workers if worker.ended_at is None]
+        left = [worker for worker in self._of(Kind.WORKER) if worker.ended_at is None]
         grace_s = self._waits.grace_s
         if ended_at and not left:
+            self._due = []  # nobody is left to come back to
             self._enter(_State.SETTLING, now)
         elif self._state is _State.STOPPING and now > self._since + grace_s:
             self._stay(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
@@ -304,10 +306,8 @@ class Supervisor:
             for process in failed
         ]
         now = time.monotonic()
-        gone = [*self._lost, *failed]
-        num_left = sum(worker not in gone for worker in self._of(Kind.WORKER))
         try:
-            decision = self._survival.after(deaths, now - self._started_at, num_left, self._service_was_away)
+            decision = self._survival.after(deaths, now - self._started_at, self._service_was_away)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
         if decision.whom is Whom.NOBODY:
@@ -316,10 +316,8 @@ class Supervisor:
         self._say(f"{how}: {decision.text}.{log if says_why else ''}")
         if decision.whom is Whom.ALL:
             raise _StartAgain(decision.wait_s, failed)
-        services = [process for process in failed if process.role.kind is Kind.SERVICE]
-        self._lost += [process for process in failed if process not in services]
-        self._due += [(now + decision.wait_s, service) for service in services]
-        self._service_was_away = self._service_was_away or bool(services)
+        self._service_was_away = True
+        self._due += [(now + decision.wait_s, process) for process in failed]
 
     # ----------------------------------------------------------------------------------------------- signals
 

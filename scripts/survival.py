@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from config import AMONG_WORKERS, RESTART, Config
+from config import AMONG_WORKERS, CONTINUE, END, Config
 from scripts.process import Role
-from scripts.restarts import Death, Decision, Tries, decide, go_on
+from scripts.restarts import Death, Decision, Tries, decide
 from scripts.roles import Job
 from trainer import checkpoint_rounds
 
@@ -27,9 +27,7 @@ class Survival:
         newest: the round that the job would go on from now; None: there is none.
         build: makes the processes of a start; told whether they go on from a checkpoint, and which start after the
             first it is.
-
-    Attributes:
-        goes_on: the workers that are left go on by themselves, without checkpoints.
+        others_go_on: the workers that are left do, without checkpoints.
     """
 
     def __init__(
@@ -37,9 +35,9 @@ class Survival:
         limit: int,
         newest: Callable[[], int | None],
         build: Callable[[bool, int], Sequence[Role]],
-        goes_on: bool = False,
+        others_go_on: bool = False,
     ) -> None:
-        self.goes_on = goes_on
+        self.others_go_on = others_go_on
         self._limit = limit
         self._newest = newest
         self._build = build
@@ -47,13 +45,12 @@ class Survival:
         self._checkpoint = newest()
         self._tries = Tries(self._checkpoint)
 
-    def after(self, deaths: Sequence[Death], lived_s: float, num_left: int, service_was_away: bool) -> Decision:
-        """What follows, as scripts/restarts.py says; the next start goes on from the checkpoint that there is now."""
+    def after(self, deaths: Sequence[Death], lived_s: float, service_was_away: bool) -> Decision:
+        """What follows, as `decide` says; the next start goes on from the checkpoint that there is now."""
         self._checkpoint = self._newest()
-        if self.goes_on:
-            decision = go_on(deaths, num_left, lived_s, self._tries, self._limit)
-        else:
-            decision = decide(deaths, lived_s, self._checkpoint, self._tries, self._limit, service_was_away)
+        decision = decide(
+            deaths, lived_s, self._checkpoint, self._tries, self._limit, service_was_away, self.others_go_on
+        )
         self._tries = decision.tries
         return decision
 
@@ -82,10 +79,10 @@ def of_job(
         files: names in the checkpoint folder, and when each was written.
         build: as Survival says.
     """
-    if told.survives:
-        return Survival(job.restarts, lambda: None, build, goes_on=True)
-    if told.on_worker_death != RESTART:
+    if told.on_worker_death == END:
         return None
+    if told.on_worker_death == CONTINUE:
+        return Survival(job.restarts, lambda: None, build, others_go_on=True)
     before = {} if told.resume else files()
 
     def newest() -> int | None:

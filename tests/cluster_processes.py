@@ -81,10 +81,6 @@ class Processes:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._num_servers = num_servers
 
-    def set_num_workers(self, number: int) -> None:
-        """So many begin the job, of those for which there are ports."""
-        self._environment["DMLC_NUM_WORKER"] = str(number)
-
     def start(self, name: str, role: str, *command: str, **environment: str) -> None:
         """Starts a Python command in a role."""
         with (self._folder / f"{name}.log").open("wb") as log:

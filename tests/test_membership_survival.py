@@ -171,6 +171,24 @@ def test_a_job_of_which_nobody_is_heard_any_more_makes_room_for_the_next_of_its_
     assert (job.table.generation, job.members()) == (2, ["w5", "w6"])
 
 
+def test_when_all_have_died_those_that_listen_in_their_places_begin_anew_at_once() -> None:
+    job = Job(2)
+    anew = [Member(f"new{number}", "10.0.0.1", 4000 + number) for number in range(2)]
+    answers = [job._decide(Join(one, "a", 2, 1, PATIENCE_S)) for one in anew]
+    assert "job 'a' is at work" not in job.reason
+    assert answers[1].call is Call.START and job.members() == ["new0", "new1"]
+
+
+def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_old_name() -> None:
+    job = Job(3)
+    anew = Join(Member("new2", "10.0.0.1", 4002), "a", 3, 1, PATIENCE_S)
+    assert job._decide(anew).call is Call.WAIT
+    assert job.beat(0).call is Call.PAUSE
+    job.join(0)
+    assert job.join(1).call is Call.START
+    assert job.members() == ["w0", "w1", "new2"]
+
+
 def test_a_server_that_was_restarted_knows_the_job_by_its_workers_words() -> None:
     job = Job(3)
     job.table = Table()

@@ -220,10 +220,10 @@ def test_of_several_devices_with_accuracies_the_longest_curve_counts_and_the_use
     assert warnings == ["2 devices have accuracies; those of a/cpu are used"]
 
 
-def test_accuracies_of_workers_that_evaluated_one_after_the_other_are_one_curve():
+def test_accuracies_of_workers_that_evaluated_in_turn_are_one_curve():
     devices = {
-        ("a", "cpu0"): device(accuracy_list=[0.3], accuracy_time_list=[8.0]),
-        ("a", "cpu1"): device(accuracy_list=[0.1, 0.2], accuracy_time_list=[4.0, 6.0]),
+        ("a", "cpu0"): device(accuracy_list=[0.2], accuracy_time_list=[6.0], event_list=[[5.0, "members", ""]]),
+        ("a", "cpu1"): device(accuracy_list=[0.1, 0.3], accuracy_time_list=[4.0, 8.0]),
     }
     found = metrics.evaluating_device(devices, pytest.fail)
     assert found is not None and found.curve == [(4.0, 0.1), (6.0, 0.2), (8.0, 0.3)]

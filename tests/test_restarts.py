@@ -6,7 +6,7 @@ import pytest
 
 from config import Config
 from scripts.process import Kind
-from scripts.restarts import CALM_S, Death, Tries, Whom, decide, go_on
+from scripts.restarts import CALM_S, Death, Tries, Whom, decide
 from trainer import checkpoint_rounds
 from trainer.checkpoint_rounds import file_name, round_of, unfinished, worker_name
 from trainer.checkpoints import Checkpoints, job_of
@@ -42,6 +42,30 @@ LIMIT = 5
 )
 def test_who_is_started_again_follows_from_who_has_died_and_how(deaths, whom):
     assert decide(deaths, 10.0, 7, Tries(), LIMIT).whom is whom
+
+
+@pytest.mark.parametrize(
+    ("deaths", "whom"),
+    [
+        ([KILLED], Whom.ALONE),
+        ([KILLED, KILLED, STATE_SERVER], Whom.ALONE),
+        ([LOST], Whom.ALONE),
+        ([Death(Kind.SERVICE, None)], Whom.ALL),
+        ([WRONG], Whom.NOBODY),
+    ],
+)
+def test_where_the_others_go_on_who_has_died_is_started_again_alone(deaths, whom):
+    assert decide(deaths, 10.0, None, Tries(), LIMIT, others_go_on=True).whom is whom
+
+
+def test_where_the_others_go_on_those_count_that_die_soon_after_the_one_before():
+    tries = Tries()
+    for lived_s in (1.0, 1.0, CALM_S, 1.0):
+        tries = decide([KILLED], lived_s, None, tries, LIMIT, others_go_on=True).tries
+    assert (tries.in_vain, tries.in_a_row) == (2, 2)
+    given_up = decide([KILLED], 1.0, None, Tries(in_vain=LIMIT), LIMIT, others_go_on=True)
+    assert given_up.whom is Whom.NOBODY
+    assert given_up.text == "given up after 5 starts in less than 60 s each (--restarts)"
 
 
 def test_a_worker_that_did_not_find_a_service_that_was_away_is_no_mistake_of_the_users():
@@ -91,31 +115,6 @@ def test_what_is_lost_and_where_it_goes_on_is_said():
     assert decide([STATE_SERVER], 1.0, 20, Tries(20), LIMIT).text == (
         f"nothing is lost: it is started again, and training goes on; {more}"
     )
-
-
-@pytest.mark.parametrize(
-    ("deaths", "num_left", "whom"),
-    [
-        ([KILLED], 2, Whom.OTHERS),
-        ([KILLED, LOST], 1, Whom.OTHERS),
-        ([KILLED], 0, Whom.NOBODY),
-        ([STATE_SERVER], 3, Whom.ALONE),
-        ([STATE_SERVER, KILLED], 2, Whom.ALONE),
-        ([WRONG], 2, Whom.NOBODY),
-        ([Death(Kind.WORKER, None)], 2, Whom.NOBODY),  # it does not end
-        ([Death(Kind.SERVICE, 255, is_link=True)], 2, Whom.NOBODY),
-    ],
-)
-def test_where_workers_go_on_by_themselves_only_a_state_server_is_started_again(deaths, num_left, whom):
-    assert go_on(deaths, num_left, 10.0, Tries(), LIMIT).whom is whom
-
-
-def test_a_state_server_that_can_never_run_is_given_up_too():
-    assert (
-        go_on([STATE_SERVER], 2, 1.0, Tries(in_a_row=3), limit=3).text
-        == "given up after 3 starts in a row (--restarts)"
-    )
-    assert go_on([STATE_SERVER], 2, CALM_S, Tries(in_a_row=3), limit=3).whom is Whom.ALONE
 
 
 # ----------------------------------------------------------------------------------------------- which checkpoint

@@ -1,10 +1,13 @@
 """A worker's log folder: one worker's alone, and what of an earlier run stays in it."""
 
+import os
+import time
+
 import pytest
 
 from trainer.command_line import parse
 from trainer.run_folder import RunFolder
-from utils import RUN_FILE, SetupError
+from utils import RUN_FILE, SetupError, write_json
 
 
 def folder(tmp_path, *flags):
@@ -29,3 +32,20 @@ def test_a_job_that_is_resumed_keeps_its_logs_and_another_one_begins_with_none(t
         (tmp_path / "cpu" / name).touch()
     path = folder(tmp_path, *flags).open()
     assert {file.name for file in path.iterdir()} == {".lock", *left}
+
+
+def test_a_worker_that_comes_back_to_its_job_keeps_its_logs_and_one_that_comes_to_another_does_not(tmp_path):
+    mine = folder(tmp_path)
+    log, run = mine.path / "iter-1.txt", mine.path / RUN_FILE
+
+    def is_kept(job_age_s, begun_s_ago=50.0, **more):
+        write_json(run, {"rank": 0, "ended": None, **more})
+        os.utime(run, (time.time() - begun_s_ago,) * 2)
+        log.write_text("{}")
+        mine.open(job_age_s)
+        return log.exists()
+
+    assert is_kept(100.0)
+    assert not is_kept(100.0, ended="20 rounds done")  # that job is over
+    assert not is_kept(100.0, begun_s_ago=200.0)  # and that one was there long before
+    assert not is_kept(None)  # all have begun together

@@ -100,6 +100,32 @@ def test_a_state_server_that_dies_is_started_again_alone(tmp_path):
     assert "state server was killed by signal 9: nothing is lost: it is started again, and training goes on" in lines[0]
 
 
+def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(tmp_path):
+    """Worker 1 ends in order long before, as one that was let go; worker 2 goes on until worker 0 is back."""
+    roles = (
+        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{DONE}", "worker 0", title="cpu0"),
+        role(tmp_path, Kind.WORKER, DONE, "worker 1"),
+        role(
+            tmp_path,
+            Kind.WORKER,
+            f"{PIDS}\nwhile len((here / 'worker-0.pids').read_text().split()) < 2: time.sleep(0.01)\n"
+            f"time.sleep(0.5)\n{DONE}",
+            "worker 2",
+        ),
+    )
+    lines: list[str] = []
+    kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True)
+    waits = Waits(grace_s=0.2, settle_s=5)  # which is for workers that leave together
+    outcome = Supervisor(roles, lines.append, waits, leave_together=True, survival=kept).run()
+    assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
+    assert [starts(tmp_path, name) for name in ("state-server", "worker-0", "worker-2")] == [1, 2, 1]
+    assert lines == [
+        "worker 0 (cpu0) was killed by signal 9: the others go on; who has died is started again, and comes back "
+        "between two rounds; 4 more tries in less than 60 s each."
+    ]
+
+
 def test_two_that_die_at_once_are_both_named(tmp_path):
     other = f"{UP}\nwhile not (here / 'worker-0 has died').exists(): time.sleep(0.01)\n"
     _, lines = supervise(
@@ -149,26 +175,6 @@ def test_a_death_after_a_signal_ends_the_job(tmp_path):
     outcome, lines = supervise(role(tmp_path, Kind.WORKER, program, "worker 0"))
     assert (outcome.exit_code, starts(tmp_path, "worker-0")) == (EXIT_PEER_LOST, 1)
     assert "worker 0 was killed by signal 9; stopping the job" in lines[-1]
-
-
-def test_where_workers_go_on_by_themselves_the_job_is_done_when_those_that_are_left_are(tmp_path):
-    roles = [
-        role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\n{DIE}", "worker 0"),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\nwhile not (here / 'go').exists(): time.sleep(0.01)", "worker 1"),
-        role(tmp_path, Kind.WORKER, PIDS, "worker 2"),
-    ]
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        lines.append(line)
-        (tmp_path / "go").touch()
-
-    kept = Survival(5, lambda: None, lambda resumes, start: roles, goes_on=True)
-    outcome = Supervisor(roles, say, Waits(), leave_together=True, survival=kept).run()
-    assert (outcome, running(tmp_path)) == (Outcome(EXIT_OK, was_stopped=False), [])
-    assert lines == ["worker 0 was killed by signal 9: 2 workers go on without it."]
-    assert starts(tmp_path, "worker-0") == 1
 
 
 # ------------------------------------------------------------------------------------------------- the launcher
@@ -274,10 +280,7 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (
-            ["--restarts", "3", "-m", "sync"],
-            "--restarts 3 does nothing without --on-worker-death restart or continue behind",
-        ),
+        (["--restarts", "3", "-m", "sync"], "--restarts 3 does nothing without --on-worker-death restart or continue"),
         (
             ["-m", "local", "--workers", "0,0", "--", "--on-worker-death", "restart", "--ckpt-frequency", "5"],
             r"--on-worker-death restart is for one job, and in mode local each of the workers \(here 2\) is one",

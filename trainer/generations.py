@@ -41,6 +41,7 @@ class Generation:
         self.watch: Watch | None = None
         self.lost: set[int] = set()
         self.is_broken = False
+        self.is_over = False  # the next one has started
         self.names = [member.called(rank) for rank, member in enumerate(start.members)]
 
     @property
@@ -142,7 +143,7 @@ class Generations:
     def _break(self, generation: Generation, lost: Sequence[int], why: str) -> None:
         """It is over, or one more of its workers is gone. Any thread may say so, any number of times."""
         with self._changed:
-            if self._is_over:
+            if self._is_over or generation.is_over:
                 return
             for rank in lost:
                 logging.warning("warning: %s is gone: %s", generation.names[rank], why or "it was killed or crashed")
@@ -175,9 +176,11 @@ class Generations:
     def _after(self, before: Generation) -> Generation:
         """Comes back from a generation that broke; the one after it, whose workers may be connected or not."""
         start = self._joining.come_back(before.start, lambda: sorted(before.lost))
+        before.is_over = True
+        made = self._connected(start)
         if before.watch is not None:  # until here others had to see that this worker is alive
             before.watch.close()
-        return self._connected(start)
+        return made
 
     def _connected(self, start: Start) -> Generation:
         """A generation whose workers exchange over one set of connections, and give signs of life over another.

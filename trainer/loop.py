@@ -87,6 +87,11 @@ class Trainer:
         return self.context.keeper is not None and self.context.keeper.goes_on
 
     @property
+    def job_age_s(self) -> float | None:
+        """Of the job, where it was at work already when this worker came; None where all began together."""
+        return None
+
+    @property
     def is_first_of_resumed(self) -> bool:
         """Whether this round is the first since it went on from one."""
         return self._went_on is not None

@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import platform
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from config import Config
 from trainer import version
 from trainer.engine import mx
 from trainer.saved_model import saved_files
-from utils import RUN_AS_OWNER, RUN_FILE, SetupError, remedy, round_files, version_number, write_json
+from utils import RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, round_files, version_number, write_json
 
+MARGIN_S = 30.0  # by which the log of a worker may be older than the first round
 LOCK_FILE = ".lock"
 
 
@@ -47,14 +49,29 @@ class RunFolder:
                 "each job of simulate.py its own --log-base"
             ) from None
 
+    def _was_lost(self, job_age_s: float) -> bool:
+        path = self.path / RUN_FILE
+        try:
+            age_s = time.time() - path.stat().st_mtime
+            return age_s < job_age_s + MARGIN_S and not read_json(path).get("ended")
+        except (OSError, SetupError, AttributeError):  # there is none, or none that can be read
+            return False
+
     def close(self) -> None:
         """Another worker may write there now; a process that ends need not say so."""
         self._lock.close()
 
-    def open(self) -> Path:
-        """Removes what an earlier run left, unless this one goes on with it."""
+    def open(self, job_age_s: float | None = None) -> Path:
+        """Removes what an earlier run left, unless this one goes on with it.
+
+        Args:
+            job_age_s: of a job at work to which this worker has come. Logs that were begun with it or since, and were
+                not ended, are its own: this worker has taken part in it before.
+        """
+        begun = self.path / RUN_FILE
+        is_back = job_age_s is not None and self._was_lost(job_age_s)
         rounds = round_files(self.path)
-        for path in [] if self._config.resume else [*rounds, *saved_files(self.path), self.path / RUN_FILE]:
+        for path in [] if self._config.resume or is_back else [*rounds, *saved_files(self.path), begun]:
             path.unlink(missing_ok=True)
         return self.path
 

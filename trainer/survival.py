@@ -81,10 +81,10 @@ class Survival:
         self._rounds_done = 0
         self._takes_part = False
         self._is_over = False  # this worker has done its last round
-        self._missed = 0  # rounds in which it took no part, until they are logged
+        self.missed = 0  # rounds in which it took no part, until they are logged
         self._events: list[dict[str, str]] = []
         self._members = members_of(self._company.generations.taken) if self._company else {}
-        self.elapsed_before_s = 0.0  # of the job, when this worker came to it
+        self.job_age_s: float | None = None  # when this worker came to a job at work
 
     @property
     def is_on(self) -> bool:
@@ -160,8 +160,8 @@ class Survival:
         notes: dict[str, Any] = {}
         if self._events:
             notes["events"], self._events = self._events, []
-        if self._missed:
-            notes["missed"], self._missed = self._missed, 0
+        if self.missed:
+            notes["missed"], self.missed = self.missed, 0
         return notes
 
     # -------------------------------------------------------------------------------------------- a new generation
@@ -251,10 +251,10 @@ class Survival:
         if self._takes_part:  # in the log the round under way is the last of those that the others have finished
             missed -= 1
             trainer.measure.skip(missed)
+            self.missed += missed
         else:
-            self.elapsed_before_s = word.elapsed_s
+            self.job_age_s = word.elapsed_s
         trainer.rounds = self._rounds_done = word.rounds
-        self._missed += missed
 
     @property
     def is_over(self) -> bool:

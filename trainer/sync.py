@@ -3,6 +3,7 @@ w <- w - eta * (sum of the workers' gradients) / N, after every step."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.survival import Survival
 from trainer.transport.collective import CollectiveSums
-from utils import GLOBAL_AGGREGATE, LEFT, Measure, PeerLost
+from utils import GLOBAL_AGGREGATE, LEFT, Measure, PeerLost, read_rounds
 
 
 class SynchronousTrainer(Trainer):
@@ -54,10 +55,17 @@ class SynchronousTrainer(Trainer):
 
     def open_measure(self, folder: Path) -> Measure:
         """As Trainer says; rounds and seconds of a job at work are those of the others."""
-        if not self.rounds or self.goes_on:
+        if self.job_age_s is None:
             return super().open_measure(folder)
-        before_s = self.survival.elapsed_before_s
-        return Measure(folder, self.clock.now, self.rounds, before_s, as_lines=self.context.logs_lines)
+        logged = list(read_rounds(folder, logging.warning))  # of this worker, before it was lost
+        self.progress.go_on(logged, self.is_evaluator)
+        self.survival.missed = self.rounds - max([0, *(record["num_iters"] for record in logged)])
+        return Measure(folder, self.clock.now, self.rounds, self.job_age_s, as_lines=self.context.logs_lines)
+
+    @property
+    def job_age_s(self) -> float | None:
+        """As Trainer says."""
+        return self.survival.job_age_s
 
     def agree(self, wants_stop: bool) -> bool:
         """Exchanges with the other workers, and with those that are left where some are lost meanwhile."""

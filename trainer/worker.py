@@ -113,7 +113,7 @@ def train(
     )  # fmt: skip
 
     def open_log() -> Path:
-        path = folder.open()
+        path = folder.open(trainer.job_age_s)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
         facts["initial_weights_sha256"] = trainer.parameters.sha256()

@@ -120,6 +120,7 @@ def decide(table: Table, event: Join | Beat | Left, now: float) -> Decision:
 
 def _join(table: Table, event: Join, now: float) -> Decision:
     newcomer = event.member
+    table = replace(table, lost=table.lost | _replaced_by(newcomer, table.members)) if table.survives else table
     comes_from = event.before.generation if event.before is not None else 0
     if table.rank_of(newcomer.name) is not None and comes_from != table.generation:
         return _start(table, newcomer)  # it asks again, since the answer was lost
@@ -228,6 +229,13 @@ def _left(table: Table, event: Left) -> Decision:
 def _is_replaced(waiting: Member, newcomer: Member) -> bool:
     """Whether it is the same worker, or one that took its place: two processes cannot listen at one address."""
     return waiting.name == newcomer.name or (waiting.address, waiting.port) == (newcomer.address, newcomer.port)
+
+
+def _replaced_by(newcomer: Member, members: Sequence[Member]) -> set[int]:
+    """Ranks of members that have ended for certain, since another process listens where they did."""
+    return {
+        rank for rank, member in enumerate(members) if member.name != newcomer.name and _is_replaced(member, newcomer)
+    }
 
 
 def _place_of(member: Member) -> tuple[bool, int, str, int]:

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# What becomes of a job when its processes die, in a table. Its options: scripts/fault_drill.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+is_help "$@" || ensure_venv requirements.txt
+run_script fault_drill.py "$@"
