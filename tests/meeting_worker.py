@@ -14,10 +14,10 @@ if __name__ == "__main__":
     prepare_environment()
     cluster = Cluster.from_environment()
     assert cluster is not None
-    with roles.joined(cluster, TransportKind.SUM, 60) as (transport, membership, members):
-        assert members is None  # one is a plain MXNet program
-        assert membership.gather("speed", 1) is None
-        store = transport.store
+    with roles.joined(cluster, TransportKind.SUM, 60) as joined:
+        assert joined.members is None  # one is a plain MXNet program
+        assert joined.attendance.gather("speed", 1) is None
+        store = joined.transport.store
         store.init(0, mx.nd.zeros(3))
         store.push(0, mx.nd.ones(3))
         total = mx.nd.zeros(3)

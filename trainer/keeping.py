@@ -13,6 +13,15 @@ from trainer.checkpoint_rounds import SERVER, has_server_state, round_of, unfini
 from trainer.checkpoints import Checkpoints, is_finite, job_of
 from utils import SetupError
 
+_NAME = "checkpoint"  # of the threads that write
+
+
+def wait_until_written() -> None:
+    """Waits for all that this process writes, whoever has begun it: also a server of which only its optimizer knows."""
+    for thread in threading.enumerate():
+        if thread.name == _NAME:
+            thread.join()
+
 
 class Writer:
     """Writes one checkpoint after the other, each in a thread of its own. Can be sent to a server before the first."""
@@ -25,7 +34,7 @@ class Writer:
         """Begins to write; waits if the one before is not written yet. A checkpoint that fails costs nothing but
         itself."""
         self.wait()
-        self._thread = threading.Thread(target=self._write, args=(round_, tree), name="checkpoint")
+        self._thread = threading.Thread(target=self._write, args=(round_, tree), name=_NAME)
         self._thread.start()
 
     def wait(self) -> None:

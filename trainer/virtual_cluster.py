@@ -35,7 +35,7 @@ from trainer.coordinator.job import client_from_config
 from trainer.device import Evaluator
 from trainer.engine import mx
 from trainer.evaluating import Candidate, check_target, evaluating_rank
-from trainer.keeping import Keeper, check_folder, keeper_of
+from trainer.keeping import Keeper, check_folder, keeper_of, wait_until_written
 from trainer.membership import Membership, of_all
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_folder import RunFolder
@@ -110,6 +110,7 @@ class _Run:
         try:
             self._run()
         finally:
+            wait_until_written()
             root.removeFilter(only_one)
             for folder in self._folders:
                 folder.close()
