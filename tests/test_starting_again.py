@@ -34,6 +34,11 @@ if not mark.exists():
     os.kill(os.getpid(), signal.SIGKILL)
 """
 PIDS = "\nwith (here / f'{sys.argv[2]}.pids').open('a') as file: print(os.getpid(), file=file)"
+# Waits until another one has started for the second time; which of two starts first is not certain.
+UNTIL_AGAIN = """
+another = here / '{name}.pids'
+while not another.exists() or len(another.read_text().split()) < 2: time.sleep(0.01)
+"""
 
 
 def supervise(
@@ -90,7 +95,7 @@ def test_a_state_server_that_dies_is_started_again_alone(tmp_path):
         role(
             tmp_path,
             Kind.WORKER,
-            f"{PIDS}\nwhile len((here / 'state-server.pids').read_text().split()) < 2: time.sleep(0.01)\n{DONE}",
+            f"{PIDS}\n{UNTIL_AGAIN.format(name='state-server')}{DONE}",
             "worker 0",
         ),
         newest=(None, 40),
@@ -109,8 +114,7 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
         role(
             tmp_path,
             Kind.WORKER,
-            f"{PIDS}\nwhile len((here / 'worker-0.pids').read_text().split()) < 2: time.sleep(0.01)\n"
-            f"time.sleep(0.5)\n{DONE}",
+            f"{PIDS}\n{UNTIL_AGAIN.format(name='worker-0')}time.sleep(0.5)\n{DONE}",
             "worker 2",
         ),
     )
