@@ -68,7 +68,7 @@ PLANS = {
     "esync": Plan(8, 4, ("-ll", "0.001"), ("--data-dir", str(DATA)), step_times="0.4,0.04,0.12", evaluator=1),
     "sync-niid": Plan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
     "dcasgd": Plan(40, 20, ("-l", "0.001"), ("--servers", "2")),
-    "ssp": Plan(30, 15, ("-l", "0.0006", "--evaluator", "1")),
+    "ssp": Plan(60, 30, ("-l", "0.0006", "--evaluator", "1")),
 }
 
 
