@@ -196,6 +196,8 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> dict[
     finally:
         job.end(0.0)
     time.sleep(0.5)
+    if "began" in row:  # its line on the console may come after the next rounds
+        row["noticed_s"] = _noticed(job, row.pop("began"))
     row |= {
         "accuracy": job.accuracy(),
         "steps": job.steps(),
@@ -225,12 +227,12 @@ def _strike(job: Job, fault: Fault, way: str, workers: Sequence[str]) -> dict[st
         return all(sum(at > began for at in job.rounds(one).values()) >= MORE_ROUNDS for one in left)
 
     if not job.wait_for(trains_again, LONGEST_S):
-        return {"noticed_s": _noticed(job, began), "again_s": None}
+        return {"began": began, "again_s": None}
     again = max(sorted(at for at in job.rounds(one).values() if at > began)[MORE_ROUNDS - 1] for one in left)
     done = {one: max(before[one]) for one in left}
     first = {one: min(n for n, at in job.rounds(one).items() if at > began) for one in left}
     return {
-        "noticed_s": _noticed(job, began),
+        "began": began,
         "again_s": round(again - began, 2),
         "rounds_lost": max(0, *(done[one] + 1 - first[one] for one in left)),
     }
