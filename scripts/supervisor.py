@@ -9,7 +9,7 @@ noticed within a second, and nothing here can block on a process that does not a
 
 A failure, a second signal or a wait that was too long ends any of these states: everything is killed. Where the job is
 to survive (scripts/survival.py), a failure while it is RUNNING kills all but the services, and starts all again; a
-service that has died is started again alone, while the others run.
+service that has died, or a worker without which the others go on, is started again alone, while the others run.
 """
 
 from __future__ import annotations

@@ -92,17 +92,16 @@ class ModelAveragingTrainer(SynchronousTrainer):
         A mean of running variances is not the variance under the mean of the weights. After a few steps a round the two
         hardly differ; after a hundred the model may be no better than chance (results/README.md).
         """
-        averaged = self.parameters.statistics()
-        batches = self.context.config.estimate_statistics if averaged else 0
-        for batch in self.context.batches.look(batches):
+        batches = self.context.config.estimate_statistics
+        averaged = self.parameters.statistics() if batches else []
+        for batch in self.context.batches.look(batches if averaged else 0):
             self._passes.forward(*self.context.feed(batch))
             self._passes.backward(1.0)  # moves the statistics, and no weights
             self.wait_for_gradients()
         try:
             yield
         finally:
-            if batches:
-                self.parameters.set_statistics(averaged)
+            self.parameters.set_statistics(averaged)
 
     def synchronize(self, wants_stop: bool) -> bool:
         """Sums the weighted model updates of all workers and adds them to the global model."""

@@ -80,7 +80,7 @@ class Survival:
         self._company = trainer.context.company
         self._rounds_done = 0
         self._takes_part = False
-        self._is_over = False  # this worker has done its last round
+        self.is_over = False  # this worker has done its last round, or was behind others who have done theirs
         self.missed = 0  # rounds in which it took no part, until they are logged
         self._events: list[dict[str, str]] = []
         self._members = members_of(self._company.generations.taken) if self._company else {}
@@ -143,7 +143,7 @@ class Survival:
         """After the last round: waits until all have done theirs."""
         if self._company is None or self._trainer.has_left:
             return
-        self._is_over = True
+        self.is_over = True
         while True:
             self._company.generations.let_leave()
             try:
@@ -222,7 +222,7 @@ class Survival:
             trainer.stepper.updates,
             trainer.sums_meet,
             trainer.context.state_server.job if trainer.context.state_server else "",
-            self._is_over,
+            self.is_over,
         )
 
     def _check_setup(self, word: Word, source: int) -> None:
@@ -247,7 +247,7 @@ class Survival:
         trainer.stepper.updates = word.updates
         missed = word.rounds - self._rounds_done
         trainer.seen.of_all, trainer.evaluations.accuracy = word.seen, word.accuracy
-        self._is_over = word.is_over
+        self.is_over = word.is_over
         if self._takes_part:  # in the log the round under way is the last of those that the others have finished
             missed -= 1
             trainer.measure.skip(missed)
@@ -255,11 +255,6 @@ class Survival:
         else:
             self.job_age_s = word.elapsed_s
         trainer.rounds = self._rounds_done = word.rounds
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the others have done their last round, where this worker was behind."""
-        return self._is_over
 
     def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:
         """The log of the round tells who has come, and who of the generation before is gone."""

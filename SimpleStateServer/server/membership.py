@@ -121,10 +121,10 @@ def decide(table: Table, event: Join | Beat | Left, now: float) -> Decision:
 def _join(table: Table, event: Join, now: float) -> Decision:
     newcomer = event.member
     table = replace(table, lost=table.lost | _replaced_by(newcomer, table.members)) if table.survives else table
-    comes_from = event.before.generation if event.before is not None else 0
-    if table.rank_of(newcomer.name) is not None and comes_from != table.generation:
-        return _start(table, newcomer)  # it asks again, since the answer was lost
     is_member = table.rank_of(newcomer.name) is not None
+    comes_from = event.before.generation if event.before is not None else 0
+    if is_member and comes_from != table.generation:
+        return _start(table, newcomer)  # it asks again, since the answer was lost
     if event.min_workers is not None and (is_member or table.is_at_work(now)):
         return _come_back(table, event, now)
     if newcomer.name in table.late or event.before is not None:
