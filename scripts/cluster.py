@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from algorithms import ENTRIES, Workers
+from config import END
 from scripts import hosts_file, launch, survival
 from scripts.console import console
 from scripts.hosts_layout import (
@@ -194,12 +195,15 @@ def place(plan: Plan, links: Mapping[str, Link], facts: Mapping[str, Facts]) -> 
     return make_layout(plan, facts, ports)
 
 
-def begin(plan: Plan, links: Mapping[str, Link], layout: Layout) -> None:
-    """Lets every host take note of the logs that are there before the job, and gives it the workers' traces.
+def begin(plan: Plan, links: Mapping[str, Link], job: Job, layout: Layout) -> None:
+    """Lets every host take note of the logs that are there before the job, and gives it the workers' traces; and the
+    data that the processes read which it forks, where the job survives.
 
     Raises:
         SetupError: the log folder of a host cannot be written to.
     """
+    told = next(launch.worker_configs(job, layout))[0]
+    forks = (told.dataset, told.data_dir) if told.on_worker_death != END else None
     for name, site in layout.sites.items():
         workers = [worker for worker in plan.hosts.workers if worker.host == name]
         traces = {trace_file(worker): worker.straggler_trace for worker in workers}
@@ -208,6 +212,7 @@ def begin(plan: Plan, links: Mapping[str, Link], layout: Layout) -> None:
             folder=str(site.folder),
             devices=[worker.folder for worker in workers],
             files={name: path.read_text() for name, path in traces.items() if path},
+            forks=forks,
         )
 
 
@@ -216,7 +221,7 @@ def run(plan: Plan, say: Callable[[str], None] = console) -> int:
     with launch.claimed(plan.job.log_folder), connected(plan) as links:
         facts = meet(plan, links)
         job, layout = place(plan, links, facts)
-        begin(plan, links, layout)
+        begin(plan, links, job, layout)
         for line in launch.warnings(job, layout):
             say(line)
         address = f"{layout.scheduler.address}:{job.root_port}"

@@ -11,6 +11,7 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,9 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers
 from scripts import launch, survival
 from scripts.console import console
+from scripts.forking import FORK_SERVER_LOG, ForkServer
 from scripts.ports import free_ports, is_free
-from scripts.process import Role
+from scripts.process import Process, Role, Running
 from scripts.roles import ROOT, Options, build_roles, local_layout
 from scripts.supervisor import Outcome, Supervisor, Waits
 from scripts.survival import Survival, files_in
@@ -187,20 +189,28 @@ def run(
         for line in warnings(options):
             say(line)
         waits, together = Waits(grace_s=options.grace_s), options.algorithm.is_distributed
-        kept = survival_of(options, build)
-        outcome = Supervisor(build(options), say, waits, leave_together=together, survival=kept).run()
+        told = next(worker_configs(options))[0]
+        kept = survival_of(options, told, build)
+        roles = build(options)
+        with contextlib.ExitStack() as stack:
+            start: Callable[[Role], Running] = Process
+            if kept:
+                forks = ForkServer(told.dataset, told.data_dir, options.log_folder / FORK_SERVER_LOG)
+                stack.callback(forks.close)
+                start = forks.start
+            outcome = Supervisor(roles, say, waits, start, leave_together=together, survival=kept).run()
         for line in launch.last_word(options, outcome):
             say(line)
         return outcome
 
 
-def survival_of(options: Options, build: Callable[[Options], list[Role]]) -> Survival | None:
+def survival_of(options: Options, told: config.Config, build: Callable[[Options], list[Role]]) -> Survival | None:
     """What is done when a process dies: None where the job ends.
 
     Args:
+        told: a worker's flags.
         build: makes the processes.
     """
-    told = next(worker_configs(options))[0]
 
     def build_again(resumes: bool, start: int) -> list[Role]:
         free_root_port, *worker_ports = free_ports(len(options.worker_ports) + 1)

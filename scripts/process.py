@@ -18,7 +18,7 @@ from typing import IO, Protocol
 
 from utils import EXIT_FORCED, LOG_TIME_FORMAT
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _libc = ctypes.CDLL(None)
 
 
@@ -91,15 +91,26 @@ def last_lines(log: Path) -> list[str]:
     return text.splitlines()[1 if is_again else 0 :]
 
 
+def die_with(parent: int) -> None:
+    """Even `kill -9` of the parent ends this process from now on: Linux kills it when the thread that forked ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(EXIT_FORCED)
+
+
+def name_process(name: str) -> None:
+    """What `ps -o comm` and `top` call this process: the first 15 characters."""
+    _libc.prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def adopt(yes: bool) -> None:
+    """Whether this process becomes the parent of what its children leave behind; without it, that is process 1."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
+
+
 def spawn(role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
     """Starts a role's command as a child that dies with this process."""
     parent = os.getpid()
-
-    def die_with_parent() -> None:
-        # Even `kill -9` of the supervisor ends its processes: Linux sends this when the thread that forked ends.
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(EXIT_FORCED)
 
     return subprocess.Popen(
         role.command,
@@ -109,11 +120,26 @@ def spawn(role: Role, stdin: int, stdout: int | IO[bytes], stderr: int | IO[byte
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,  # Ctrl-C on the terminal is for the supervisor alone
-        preexec_fn=die_with_parent,
+        preexec_fn=lambda: die_with(parent),
     )
 
 
-def code_of(child: subprocess.Popen[bytes]) -> int | None:
+class Child(Protocol):
+    """A child of this process, as subprocess.Popen is one."""
+
+    pid: int
+    returncode: int | None  # None until it was waited for
+
+    def wait(self) -> int:
+        """Waits for its end; returns the exit code, or the negative signal that killed it."""
+
+
+def begin(role: Role, log: IO[bytes]) -> Child:
+    """Starts a role's command, which writes to its log."""
+    return spawn(role, subprocess.DEVNULL, log, subprocess.STDOUT)
+
+
+def code_of(child: Child) -> int | None:
     """Exit code of a child, which stays a zombie; None while it runs; negative: the signal that killed it."""
     if child.returncode is not None:  # it was waited for
         return child.returncode
@@ -126,11 +152,15 @@ def code_of(child: subprocess.Popen[bytes]) -> int | None:
 class Process:
     """A role that runs here. Its zombie is kept until the end, so that its id cannot become somebody else's."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, begin: Callable[[Role, IO[bytes]], Child] = begin) -> None:
+        """
+        Args:
+            begin: makes the child, given its log.
+        """
         self.role = role
         with open_log(role) as log:
             begins_at = log.tell()
-            self._child = spawn(role, subprocess.DEVNULL, log, subprocess.STDOUT)
+            self._child = begin(role, log)
         self._log = role.log.open("rb")
         self._log.seek(begins_at)
         self._partial = b""

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scripts import host_network
+from scripts.forking import FORK_SERVER_LOG, ForkServer
 from scripts.ports import free_ports
 from scripts.process import Kind, Process, Role
 from scripts.roles import ROOT, answers, base_environment
@@ -62,6 +63,7 @@ class Job:
         self._waiting: dict[str, Callable[[], bool]] = {}  # services that are not up yet
         self._ended: set[str] = set()
         self._logs: Logs | None = None
+        self._forks: ForkServer | None = None
 
     def do(self, message: Message) -> None:
         """Does what the launcher asks.
@@ -89,6 +91,9 @@ class Job:
                 for name, text in message["files"].items():
                     (folder / name).write_text(text)
                 self._logs = Logs(folder, message["devices"])
+                if message["forks"]:
+                    dataset, data_dir = message["forks"]
+                    self._forks = ForkServer(dataset, data_dir, folder / FORK_SERVER_LOG)
                 say(**{"is": "begun"})
             case "fetch":
                 if self._logs:
@@ -114,7 +119,7 @@ class Job:
             before.reap()
             self._ended.discard(role.name)
         try:
-            self._processes[role.name] = Process(role)
+            self._processes[role.name] = self._forks.start(role) if self._forks else Process(role)
         except OSError as error:
             say(**{"is": "line"}, name=role.name, text=f"error: it cannot be started: {error}")
             say(**{"is": "ended"}, name=role.name, code=EXIT_SETUP)
@@ -141,6 +146,8 @@ class Job:
         """Ends everything at once, also what a process that has ended left behind (a zombie keeps its group)."""
         for process in self._processes.values():
             process.send(signal.SIGKILL)
+        if self._forks:
+            self._forks.close()
 
 
 class Logs:

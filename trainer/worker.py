@@ -150,13 +150,17 @@ def trace_of(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
     return trace
 
 
+# Once in a process, and in those that are forked from it.
+load_data = functools.lru_cache(maxsize=1)(data.load)
+
+
 def dataset_of(config: Config) -> data.Dataset:
     """The dataset that the flags name, with the part to evaluate on that they ask for.
 
     Raises:
         SetupError: it cannot be read, or has less than a batch.
     """
-    dataset = data.load(config.dataset, config.data_dir)
+    dataset = load_data(config.dataset, config.data_dir)
     if config.validation:
         dataset = data.hold_out(dataset, config.validation)
     total = len(dataset.train.labels)

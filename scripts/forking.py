@@ -1,0 +1,133 @@
+"""Starts a job's processes by fork where that saves their import of MXNet (scripts/fork_server.py).
+
+Standard library only. A job that survives has such a server beside it. The first processes are started afresh while
+the server imports; so are those that follow, if it is not ready or was killed. The state server imports no MXNet, and
+always is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from scripts.process import Child, Kind, Process, Role, adopt, begin, open_log, spawn
+from scripts.roles import ROOT, base_environment
+
+FORK_SERVER_LOG = "fork-server.log"
+ANSWER_S = 30.0
+PROGRAM = (sys.executable, str(ROOT / "main.py"))
+
+
+class AdoptedChild:
+    """A child of this process that another process has forked."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """Waits for its end; returns the exit code, or the negative signal that killed it."""
+        if self.returncode is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class ForkServer:
+    """The server of this process, from the first that it could fork on; another one when that has died.
+
+    What it starts becomes a child of this process.
+
+    Args:
+        dataset: of the workers.
+        data_dir: where it is.
+        log: gets what the server has to say.
+    """
+
+    def __init__(self, dataset: str, data_dir: str, log: Path) -> None:
+        self._role = Role(
+            name="fork server",
+            kind=Kind.SERVICE,
+            command=[sys.executable, "-m", "scripts.fork_server", str(os.getpid()), dataset, data_dir, str(log)],
+            environment=base_environment(os.environ),
+            folder=ROOT,
+            log=log,
+        )
+        self._server: subprocess.Popen[bytes] | None = None
+        self._heard, self._is_ready = b"", False
+        adopt(True)
+
+    def start(self, role: Role) -> Process:
+        """Starts a role, by fork if that is possible now.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        return Process(role, self._begin)
+
+    def close(self) -> None:
+        """Ends the server, once all that it has started have ended."""
+        self._end()
+        adopt(False)
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.communicate()  # closes the pipes, too
+            self._server = None
+
+    def _begin(self, role: Role, log: IO[bytes]) -> Child:
+        if tuple(role.command[:2]) != PROGRAM or not self._can_fork():
+            return begin(role, log)
+        message = {
+            "name": role.name,
+            "arguments": list(role.command[2:]),
+            "environment": dict(role.environment),
+            "folder": str(role.folder),
+            "log": str(role.log),
+        }
+        assert self._server and self._server.stdin
+        try:
+            self._server.stdin.write(json.dumps(message).encode() + b"\n")
+            self._server.stdin.flush()
+            return AdoptedChild(self._answer(ANSWER_S)["pid"])
+        except (BrokenPipeError, EOFError):  # it has died, and has started nobody: who is started says so first
+            return begin(role, log)
+
+    def _can_fork(self) -> bool:
+        if self._server is None or self._server.poll() is not None:
+            self._end()
+            with open_log(self._role) as log:
+                self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
+            self._heard, self._is_ready = b"", False
+        if not self._is_ready:
+            with contextlib.suppress(TimeoutError, EOFError):
+                self._is_ready = self._answer(0.0)["is"] == "ready"
+        return self._is_ready
+
+    def _answer(self, patience_s: float) -> dict[str, Any]:
+        """The next message.
+
+        Raises:
+            EOFError: the server has died, and there is none.
+            TimeoutError: there was none in time.
+        """
+        assert self._server and self._server.stdout
+        pipe, until = self._server.stdout.fileno(), time.monotonic() + patience_s
+        while b"\n" not in self._heard:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"the fork server did not answer within {patience_s:g} s; its log: {self._role.log}")
+            data = os.read(pipe, 1 << 16)
+            if not data:
+                raise EOFError
+            self._heard += data
+        line, _, self._heard = self._heard.partition(b"\n")
+        return dict(json.loads(line))
