@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ def run_job(
     flags: Sequence[Sequence[str]],
     root: Path = ROOT,
     collective: str = "ps",
+    meanwhile: Callable[[Path], None] = lambda folder: None,
 ) -> list[Rounds]:
     """Trains LeNet-5 for so long, and returns what each worker logged.
 
@@ -87,6 +88,7 @@ def run_job(
         flags: for each worker's main.py.
         root: of the checkout that is run.
         collective: main.py's flag; other than ps there is neither scheduler nor parameter server.
+        meanwhile: called while the workers run, with the folder that holds theirs, cpu0, cpu1, ...
     """
     state_port = str(free_ports(1)[0])
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -105,6 +107,7 @@ def run_job(
             command = host.command(sys.executable, "main.py", *all_flags)
             log = folder / f"worker{number}.log"
             workers.append(stack.enter_context(running(command, log, root, DMLC_ROLE="worker", **cluster)))
+        meanwhile(folder)
         for number, worker in enumerate(workers):
             if worker.wait(seconds + 120):
                 raise SystemExit((folder / f"worker{number}.log").read_text())

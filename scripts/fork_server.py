@@ -27,6 +27,7 @@ from typing import Any
 
 import main as program
 from algorithms import OWNERS
+from scripts.forking import NAME
 from scripts.process import die_with, name_process
 from trainer import worker
 from trainer.engine import mx
@@ -88,6 +89,7 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
 
 def serve(launcher: int) -> list[str]:
     """Starts what the launcher asks for until it hangs up. Returns in each new process, with its arguments."""
+    name_process(NAME)
     say({"is": "ready"})
     for line in sys.stdin:
         arguments = fork(json.loads(line), launcher)

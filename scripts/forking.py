@@ -21,6 +21,7 @@ from scripts.process import Child, Kind, Process, Role, adopt, begin, open_log, 
 from scripts.roles import ROOT, base_environment
 
 FORK_SERVER_LOG = "fork-server.log"
+NAME = "fork server"  # and what `ps -o comm` calls it once it is ready
 ANSWER_S = 30.0
 PROGRAM = (sys.executable, str(ROOT / "main.py"))
 
@@ -53,7 +54,7 @@ class ForkServer:
 
     def __init__(self, dataset: str, data_dir: str, log: Path) -> None:
         self._role = Role(
-            name="fork server",
+            name=NAME,
             kind=Kind.SERVICE,
             command=[sys.executable, "-m", "scripts.fork_server", str(os.getpid()), dataset, data_dir, str(log)],
             environment=base_environment(os.environ),

@@ -1,6 +1,6 @@
 """Runs the processes of one job, here or on several hosts, and leaves none behind whatever happens.
 
-Standard library only. One thread, one loop that looks at every process five times a second; so a process that dies is
+Standard library only. One thread, one loop that looks at every process ten times a second; so a process that dies is
 noticed within a second, and nothing here can block on a process that does not answer.
 
     RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round
@@ -29,7 +29,7 @@ from scripts.stop_signals import StopSignals
 from scripts.survival import Survival
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
-POLL_S = 0.2
+POLL_S = 0.1
 
 _TOO_EARLY = "stopped before every worker had begun"
 

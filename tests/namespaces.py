@@ -118,6 +118,10 @@ class Host:
         """Takes the cable out."""
         _run("ip", "-n", self._switch, "link", "set", self.plug, "down")
 
+    def plug_in(self) -> None:
+        """Puts it back."""
+        _run("ip", "-n", self._switch, "link", "set", self.plug, "up")
+
     def make(self) -> None:
         """Makes the namespace and plugs its card into the switch."""
         _run("ip", "netns", "add", self.namespace)
