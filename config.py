@@ -401,7 +401,12 @@ class Config:
         of_host=True,
     )
     resume: int = _flag(
-        0, "1, or no value: go on from the newest checkpoint, and with the logs", type=zero_or_one, nargs="?", const=1
+        0,
+        "1, or no value: go on from the newest checkpoint, and with the logs; with --on-worker-death continue also "
+        "where this worker has none",
+        type=zero_or_one,
+        nargs="?",
+        const=1,
     )
     on_worker_death: str = _flag(
         END,

@@ -75,6 +75,7 @@ FAULTS = {
     "worker": Fault(["worker2"]),
     "rank-0": Fault(["worker0"]),
     "two": Fault(["worker0", "worker2"]),
+    "all": Fault([*NAMES, "state-server"]),
     "again": Fault(["worker2"], then=["worker0"]),
     "freeze": Fault(["worker2"], freezes=True),
     "late": Fault((), ways=(CONTINUE,), comes=True),
@@ -108,10 +109,9 @@ class Job:
         shutil.rmtree(log_base, ignore_errors=True)
         own = ["-m", mode, "-n", "lenet", "--workers", WORKERS, "--log-base", str(log_base)]
         flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
+        flags += ["--ckpt-frequency", str(CHECKPOINT_EVERY)]
         if way == CONTINUE:
             own += ["--collective", AMONG_WORKERS[mode]]
-        else:
-            flags += ["--ckpt-frequency", str(CHECKPOINT_EVERY)]
         self.command = [sys.executable, "-m", "scripts.local_cluster", *own, "--", *flags]
         self._log_base = log_base
         self._folder = log_base / "lenet" / folder_name(mode, split_by_class=False)
@@ -202,7 +202,7 @@ class Job:
         _send(pids, fault.victims, signal.SIGSTOP if fault.freezes else signal.SIGKILL)
         if fault.freezes:
             threading.Timer(FREEZE_S, _send, (pids, fault.victims, signal.SIGCONT)).start()
-        gone = {*fault.victims, *fault.then} if way == CONTINUE else set()
+        gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
         if fault.then:
             time.sleep(AGAIN_S)
             began = time.time()

@@ -14,7 +14,6 @@ service that has died, or a worker without which the others go on, is started ag
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import signal
 import time
@@ -198,12 +197,18 @@ class Supervisor:
             raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
 
     def _start_due(self, now: float) -> None:
-        """Starts the processes again whose time has come, while the others run."""
-        for process in [process for at, process in self._due if now >= at]:
+        """Starts the processes again whose time has come, while the others run; workers once the services answer."""
+        for at, process in [(at, process) for at, process in self._due if now >= at]:
+            if process.role.kind is Kind.WORKER and now < at + self._waits.ready_s and not self._services_answer():
+                continue
             self._due = [each for each in self._due if each[1] is not process]
             self._processes.remove(process)
             _kill([process])
-            self._start_one(dataclasses.replace(process.role, appends=True))
+            assert self._survival is not None
+            self._start_one(self._survival.alone(process.role))
+
+    def _services_answer(self) -> bool:
+        return all(role.is_ready() for role in self._roles if role.is_ready)
 
     # -------------------------------------------------------------------------------------------------- loop
 

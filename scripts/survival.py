@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from config import AMONG_WORKERS, CONTINUE, END, Config
-from scripts.process import Role
+from scripts.process import Kind, Role
 from scripts.restarts import Death, Decision, Tries, decide
 from scripts.roles import Job
 from trainer import checkpoint_rounds
 
 AnyJob = TypeVar("AnyJob", bound=Job)
+RESUME = ["--resume", "1"]
 
 
 class Survival:
@@ -27,7 +28,8 @@ class Survival:
         newest: the round that the job would go on from now; None: there is none.
         build: makes the processes of a start; told whether they go on from a checkpoint, and which start after the
             first it is.
-        others_go_on: the workers that are left do, without checkpoints.
+        others_go_on: the workers that are left do.
+        resumes: where the others go on, whoever is started again looks for a checkpoint of its own.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Survival:
         newest: Callable[[], int | None],
         build: Callable[[bool, int], Sequence[Role]],
         others_go_on: bool = False,
+        resumes: bool = False,
     ) -> None:
         self.others_go_on = others_go_on
+        self._resumes = resumes
         self._limit = limit
         self._newest = newest
         self._build = build
@@ -61,8 +65,13 @@ class Survival:
             SetupError: a host cannot take part any more.
         """
         self._starts += 1
-        roles = self._build(self._checkpoint is not None, self._starts)
+        roles = self._build(self._checkpoint is not None or self._resumes, self._starts)
         return [dataclasses.replace(role, appends=True) for role in roles]
+
+    def alone(self, role: Role) -> Role:
+        """What takes the place of a process that has died, while the others run."""
+        flags = RESUME if self._resumes and role.kind is Kind.WORKER and RESUME[0] not in role.command else []
+        return dataclasses.replace(role, command=[*role.command, *flags], appends=True)
 
 
 def of_job(
@@ -82,7 +91,7 @@ def of_job(
     if told.on_worker_death == END:
         return None
     if told.on_worker_death == CONTINUE:
-        return Survival(job.restarts, lambda: None, build, others_go_on=True)
+        return Survival(job.restarts, lambda: None, build, others_go_on=True, resumes=bool(told.ckpt_frequency))
     before = {} if told.resume else files()
 
     def newest() -> int | None:
@@ -99,7 +108,7 @@ def again(job: AnyJob, told: Config, resumes: bool, start: int) -> AnyJob:
         resumes: there is a checkpoint.
         start: which one after the first.
     """
-    flags = ["--resume", "1"] if resumes else []
+    flags = [*RESUME] if resumes else []
     if job.collective in AMONG_WORKERS:  # the state server may still count on those that have died, under the old name
         flags += ["--job", f"{told.job[:50]}-{start}"]
     return dataclasses.replace(job, worker_arguments=(*job.worker_arguments, *flags))

@@ -163,10 +163,6 @@ def test_the_phases_of_sync_switch_are_read():
             ["-m", "lb-bsp", "--collective", "ring", "--on-worker-death", "continue"],
             "mode lb-bsp cannot; its batch sizes are those of one set of workers",
         ),
-        (
-            ["-m", "sync", "--collective", "ring", "--on-worker-death", "continue", "--ckpt-frequency", "5"],
-            "--on-worker-death continue and --ckpt-frequency do not go together",
-        ),
         (["-m", "sync", "--leave", "1"], "--leave 1 does nothing without --on-worker-death continue"),
         (["-m", "sync", "--min-workers", "0"], "0 is out of range"),
         (["--checkpoint", "kept", "--ckpt-frequency", "0"], "--checkpoint needs checkpoints"),

@@ -130,6 +130,16 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
     ]
 
 
+def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
+    worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
+    for resumes, flags in ((True, ["--resume", "1"]), (False, [])):
+        kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True, resumes=resumes)
+        again = kept.alone(worker)
+        assert again.appends and list(again.command) == [*worker.command, *flags]
+        assert kept.alone(again).command == again.command  # once is enough
+        assert list(kept.alone(service).command) == list(service.command)
+
+
 def test_two_that_die_at_once_are_both_named(tmp_path):
     other = f"{UP}\nwhile not (here / 'worker-0 has died').exists(): time.sleep(0.01)\n"
     _, lines = supervise(

@@ -123,3 +123,34 @@ def test_ssgd_loses_its_slowest_in_the_middle_of_a_step_and_two_at_once(tmp_path
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker1")
     assert [record["num_iters"] for record in read_rounds(job.logs / "cpu1", no_warnings)] == list(range(1, ROUNDS + 1))
     assert [text[:25] for text in job.events(1)][-1].endswith("1 worker(s)")
+
+
+def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_checkpoints(tmp_path: Path) -> None:
+    """Worker 1 has an older checkpoint than worker 0, and worker 2 none."""
+    with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
+        flags = ["-m", "local-sgd", "--sync-every", "2", "--outer-momentum", "0.5", "--collective", "ring"]
+        flags += ["--ckpt-frequency", "2", "--resume", "--evaluate", "no"]  # which finds none the first time
+        job = Job(tmp_path, processes, server.port, *flags)
+        for worker in range(3):
+            job.start(worker, 0.03)
+        job.wait_for_round(2, 9)
+        for worker in (0, 1, 2):
+            job.kill(worker)
+        found = {worker: sorted(job.logs.rglob(f"worker-*-cpu{worker}-*.ckpt")) for worker in range(3)}
+        for path in [found[1][-1], *found[2]]:
+            path.unlink()
+        rounds = {worker: int(found[worker][-1].stem[-8:]) for worker in range(3)}
+        logged = [job.newest(worker) for worker in range(3)]
+        for worker in range(3):
+            job.start(worker, 0.03)
+        job.wait_for_round(0, max(logged) + 3)
+        processes.running["worker0"].send_signal(signal.SIGTERM)
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+    assert len({job.run(worker)["final_weights_sha256"] for worker in range(3)}) == 1
+    for worker in range(3):
+        records = list(read_rounds(job.logs / f"cpu{worker}", no_warnings))
+        (first,) = (record for record in records if any(each["kind"] == "resume" for each in record.get("events", [])))
+        assert first["num_iters"] == rounds[0] + 1
+        assert [record["num_iters"] for record in records] == list(range(1, len(records) + 1))
+        seconds = [record["total_time"] for record in records]
+        assert seconds == sorted(seconds)

@@ -14,9 +14,9 @@ from config import Config
 SERVER = "server"  # whose file it is that the parameter server writes
 
 
-def worker_name(rank: int) -> str:
-    """Whose file it is that a worker writes."""
-    return f"worker-{rank}"
+def worker_name(which: int | str) -> str:
+    """Whose file it is that a worker writes: by its rank, or by a name where ranks change."""
+    return f"worker-{which}"
 
 
 def file_name(whose: str, round_: int) -> str:

@@ -158,8 +158,6 @@ def _check_survival(config: Config) -> None:
         )
     if config.algorithm.shares_batch:
         raise SetupError(f"{asked}: mode {config.mode} cannot; its batch sizes are those of one set of workers")
-    if config.ckpt_frequency:
-        raise SetupError(f"{asked} and --ckpt-frequency do not go together: leave one of them out")
 
 
 def _check_restart(config: Config) -> None:
@@ -183,7 +181,12 @@ def _as_typed(value: Any) -> str:
 
 def job_setup(config: Config) -> dict[str, str]:
     """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
-    names = (name for name in FIELDS if config.mode in modes_of(name) and not FIELDS[name].metadata["of_host"])
+    own = {"resume"} if config.survives else set()  # there each goes on from its own checkpoint, or has none
+    names = (
+        name
+        for name in FIELDS
+        if config.mode in modes_of(name) and not FIELDS[name].metadata["of_host"] and name not in own
+    )
     return {names_of(name)[0]: _as_typed(getattr(config, name)) for name in names}
 
 

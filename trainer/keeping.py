@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import platform
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from config import RESTART, Config
+from config import END, Config
 from trainer.checkpoint_rounds import SERVER, has_server_state, round_of, unfinished, worker_name
 from trainer.checkpoints import Checkpoints, is_finite, job_of
 from utils import SetupError
@@ -62,15 +63,17 @@ class Keeper:
     """
 
     def __init__(self, config: Config, rank: int, num_workers: int) -> None:
-        job = job_of(config, num_workers)
+        # Of a job that survives, workers come and go, ranks change, and all have the same model.
+        job = job_of(config, 0 if config.survives else num_workers)
+        which = f"{platform.node()}-{config.device}" if config.survives else rank
         self._config = config
-        self._mine = Checkpoints(config.checkpoint_folder, worker_name(rank), job, config.ckpt_keep)
+        self._mine = Checkpoints(config.checkpoint_folder, worker_name(which), job, config.ckpt_keep)
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
         self._all = [self._mine, *([self._servers] if has_server_state(config) and rank == 0 else [])]
         self._every = config.ckpt_frequency
         self.goes_on = bool(config.resume)
         self._writer = Writer(self._mine)
-        self._rank = rank
+        self._rank = 0 if config.survives else rank
         self._round = 0  # that this worker goes on from
         self.resumed: Any = None
         self.of_server: Any = None
@@ -80,7 +83,7 @@ class Keeper:
         if not self.goes_on:
             return []
         good = set.intersection(*(set(each.good_rounds()) for each in self._all))
-        return unfinished(good, self._config.max_rounds if self._config.on_worker_death == RESTART else 0)
+        return unfinished(good, self._config.max_rounds if self._config.on_worker_death != END else 0)
 
     def choose(self, of_all: Sequence[Sequence[int]]) -> None:
         """Decides which checkpoint to go on from (checkpoint_rounds.py), and reads it. Where each has its own rounds, a
@@ -95,7 +98,7 @@ class Keeper:
         if not self.goes_on:
             return
         round_ = round_of(of_all, self._rank, self._config)
-        if round_ is None and (self._rank == 0 or not has_server_state(self._config)):
+        if round_ is None and not self._config.survives and (self._rank == 0 or not has_server_state(self._config)):
             has = ", ".join(f"{rank}: {' '.join(map(str, rounds)) or 'none'}" for rank, rounds in enumerate(of_all))
             raise SetupError(
                 f"--resume: there is no checkpoint in {self._mine.folder} to go on from (workers' rounds: {has}): name "
@@ -146,7 +149,9 @@ def keeper_of(
     if not config.ckpt_frequency:
         return None
     keeper = Keeper(config, rank, num_workers)
-    if keeper.goes_on:
+    if config.survives:  # each from its own; whoever is behind gets the model of another one (survival.py)
+        keeper.choose([keeper.good_rounds()])
+    elif keeper.goes_on:
         keeper.choose(gather(keeper.good_rounds()))
     return keeper
 

@@ -67,6 +67,7 @@ class Trainer:
         # Of the last complete local step, and of a test step before the first; kept where a state server is told of it.
         self.step_s = 0.0
         self.progress = Progress()
+        self.resumed_s = 0.0  # of the job, when the checkpoint was taken that it goes on from
         self._went_on: resuming.Before | None = None  # to be logged once, where the job goes on from a checkpoint
         self.finished = ""  # why the algorithm itself ends the job, in words
 
@@ -77,8 +78,9 @@ class Trainer:
 
     def open_measure(self, folder: Path) -> Measure:
         """The log of the rounds to come, behind those of a job that goes on."""
-        before = self._went_on = resuming.read_back(self, folder) if self.goes_on else None
-        rounds, elapsed_s, _ = before or resuming.Before()
+        before = resuming.read_back(self, folder) if self.goes_on else resuming.Before()
+        rounds, elapsed_s, _ = before
+        self._went_on = before if elapsed_s else None
         return Measure(folder, self.clock.now, rounds, elapsed_s, as_lines=self.context.logs_lines)
 
     @property

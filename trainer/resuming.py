@@ -25,6 +25,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "seen": [trainer.seen.of_all, trainer.seen.own],
         "accuracy": trainer.evaluations.accuracy,
         "batches": trainer.context.batches.state(),
+        "partition": dict(trainer.membership.partition_sha256),
         "model": [array.asnumpy() for array in trainer.parameters.model()],
         "steps": trainer.stepper.state(),
         "sample_counts": list(trainer.membership.sample_counts),
@@ -38,9 +39,11 @@ def restore(trainer: Trainer) -> None:
     if state is None:
         return
     trainer.rounds = state["rounds"]
+    trainer.resumed_s = state["elapsed_s"]
     trainer.seen = Seen(*state["seen"])
     trainer.evaluations.accuracy = state["accuracy"]
-    trainer.context.batches.restore(state["batches"])
+    if state.get("partition", trainer.membership.partition_sha256) == trainer.membership.partition_sha256:
+        trainer.context.batches.restore(state["batches"])
     trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
     trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)
     trainer.restore_own(state["own"])
@@ -75,13 +78,11 @@ class Before(NamedTuple):
 def read_back(trainer: Trainer, folder: Path) -> Before:
     """Takes the rounds that are done again out of a worker's logs, and says what they were; tells its progress of the
     others."""
-    assert trainer.context.keeper is not None
-    saved_s = trainer.context.keeper.resumed["elapsed_s"] if trainer.context.keeper.resumed else 0.0
     records = list(read_rounds(folder, logging.warning))
     kept = [record for record in records if record["num_iters"] <= trainer.rounds]
     trainer.progress.go_on(kept, trainer.is_evaluator)
     _drop_after(folder, trainer.rounds)
-    elapsed_s = max([saved_s, *(record["total_time"] for record in records)])
+    elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in records)])
     return Before(trainer.rounds, elapsed_s, sum(len(record["time"]) for record in records[len(kept) :]))
 
 

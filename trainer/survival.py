@@ -110,6 +110,7 @@ class Survival:
         """Before training: returns whether this worker has come to a job at work, and has its model now."""
         if self._company is None:
             return False
+        self._rounds_done = self._trainer.rounds  # of the checkpoint that this worker goes on from
         began = self._until_met(first=True)
         self._takes_part = True
         return began
@@ -194,16 +195,19 @@ class Survival:
             if found := verdict([Card.from_message(word.card) for word in told]):
                 raise SetupError(found)
             logging.info("all %d workers are connected with each other", len(told))
+        latest = max(told[rank].rounds for rank in inside or range(len(told)))
+        if not inside and not latest:
             return False
-        latest = max(told[rank].rounds for rank in inside)
-        source = next(rank for rank in inside if told[rank].rounds == latest)
+        source = next(rank for rank in inside or range(len(told)) if told[rank].rounds == latest)
         word = told[source]
         self._check_setup(word, source)
-        behind = [rank for rank, other in enumerate(told) if not other.takes_part or other.rounds < latest]
+        behind = [rank for rank, other in enumerate(told) if other.rounds < latest or (inside and not other.takes_part)]
         if first:
             trainer.come_late()
         if behind:
             self._hand_over(source, word if generation.start.rank in behind else None)
+        if not inside:  # all go on from the newest checkpoint, and the job begins
+            return False
         trainer.go_on_with(word.meets, word.job, generation.number)
         self._note(generation, [rank for rank, other in enumerate(told) if not other.takes_part])
         trainer.choose_evaluator()
@@ -216,7 +220,7 @@ class Survival:
             dataclasses.asdict(company.card),
             self._takes_part,
             self._rounds_done,
-            trainer.measure.elapsed_s if self._takes_part else 0.0,
+            trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
             trainer.seen.of_all,
             trainer.evaluations.accuracy,
             trainer.stepper.updates,
@@ -252,8 +256,10 @@ class Survival:
             missed -= 1
             trainer.measure.skip(missed)
             self.missed += missed
-        else:
+        elif word.takes_part:
             self.job_age_s = word.elapsed_s
+        else:
+            trainer.resumed_s = word.elapsed_s
         trainer.rounds = self._rounds_done = word.rounds
 
     def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.survival import Survival
 from trainer.transport.collective import CollectiveSums
-from utils import GLOBAL_AGGREGATE, LEFT, Measure, PeerLost, read_rounds
+from utils import GLOBAL_AGGREGATE, LEFT, Measure, PeerLost, logged_rounds, read_rounds
 
 
 class SynchronousTrainer(Trainer):
@@ -56,11 +56,13 @@ class SynchronousTrainer(Trainer):
     def open_measure(self, folder: Path) -> Measure:
         """As Trainer says; rounds and seconds of a job at work are those of the others."""
         if self.job_age_s is None:
-            return super().open_measure(folder)
-        logged = list(read_rounds(folder, logging.warning))  # of this worker, before it was lost
-        self.progress.go_on(logged, self.is_evaluator)
-        self.survival.missed = self.rounds - max([0, *(record["num_iters"] for record in logged)])
-        return Measure(folder, self.clock.now, self.rounds, self.job_age_s, as_lines=self.context.logs_lines)
+            measure = super().open_measure(folder)
+        else:
+            self.progress.go_on(list(read_rounds(folder, logging.warning)), self.is_evaluator)  # before it was lost
+            measure = Measure(folder, self.clock.now, self.rounds, self.job_age_s, as_lines=self.context.logs_lines)
+        if self.survival.is_on:
+            self.survival.missed = self.rounds - max([0, *logged_rounds(folder, logging.warning)])
+        return measure
 
     @property
     def job_age_s(self) -> float | None:
