@@ -77,6 +77,7 @@ def decide(
     limit: int,
     service_was_away: bool = False,
     others_go_on: bool = False,
+    anybody_left: bool = True,
 ) -> Decision:
     """What follows from deaths that were seen together.
 
@@ -88,7 +89,8 @@ def decide(
         limit: starts without a new checkpoint between them.
         service_was_away: a service was, since the workers were started: that one of them did not find it is no mistake
             of the user's.
-        others_go_on: the workers that are left do; there are no checkpoints.
+        others_go_on: the workers that are left do.
+        anybody_left: of the workers.
     """
     if any(death.is_link or DIVERGED in death.said for death in deaths):
         return Decision(Whom.NOBODY, 0.0, "", tries)
@@ -110,7 +112,9 @@ def decide(
     alone = (services or others_go_on) and all(death.exit_code is not None for death in deaths)
     when = f" in {wait_s:g} s" if wait_s else ""
     left = f"{_times(limit - tries.in_vain, 'more try', 'more tries')} {without}"
-    if alone and not services:
+    if alone and not anybody_left:
+        text = f"no worker is left: all are started again{when}, and go on from their checkpoints, if any; {left}"
+    elif alone and not services:
         text = f"the others go on; who has died is started again{when}, and comes back between two rounds; {left}"
     elif alone:
         text = f"nothing is lost: it is started again{when}, and training goes on; {left}"

@@ -312,7 +312,8 @@ class Supervisor:
         ]
         now = time.monotonic()
         try:
-            decision = self._survival.after(deaths, now - self._started_at, self._service_was_away)
+            anybody_left = any(worker.exit_code is None for worker in self._of(Kind.WORKER))
+            decision = self._survival.after(deaths, now - self._started_at, self._service_was_away, anybody_left)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
         if decision.whom is Whom.NOBODY:

@@ -49,11 +49,20 @@ class Survival:
         self._checkpoint = newest()
         self._tries = Tries(self._checkpoint)
 
-    def after(self, deaths: Sequence[Death], lived_s: float, service_was_away: bool) -> Decision:
+    def after(
+        self, deaths: Sequence[Death], lived_s: float, service_was_away: bool, anybody_left: bool = True
+    ) -> Decision:
         """What follows, as `decide` says; the next start goes on from the checkpoint that there is now."""
         self._checkpoint = self._newest()
         decision = decide(
-            deaths, lived_s, self._checkpoint, self._tries, self._limit, service_was_away, self.others_go_on
+            deaths,
+            lived_s,
+            self._checkpoint,
+            self._tries,
+            self._limit,
+            service_was_away,
+            self.others_go_on,
+            anybody_left,
         )
         self._tries = decision.tries
         return decision

@@ -58,6 +58,12 @@ def test_where_the_others_go_on_who_has_died_is_started_again_alone(deaths, whom
     assert decide(deaths, 10.0, None, Tries(), LIMIT, others_go_on=True).whom is whom
 
 
+def test_where_nobody_is_left_to_go_on_all_are_started_again_alone_and_the_line_says_so():
+    decision = decide([KILLED], 10.0, None, Tries(), LIMIT, others_go_on=True, anybody_left=False)
+    assert decision.whom is Whom.ALONE
+    assert decision.text.startswith("no worker is left: all are started again, and go on from their checkpoints")
+
+
 def test_where_the_others_go_on_those_count_that_die_soon_after_the_one_before():
     tries = Tries()
     for lived_s in (1.0, 1.0, CALM_S, 1.0):
