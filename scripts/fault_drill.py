@@ -6,10 +6,10 @@
     scripts/fault_drill.sh --table                          # what was measured so far
 
 LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step, for --seconds each. The fault comes in the middle of a round,
-when every worker has done some. `noticed` is when another process says so first; `trains again` when all workers that
-are left (all of them, where all are started again) have done two more rounds; `back` when those have who had died, or
-have come; all in seconds from the fault. A run is a line of FOLDER/drill.jsonl (soak.jsonl); what stands there is not
-done again.
+when every worker has done some. The table has seconds from the fault until another process says so first / until all
+workers that are left (all of them, where all are started again) have done two more rounds (in brackets: until those
+have who had died, or have come) / rounds lost. A run is a line of FOLDER/drill.jsonl (soak.jsonl); what stands there is
+not done again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -93,19 +94,39 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each run with a fault."""
-    calm = {(row["way"], row["mode"]): row for row in rows if row["fault"] == "none"}
-    print(
-        "| way | mode | fault | noticed, s | trains again, s | back, s | rounds lost | accuracy | undisturbed "
-        "| left running |"
-    )
-    print("| --- " * 10 + "|")
-    for row in rows:
-        if row["fault"] != "none":
-            undisturbed = calm.get((row["way"], row["mode"]), {}).get("accuracy")
-            cells = [row["way"], row["mode"], row["fault"]]
-            cells += map(row.get, ("noticed_s", "again_s", "back_s", "rounds_lost", "accuracy"))
-            _print([*cells, undisturbed, row["left_running"]])
+    """For each way to survive: a line for each fault, a column for each mode; and what holds of all runs."""
+    for way in dict.fromkeys(row["way"] for row in rows):
+        of_way = {(row["fault"], row["mode"]): row for row in rows if row["way"] == way}
+        modes = [*dict.fromkeys(mode for _, mode in of_way)]
+        print(f"| {way} | {' | '.join(modes)} |\n{'| --- ' * (len(modes) + 1)}|")
+        for fault in FAULTS:
+            cells = [_cell(of_way[fault, mode]) if (fault, mode) in of_way else "" for mode in modes]
+            if fault != "none" and any(cells):
+                _print([fault, *cells])
+        faults = [row for (fault, _), row in of_way.items() if fault != "none"]
+        ended = sum(row["exit_code"] == 0 for row in faults)
+        print(
+            f"\n{ended} of {len(faults)} jobs ended in order, {sum(row['left_running'] for row in rows)} processes were "
+            "left; "
+            f"accuracies less those of the undisturbed jobs: {_differences(of_way)}\n"
+        )
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    """Seconds until it was noticed, until all trained again, and until who had died did; rounds lost."""
+    cells = [row.get("noticed_s"), row.get("again_s"), row.get("rounds_lost")]
+    back = f" ({row['back_s']})" if row.get("back_s") else ""
+    noticed, again, lost = ("-" if cell is None else str(cell) for cell in cells)
+    return f"{noticed} / {again}{back} / {lost}"
+
+
+def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+    found = [
+        row["accuracy"] - of_way["none", mode]["accuracy"]
+        for (fault, mode), row in of_way.items()
+        if fault != "none" and row["accuracy"] and ("none", mode) in of_way
+    ]
+    return f"{min(found):+.3f} to {max(found):+.3f}, median {statistics.median(found):+.3f}" if found else "none"
 
 
 def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
