@@ -104,12 +104,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
             if fault != "none" and any(cells):
                 _print([fault, *cells])
         faults = [row for (fault, _), row in of_way.items() if fault != "none"]
-        ended = sum(row["exit_code"] == 0 for row in faults)
-        print(
-            f"\n{ended} of {len(faults)} jobs ended in order, {sum(row['left_running'] for row in rows)} processes were "
-            "left; "
-            f"accuracies less those of the undisturbed jobs: {_differences(of_way)}\n"
-        )
+        ended, left = sum(row["exit_code"] == 0 for row in faults), sum(row["left_running"] for row in faults)
+        print(f"\n{ended} of {len(faults)} jobs ended in order, {left} processes were left;")
+        print(f"accuracies less those of the undisturbed jobs: {_differences(of_way)}\n")
 
 
 def _cell(row: Mapping[str, Any]) -> str:
