@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from cluster_processes import DATA, DEADLINE_S, ROOT, wait_for
 from namespaces import Host, Network, network
 
 import summary
+from scripts.forking import NAME
 from utils import RUN_FILE, iter_files, read_json
 
 pytestmark = pytest.mark.cluster
@@ -90,6 +91,11 @@ def workers(host: Host) -> list[int]:
     return [pid for pid in host.pids() if b"--device-name" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+def names(host: Host) -> list[str]:
+    """What `ps -o comm` calls the processes on a host."""
+    return [path.read_text().strip() for pid in host.pids() if (path := Path(f"/proc/{pid}/comm")).exists()]
+
+
 def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     flags = ["-m", "esync", "--", "--max-rounds", "3", "-e", "3", "--min-step-time", "0.02"]
     code, output = Launcher(net, tmp_path, hosts_of(net), *flags).end()
@@ -109,9 +115,9 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     assert left(net) == []
 
 
-def start_two(net: Network, folder: Path, mode: str, *options: str) -> Launcher:
+def start_two(net: Network, folder: Path, mode: str, *options: str, more: Sequence[str] = ()) -> Launcher:
     """A job without an end on the first two hosts, once both have done some rounds."""
-    flags = ["-m", mode, *options, "--", "-e", "1000", "--min-step-time", "0.02"]
+    flags = ["-m", mode, *options, "--", "-e", "1000", "--min-step-time", "0.02", *more]
     launcher = Launcher(net, folder, hosts_of(net, 2), *flags)
     wait_for(lambda: all(training(host, mode) for host in net.hosts[:2]), "round 3")
     return launcher
@@ -141,6 +147,27 @@ def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home
     )
     folder = tmp_path / "logs" / "lenet" / "local-sgd"
     assert all(len(iter_files(folder / host.name / "cpu")) >= 3 for host in net.hosts[:2])
+    assert left(net) == []
+
+
+def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_path):
+    flags = ["--ckpt-frequency", "2", "--checkpoint", str(tmp_path / "kept"), "--on-worker-death", "restart"]
+    launcher = start_two(net, tmp_path, "sync", more=flags)
+    wait_for(lambda: all(NAME in names(host) for host in net.hosts[:2]), "that processes can be forked")
+    (worker,) = workers(net.hosts[1])
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: all(f"{host.name} cpu" in names(host) for host in net.hosts[:2]), "a start by fork")
+    folder = tmp_path / "logs" / "lenet" / "sync"
+    wait_for(lambda: "| goes on after round " in (folder / "h2-cpu.log").read_text(), "a checkpoint")
+    again = 3 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "sync" / "h1" / "cpu"))
+    wait_for(lambda: all(training(host, "sync", again) for host in net.hosts[:2]), "rounds after that")
+    launcher.process.send_signal(signal.SIGINT)
+    code, output = launcher.end()
+    assert code == 0, output
+    assert re.search(r"h2 cpu .*was killed by signal 9.*: what came after round \d+ is lost: all are", output), output
+    for host in net.hosts[:2]:
+        rounds = [*iter_files(folder / host.name / "cpu")]
+        assert rounds == [*range(1, len(rounds) + 1)]
     assert left(net) == []
 
 
