@@ -228,7 +228,8 @@ class Job:
         return round(max((later(name)[MORE_ROUNDS - 1] for name in workers), default=since) - since, 2)
 
     def _come(self, like: int) -> None:
-        """Starts a worker with the same command as another one, but for its device's name and its port."""
+        """Starts a worker with the same command as another one that was not forked, but for its device's name and its
+        port."""
         words = Path(f"/proc/{like}/cmdline").read_bytes().decode().split("\0")[:-1]
         words[words.index("--device-name") + 1] = "cpu3"
         variables = Path(f"/proc/{like}/environ").read_bytes().decode().split("\0")[:-1]
@@ -284,10 +285,11 @@ class Job:
     def resources(self) -> dict[str, dict[str, int]]:
         """Of the processes that last as long as the job: KiB of memory, open files."""
         pids = {name: pid for name, pid in self.pids().items() if name == "state-server"}
-        return {
-            name: {"kib": _kib(pid), "files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
-            for name, pid in {"launcher": self._launcher.pid, **pids}.items()
-        }
+        found = {}
+        for name, pid in {"launcher": self._launcher.pid, **pids}.items():
+            with contextlib.suppress(OSError, IndexError):  # it has just ended
+                found[name] = {"kib": _kib(pid), "files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
+        return found
 
 
 def listening() -> int:

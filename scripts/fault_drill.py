@@ -29,6 +29,7 @@ from scripts.drilled_job import END_S, FAULTS, FLAGS, LONGEST_S, NOTICED, Job, c
 from utils import append_line
 
 SAMPLES = 64  # of a step
+LAST_S = 15.0  # of a soak without a new fault
 PAUSE_S = (30.0, 60.0)  # between two faults of a soak
 
 Row = dict[str, Any]
@@ -78,7 +79,7 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
         row["before"] = row["after"] = job.resources()
         until = time.monotonic() + (choose.uniform(*PAUSE_S) / 2 if choose else seconds)
         while not job.is_over:
-            if choose and time.monotonic() >= until:
+            if choose and time.monotonic() >= until and job.trained_s() < seconds - LAST_S:
                 name = choose.choice(faults)
                 row["faults"].append({"fault": name, "again_s": job.strike(FAULTS[name], way)["again_s"]})
                 until = time.monotonic() + choose.uniform(*PAUSE_S)

@@ -5,7 +5,7 @@ stdin what to start; it answers on stdout.
 
                                       ->  {"is": "ready"} once all is imported
     {"name": ..., "arguments": ..., "environment": ..., "folder": ..., "log": ...}
-                                      ->  {"is": "started", "pid": ...}, said by the new process itself
+                                      ->  {"is": "started", "pid": ...}, said by the new process itself, or "failed"
 
 The new process is main.py with these arguments, as if it had been started afresh. It is a child of the launcher, which
 adopts it (PR_SET_CHILD_SUBREAPER): so the launcher sees its exit code, it lives on when this process ends, and it dies
@@ -29,10 +29,10 @@ import main as program
 from algorithms import OWNERS
 from scripts.forking import NAME
 from scripts.process import die_with, name_process
+from scripts.roles import ROOT
 from trainer import worker
-from trainer.engine import mx
 from trainer.stop import STOP_SIGNALS
-from utils import EXIT_FORCED, EXIT_OK, SetupError
+from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 ADOPTION_S = 10.0
 
@@ -59,16 +59,20 @@ def fork(message: Mapping[str, Any], launcher: int) -> list[str] | None:
     if between:
         os.waitpid(between, 0)
         return None
-    if os.fork():
-        os._exit(EXIT_OK)  # and the launcher adopts the child
-    return _become(message, launcher)
+    try:
+        if os.fork():
+            os._exit(EXIT_OK)  # and the launcher adopts the child
+        return _become(message, launcher)
+    except (OSError, TimeoutError):
+        say({"is": "failed"})  # a start afresh will say why
+        os._exit(EXIT_SETUP)
 
 
 def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
     give_up = time.monotonic() + ADOPTION_S
     while os.getppid() != launcher:
         if time.monotonic() > give_up:
-            os._exit(EXIT_FORCED)
+            raise TimeoutError
         time.sleep(0.001)
     die_with(launcher)
     os.setsid()  # the launcher can signal to it and whatever it starts; Ctrl-C is for the launcher alone
@@ -76,14 +80,14 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
     os.environ.clear()
     os.environ.update(message["environment"])
     os.chdir(message["folder"])
-    say({"is": "started", "pid": os.getpid()})
     log = os.open(message["log"], os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
+    say({"is": "started", "pid": os.getpid()})
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    # MXNet leaves one thread to a child that was forked.
-    threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or len(os.sched_getaffinity(0))
-    mx.base.check_call(mx.base._LIB.MXSetNumOMPThreads(threads))
+    os.close(log)
+    os.close(nothing)
+    sys.argv = [str(ROOT / "main.py"), *message["arguments"]]
     return list(message["arguments"])
 
 

@@ -249,13 +249,14 @@ class Supervisor:
         for server in self._of(Kind.SERVER):
             if server.ended_at is not None and now > server.ended_at + self._waits.lead_s:
                 self._fail([server])
-        due = [process for _, process in self._due]
+        due = [process for _, process in self._due if process.role.kind is Kind.WORKER]
         workers = [worker for worker in self._of(Kind.WORKER) if worker not in due]
         ended_at = [worker.ended_at for worker in workers if worker.ended_at is not None]
         left = [worker for worker in self._of(Kind.WORKER) if worker.ended_at is None]
         grace_s = self._waits.grace_s
-        if ended_at and not left:
-            self._due = []  # nobody is left to come back to
+        died_at = min((worker.ended_at or now for worker in due), default=0.0)
+        if ended_at and not left and max(ended_at) >= died_at:
+            self._due = []  # the others have come to the end of the job meanwhile
             self._enter(_State.SETTLING, now)
         elif self._state is _State.STOPPING and now > self._since + grace_s:
             self._stay(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
@@ -312,7 +313,8 @@ class Supervisor:
         ]
         now = time.monotonic()
         try:
-            anybody_left = any(worker.exit_code is None for worker in self._of(Kind.WORKER))
+            workers = self._of(Kind.WORKER)
+            anybody_left = not workers or any(worker.exit_code is None for worker in workers)
             decision = self._survival.after(deaths, now - self._started_at, self._service_was_away, anybody_left)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None

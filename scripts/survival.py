@@ -29,7 +29,7 @@ class Survival:
         build: makes the processes of a start; told whether they go on from a checkpoint, and which start after the
             first it is.
         others_go_on: the workers that are left do.
-        resumes: where the others go on, whoever is started again looks for a checkpoint of its own.
+        resumes: whether a worker that is started again alone has a checkpoint of this job, by its role.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Survival:
         newest: Callable[[], int | None],
         build: Callable[[bool, int], Sequence[Role]],
         others_go_on: bool = False,
-        resumes: bool = False,
+        resumes: Callable[[Role], bool] = lambda role: False,
     ) -> None:
         self.others_go_on = others_go_on
         self._resumes = resumes
@@ -74,12 +74,13 @@ class Survival:
             SetupError: a host cannot take part any more.
         """
         self._starts += 1
-        roles = self._build(self._checkpoint is not None or self._resumes, self._starts)
-        return [dataclasses.replace(role, appends=True) for role in roles]
+        roles = self._build(self._checkpoint is not None, self._starts)
+        return [self.alone(role) for role in roles]
 
     def alone(self, role: Role) -> Role:
-        """What takes the place of a process that has died, while the others run."""
-        flags = RESUME if self._resumes and role.kind is Kind.WORKER and RESUME[0] not in role.command else []
+        """What takes the place of a process that has died."""
+        is_worker = role.kind is Kind.WORKER and RESUME[0] not in role.command
+        flags = RESUME if is_worker and self._resumes(role) else []
         return dataclasses.replace(role, command=[*role.command, *flags], appends=True)
 
 
@@ -99,9 +100,17 @@ def of_job(
     """
     if told.on_worker_death == END:
         return None
-    if told.on_worker_death == CONTINUE:
-        return Survival(job.restarts, lambda: None, build, others_go_on=True, resumes=bool(told.ckpt_frequency))
     before = {} if told.resume else files()
+    if told.on_worker_death == CONTINUE:
+
+        def resumes(role: Role) -> bool:
+            """A worker that has not begun yet has set nothing aside of what an earlier job left."""
+            device = role.command[[*role.command].index("--device-name") + 1]
+            found = files() if told.ckpt_frequency else {}
+            names = checkpoint_rounds.of_device(found, device)
+            return bool(names) and not any(before.get(name) == found[name] for name in names)
+
+        return Survival(job.restarts, lambda: None, build, others_go_on=True, resumes=resumes)
 
     def newest() -> int | None:
         return checkpoint_rounds.newest(files(), before, told, num_workers)

@@ -18,10 +18,10 @@ from stand_ins import DONE, FOREVER, SERVER, UP, role
 import summary
 from scripts import local_cluster
 from scripts.process import Kind, Role
-from scripts.roles import Options
+from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits
-from scripts.survival import Survival
-from trainer.checkpoint_rounds import file_name
+from scripts.survival import Survival, of_job
+from trainer.checkpoint_rounds import file_name, worker_name
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, read_rounds
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -132,12 +132,31 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
 
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
     worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
-    for resumes, flags in ((True, ["--resume", "1"]), (False, [])):
-        kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True, resumes=resumes)
+    for has_one, flags in ((True, ["--resume", "1"]), (False, [])):
+        kept = Survival(
+            5, lambda: None, lambda resumes, start: [], others_go_on=True, resumes=lambda role, has=has_one: has
+        )
         again = kept.alone(worker)
         assert again.appends and list(again.command) == [*worker.command, *flags]
         assert kept.alone(again).command == again.command  # once is enough
         assert list(kept.alone(service).command) == list(service.command)
+
+
+def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
+    words = ["-m", "sync", "--collective", "ring"]
+    behind = ["--on-worker-death", "continue", "--ckpt-frequency", "5"]
+    given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
+    told = next(local_cluster.worker_configs(given))[0]
+    there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
+    kept = of_job(given, told, lambda: dict(there), 2, lambda resumes, start: [])
+    assert kept is not None
+    first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
+    assert "--resume" not in kept.alone(first).command
+    del there[file_name(worker_name("host-cpu0"), 5)]  # it is set aside when training begins
+    assert "--resume" not in kept.alone(first).command
+    there[file_name(worker_name("host-cpu0"), 5)] = 2
+    assert "--resume" in kept.alone(first).command
+    assert "--resume" not in kept.alone(second).command
 
 
 def test_two_that_die_at_once_are_both_named(tmp_path):

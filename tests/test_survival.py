@@ -129,28 +129,36 @@ def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_che
     """Worker 1 has an older checkpoint than worker 0, and worker 2 none."""
     with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
         flags = ["-m", "local-sgd", "--sync-every", "2", "--outer-momentum", "0.5", "--collective", "ring"]
-        flags += ["--ckpt-frequency", "2", "--resume", "--evaluate", "no"]  # which finds none the first time
+        flags += ["--ckpt-frequency", "2", "--evaluate", "no"]
         job = Job(tmp_path, processes, server.port, *flags)
         for worker in range(3):
             job.start(worker, 0.03)
         job.wait_for_round(2, 9)
-        for worker in (0, 1, 2):
+        began_with = {job.run(worker)["initial_weights_sha256"] for worker in range(3)}
+        for worker in range(3):
+            processes.running[f"worker{worker}"].send_signal(signal.SIGSTOP)
+        for worker in range(3):
             job.kill(worker)
         found = {worker: sorted(job.logs.rglob(f"worker-*-cpu{worker}-*.ckpt")) for worker in range(3)}
-        for path in [found[1][-1], *found[2]]:
+        for path in [found[1].pop(), *found[2]]:
             path.unlink()
-        rounds = {worker: int(found[worker][-1].stem[-8:]) for worker in range(3)}
+        newest = max(int(path.stem[-8:]) for worker in (0, 1) for path in found[worker])
         logged = [job.newest(worker) for worker in range(3)]
-        for worker in range(3):
-            job.start(worker, 0.03)
+        for worker, resumes in ((0, ["--resume"]), (1, ["--resume"]), (2, [])):
+            job.start(worker, 0.03, *resumes)
         job.wait_for_round(0, max(logged) + 3)
         processes.running["worker0"].send_signal(signal.SIGTERM)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
-    assert len({job.run(worker)["final_weights_sha256"] for worker in range(3)}) == 1
+    runs = [job.run(worker) for worker in range(3)]
+    assert len({run["final_weights_sha256"] for run in runs}) == 1
+    assert len({run["initial_weights_sha256"] for run in runs} - began_with) == 1  # those of the checkpoint
     for worker in range(3):
         records = list(read_rounds(job.logs / f"cpu{worker}", no_warnings))
         (first,) = (record for record in records if any(each["kind"] == "resume" for each in record.get("events", [])))
-        assert first["num_iters"] == rounds[0] + 1
-        assert [record["num_iters"] for record in records] == list(range(1, len(records) + 1))
+        assert first["num_iters"] == newest + 1
+        numbers = [record["num_iters"] for record in records]
+        assert numbers == sorted(numbers)
+        assert len(records) + first.get("missed", 0) == numbers[-1]
         seconds = [record["total_time"] for record in records]
         assert seconds == sorted(seconds)
+    assert first["missed"] == newest  # worker 2's log began anew

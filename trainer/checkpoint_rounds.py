@@ -19,6 +19,17 @@ def worker_name(which: int | str) -> str:
     return f"worker-{which}"
 
 
+def host_and_device(host: str, device: str) -> str:
+    """The name of a worker whose rank may change."""
+    return f"{host}-{device}"
+
+
+def of_device(names: Iterable[str], device: str) -> list[str]:
+    """Those of a worker with such a name, whatever its host is called."""
+    pattern = re.compile(rf"worker-.+-{re.escape(device)}-\d{{8,}}\.ckpt")
+    return [name for name in names if pattern.fullmatch(name)]
+
+
 def file_name(whose: str, round_: int) -> str:
     """Name of the file of a process's checkpoint after a round."""
     return f"{whose}-{round_:08d}.ckpt"

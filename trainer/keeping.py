@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from config import END, Config
-from trainer.checkpoint_rounds import SERVER, has_server_state, round_of, unfinished, worker_name
+from trainer.checkpoint_rounds import (
+    SERVER,
+    has_server_state,
+    host_and_device,
+    round_of,
+    unfinished,
+    worker_name,
+)
 from trainer.checkpoints import Checkpoints, is_finite, job_of
 from utils import SetupError
 
@@ -65,7 +72,7 @@ class Keeper:
     def __init__(self, config: Config, rank: int, num_workers: int) -> None:
         # Of a job that survives, workers come and go, ranks change, and all have the same model.
         job = job_of(config, 0 if config.survives else num_workers)
-        which = f"{platform.node()}-{config.device}" if config.survives else rank
+        which = host_and_device(platform.node(), config.device) if config.survives else rank
         self._config = config
         self._mine = Checkpoints(config.checkpoint_folder, worker_name(which), job, config.ckpt_keep)
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
@@ -93,12 +100,13 @@ class Keeper:
             of_all: good rounds of all workers, by rank.
 
         Raises:
-            SetupError: there is none.
+            SetupError: there is none; or none of the job, where this worker may get the model of another one.
         """
         if not self.goes_on:
             return
         round_ = round_of(of_all, self._rank, self._config)
-        if round_ is None and not self._config.survives and (self._rank == 0 or not has_server_state(self._config)):
+        others = self._config.survives and any(self._mine.folder.glob(f"{worker_name(platform.node())}-*"))
+        if round_ is None and not others and (self._rank == 0 or not has_server_state(self._config)):
             has = ", ".join(f"{rank}: {' '.join(map(str, rounds)) or 'none'}" for rank, rounds in enumerate(of_all))
             raise SetupError(
                 f"--resume: there is no checkpoint in {self._mine.folder} to go on from (workers' rounds: {has}): name "
@@ -115,8 +123,12 @@ class Keeper:
 
     def begin(self) -> None:
         """Training begins: what belongs to another job, or to rounds that are done again, is set aside."""
+        self.set_aside(self._round)
+
+    def set_aside(self, after: int) -> None:
+        """What is later than a round."""
         for each in self._all:
-            each.set_aside(self._round)
+            each.set_aside(after)
 
     def for_server(self) -> Writer:
         """What the server's optimizer writes with."""

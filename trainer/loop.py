@@ -80,13 +80,13 @@ class Trainer:
         """The log of the rounds to come, behind those of a job that goes on."""
         before = resuming.read_back(self, folder) if self.goes_on else resuming.Before()
         rounds, elapsed_s, _ = before
-        self._went_on = before if elapsed_s else None
+        self._went_on = before if self.goes_on and (elapsed_s or not self.context.config.survives) else None
         return Measure(folder, self.clock.now, rounds, elapsed_s, as_lines=self.context.logs_lines)
 
     @property
     def goes_on(self) -> bool:
-        """Whether the job goes on from a checkpoint."""
-        return self.context.keeper is not None and self.context.keeper.goes_on
+        """Asked before training begins: whether the job goes on from a checkpoint, of this worker or of another one."""
+        return self.context.keeper is not None and (self.context.keeper.goes_on or self.rounds > 0)
 
     @property
     def job_age_s(self) -> float | None:

@@ -200,7 +200,8 @@ class Survival:
             return False
         source = next(rank for rank in inside or range(len(told)) if told[rank].rounds == latest)
         word = told[source]
-        self._check_setup(word, source)
+        if inside:
+            self._check_setup(word, source)
         behind = [rank for rank, other in enumerate(told) if other.rounds < latest or (inside and not other.takes_part)]
         if first:
             trainer.come_late()

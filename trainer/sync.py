@@ -52,6 +52,8 @@ class SynchronousTrainer(Trainer):
         """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree."""
         if not self.survival.begin():
             super().come_together()
+        if self.survival.is_on and self.context.keeper is not None:
+            self.context.keeper.set_aside(self.rounds)  # it may have one that is later than the job
 
     def open_measure(self, folder: Path) -> Measure:
         """As Trainer says; rounds and seconds of a job at work are those of the others."""

@@ -58,7 +58,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     )
     folder = RunFolder(config)
     if config.ckpt_frequency:
-        check_folder(config.checkpoint_folder, bool(config.resume and not config.survives))
+        check_folder(config.checkpoint_folder, bool(config.resume))
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, dataset, link) as joined:
         context = Context.from_config(
             config,
