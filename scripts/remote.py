@@ -91,7 +91,7 @@ class Job:
                 for name, text in message["files"].items():
                     (folder / name).write_text(text)
                 self._logs = Logs(folder, message["devices"])
-                if message["forks"]:
+                if message.get("forks"):
                     dataset, data_dir = message["forks"]
                     self._forks = ForkServer(dataset, data_dir, folder / FORK_SERVER_LOG)
                 say(**{"is": "begun"})
