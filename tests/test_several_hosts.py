@@ -51,7 +51,7 @@ class Launcher:
         command = ["--hosts", hosts_file, "--ssh", ssh, "--log-base", self.log_base, *arguments]
         self.process = subprocess.Popen(
             net.desk.command(ROOT / "scripts" / "cluster.sh", *command),
-            env=os.environ | {"VENV": sys.prefix},
+            env=os.environ | {"VENV": sys.prefix, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -152,15 +152,15 @@ def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home
 
 def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_path):
     flags = ["--ckpt-frequency", "2", "--checkpoint", str(tmp_path / "kept"), "--on-worker-death", "restart"]
-    launcher = start_two(net, tmp_path, "sync", more=flags)
+    launcher = start_two(net, tmp_path, "backup", more=flags)
     wait_for(lambda: all(NAME in names(host) for host in net.hosts[:2]), "that processes can be forked")
     (worker,) = workers(net.hosts[1])
     os.kill(worker, signal.SIGKILL)
     wait_for(lambda: all(f"{host.name} cpu" in names(host) for host in net.hosts[:2]), "a start by fork")
-    folder = tmp_path / "logs" / "lenet" / "sync"
+    folder = tmp_path / "logs" / "lenet" / "backup"
     wait_for(lambda: "| goes on after round " in (folder / "h2-cpu.log").read_text(), "a checkpoint")
-    again = 3 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "sync" / "h1" / "cpu"))
-    wait_for(lambda: all(training(host, "sync", again) for host in net.hosts[:2]), "rounds after that")
+    again = 3 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "backup" / "h1" / "cpu"))
+    wait_for(lambda: all(training(host, "backup", again) for host in net.hosts[:2]), "rounds after that")
     launcher.process.send_signal(signal.SIGINT)
     code, output = launcher.end()
     assert code == 0, output
