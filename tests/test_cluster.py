@@ -67,7 +67,7 @@ class Plan:
 PLANS = {
     "esync": Plan(8, 4, ("-ll", "0.001"), ("--data-dir", str(DATA)), step_times="0.4,0.04,0.12", evaluator=1),
     "sync-niid": Plan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
-    "dcasgd": Plan(40, 20, ("-l", "0.001"), ("--servers", "2")),
+    "dcasgd": Plan(80, 40, ("-l", "0.001"), ("--servers", "2"), step_times="0,0.08,0.1"),
     "ssp": Plan(60, 30, ("-l", "0.0006", "--evaluator", "1")),
 }
 
