@@ -32,6 +32,7 @@ BATCH = 64
 CHECKPOINT_EVERY = 5  # rounds
 ROUNDS_BEFORE = 2 * CHECKPOINT_EVERY  # of each worker, before a fault
 MORE_ROUNDS = 2
+WRITTEN_S = 0.5  # in which a checkpoint is written that was begun
 AGAIN_S = 0.3  # after a death, another one
 FREEZE_S = 20.0
 LONGEST_S = 60.0  # from a fault until all train again
@@ -42,7 +43,7 @@ NOTICED = re.compile(
 # What each mode is given beside the fault's own flags; learning rates as in nine_ways.sh.
 FLAGS = {
     "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
-    "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.006", "wbsp-pcc": "-ll 0.006", "backup": "-l 0.003",
+    "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.003", "wbsp-pcc": "-ll 0.003", "backup": "-l 0.003",
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 20 100000", "lb-bsp": "-l 0.003",
 }  # fmt: skip
 # A schedule of sums for each of the modes that can do without a parameter server: all three are drilled.
@@ -192,6 +193,8 @@ class Job:
             began: when it happened; again_s: seconds until all that are left have done two more rounds (None: never);
             rounds_lost; back_s: until those that had died have, too, where the others do not wait for them.
         """
+        if fault.damages:
+            time.sleep(WRITTEN_S)
         pids, before = self.pids(), {name: set(self.rounds(name)) for name in NAMES}
         if fault.damages:
             newest = max(self._folder.glob("*/.checkpoints/worker-0-*.ckpt"))
