@@ -47,15 +47,14 @@ def cut(mode: str, seconds: float) -> str:
             hosts[2].unplug()
             times["cut"] = time.time()
             if math.isinf(seconds):
-                _wait(lambda: all((logs / f"cpu{number}" / "final.json").exists() for number in (0, 1)), END_S)
+                _wait(lambda: _others_have_ended(logs), END_S)
             else:
                 time.sleep(seconds)
             times["back"] = time.time()
             hosts[2].plug_in()
             if not math.isinf(seconds):
                 _wait(lambda: any(at > times["back"] for at in _rounds(logs, 2)), AFTER_S)
-            with contextlib.suppress(OSError):
-                _wait(lambda: all((logs / f"cpu{number}" / "final.json").exists() for number in (0, 1)), END_S)
+            _wait(lambda: _others_have_ended(logs), END_S)
             written.update({number: _rounds(logs, number) for number in range(len(hosts))})
 
         flags = [*FLAGS[mode].split(), "-m", mode, "--on-worker-death", "continue"]
@@ -78,6 +77,10 @@ def _rounds(logs: Path, number: int) -> list[float]:
         with contextlib.suppress(OSError):
             times.append(path.stat().st_mtime)
     return sorted(times)
+
+
+def _others_have_ended(logs: Path) -> bool:
+    return all("ended after round" in (logs / f"worker{number}.log").read_text() for number in (0, 1))
 
 
 def _wait(condition: Callable[[], object], longest_s: float) -> None:

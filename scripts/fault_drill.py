@@ -131,7 +131,7 @@ def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """A line for each job with faults, beside the calm one."""
     print(
         "| way | mode | faults | trains again, s | samples/s, of the undisturbed | accuracy | undisturbed "
-        "| rounds missing | files, before and after | left running |"
+        "| rounds missing | files, MiB and ports, before and after | left running |"
     )
     print("| --- " * 10 + "|")
     calm = {(row["way"], row["mode"]): row for row in rows if row["fault"] == "none"}
@@ -146,8 +146,14 @@ def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
                 other["accuracy"],
                 row["missing"],
             ]
-            files = [sum(each["files"] for each in row[when].values()) for when in ("before", "after")]
-            _print([*cells, f"{files[0]}, {files[1]}", row["left_running"]])
+            files, kib = ([_total(row[when], what) for when in ("before", "after")] for what in ("files", "kib"))
+            ports = row["ports"]
+            numbers = f"{files[0]}, {files[1]}; {kib[0] / 1024:.0f}, {kib[1] / 1024:.0f}; {ports[0]}, {ports[1]}"
+            _print([*cells, numbers, row["left_running"]])
+
+
+def _total(resources: Mapping[str, Mapping[str, int]], what: str) -> int:
+    return sum(of_process[what] for of_process in resources.values())
 
 
 def _print(cells: Sequence[object]) -> None:
