@@ -62,13 +62,14 @@ class Plan:
     options: tuple[str, ...] = ()
     step_times: str = "0,0.1,0.12"  # also on a busy machine the first is the fastest, and evaluates
     evaluator: int = 0  # the fastest
+    network: str = "lenet"
 
 
 PLANS = {
     "esync": Plan(8, 4, ("-ll", "0.001"), ("--data-dir", str(DATA)), step_times="0.4,0.04,0.12", evaluator=1),
     "sync-niid": Plan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
-    "dcasgd": Plan(80, 40, ("-l", "0.001"), ("--servers", "2"), step_times="0,0.08,0.1"),
-    "ssp": Plan(60, 30, ("-l", "0.0006", "--evaluator", "1")),
+    "dcasgd": Plan(40, 20, ("-l", "0.001"), ("--servers", "2"), step_times="0,0.08,0.1", network="mlp"),
+    "ssp": Plan(40, 20, ("-l", "0.0006", "--evaluator", "1"), network="mlp"),
 }
 
 
@@ -92,10 +93,9 @@ def job(tmp_path_factory) -> Callable[[str], Done]:
     def run(mode):
         plan = PLANS[mode]
         flags = ["--max-rounds", str(plan.rounds), "-e", str(plan.every), *plan.flags]
-        output = run_cluster(
-            base, "-m", mode.removesuffix("-niid"), "--workers", plan.step_times, *plan.options, worker_flags=flags
-        )
-        folders = device_folders(base / "lenet" / mode)
+        own = ["-m", mode.removesuffix("-niid"), "-n", plan.network, "--workers", plan.step_times]
+        output = run_cluster(base, *own, *plan.options, worker_flags=flags)
+        folders = device_folders(base / plan.network / mode)
         runs = [read_json(folder / RUN_FILE) for folder in folders]
         return Done(plan, output, folders, runs, [list(read_rounds(folder, no_warnings)) for folder in folders])
 
@@ -106,7 +106,7 @@ every_mode = pytest.mark.parametrize("mode", PLANS)
 
 
 @every_mode
-def test_a_cluster_trains_lenet_and_leaves_complete_logs(job, mode):
+def test_a_cluster_trains_and_leaves_complete_logs(job, mode):
     done = job(mode)
     rounds = done.plan.rounds
     assert len(re.findall(r"worker 0 \| round \d+, \d+ step", done.output)) == rounds  # one line a round, of rank 0

@@ -228,8 +228,8 @@ def test_on_nine_ways_machines_all_compute_and_train_five_times_the_samples_of_s
 def test_on_a_real_cluster_the_slow_worker_gets_small_batches_and_all_stay_equal(tmp_path: Path) -> None:
     (tmp_path / "three.csv").write_text("step_time_s,sample_time_s\n0,0.0008\n0,0.0008\n0,0.008\n")
     flags = ["--max-rounds", "30", "-e", "30", "-l", "0.002"]
-    run_cluster(tmp_path, "-m", "lb-bsp", "--cluster", str(tmp_path / "three.csv"), worker_flags=flags)
-    folders = device_folders(tmp_path / "lenet" / "lb-bsp")
+    run_cluster(tmp_path, "-m", "lb-bsp", "-n", "mlp", "--cluster", str(tmp_path / "three.csv"), worker_flags=flags)
+    folders = device_folders(tmp_path / "mlp" / "lb-bsp")
     logs = [list(read_rounds(folder, pytest.fail)) for folder in folders]
     sizes = [[record["num_samples"] for record in records] for records in logs]
     assert [each[0] for each in sizes] == [64, 64, 64]
