@@ -121,12 +121,12 @@ class Algorithm(Entry):
         return (*self.flags, *(flag for group, is_in in groups if is_in for flag in group))
 
 
-DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout")
+DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout", "min_workers")
 STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take steps as trainer/steps.py says
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
 SUM_FLAGS = (
     *("collective", "job", "compression", "compression_threshold"),
-    *("min_workers", "fault_timeout", "leave"),
+    *("fault_timeout", "leave"),
 )
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
@@ -196,6 +196,7 @@ TABLE = (
         trainer="trainer.backup:build",
         transport=TransportKind.SERVER,
         flags=("learning_rate", *STEP_FLAGS, "backup"),
+        events=(MEMBERS,),
         one_server=True,
         check="trainer.backup_versions:check_flags",
         stem="Backup",
@@ -208,6 +209,7 @@ TABLE = (
         trainer="trainer.asynchronous:build",
         transport=TransportKind.SERVER,
         flags=("learning_rate", *STEP_FLAGS, "use_dcasgd", "dcasgd_lambda", "dcasgd_adaptive"),
+        events=(MEMBERS,),
         waits=False,
         stem="Async",
         look=Look("#009E73", "-.", "^", ".."),
@@ -229,6 +231,7 @@ TABLE = (
         trainer="trainer.ssp:build",
         transport=TransportKind.SERVER,
         flags=("learning_rate", *STEP_FLAGS, "staleness"),
+        events=(MEMBERS,),
         stem="SSP",
         look=Look("#E69F00", (0, (6, 2)), "v", "\\\\"),
     ),
@@ -281,7 +284,7 @@ TABLE = (
                 look=Look("#666633", (0, (4, 1, 4, 1, 1, 1)), ">", "||"),
             ),
         ),
-        events=(RELEASE,),
+        events=(RELEASE, MEMBERS),
     ),
     Algorithm(
         name="sync-switch",
@@ -299,7 +302,7 @@ TABLE = (
         check="trainer.schedule:check_flags",
         stem="SyncSwitch",
         look=Look("#332288", (0, (12, 2)), "X", "oo"),
-        events=(SWITCH, GREEDY, ELASTIC, RESUME),
+        events=(SWITCH, GREEDY, ELASTIC, RESUME, MEMBERS),
     ),
     Algorithm(
         name="local",

@@ -411,13 +411,14 @@ class Config:
     on_worker_death: str = _flag(
         END,
         "what becomes of the job when a process of it is lost: it ends (end); the launchers start all again, which go "
-        "on from the newest checkpoint (restart, with --ckpt-frequency); or the other workers go on, and take in those "
-        "that come later (continue, with --collective ring, butterfly or binary-blocks)",
+        "on from the newest checkpoint (restart, with --ckpt-frequency); or the other workers go on (continue): with "
+        "--collective ring, butterfly or binary-blocks they take in those that come later, and in the modes of MXNet's "
+        "dist_async they go on without the lost",
         choices=ON_WORKER_DEATH,
     )
     min_workers: int = _flag(
         1,
-        "with fewer left the job waits until others come",
+        "with fewer left the job waits until others come; with a parameter server it ends",
         type=at_least(1),
         needs=("on_worker_death", CONTINUE),
     )
@@ -453,8 +454,13 @@ class Config:
 
     @property
     def survives(self) -> bool:
-        """Whether the workers go on without those that are lost, in the same processes."""
-        return self.on_worker_death == CONTINUE
+        """Whether workers come and go: those that are left sum among themselves, in the same processes."""
+        return self.on_worker_death == CONTINUE and self.collective != PS
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a parameter server goes on with the workers that are left; nobody comes back to it."""
+        return self.on_worker_death == CONTINUE and self.collective == PS
 
     @property
     def needs_state_server(self) -> bool:

@@ -203,7 +203,7 @@ def begin(plan: Plan, links: Mapping[str, Link], job: Job, layout: Layout) -> No
         SetupError: the log folder of a host cannot be written to.
     """
     told = next(launch.worker_configs(job, layout))[0]
-    forks = (told.dataset, told.data_dir) if told.on_worker_death != END else None
+    forks = (told.dataset, told.data_dir) if told.on_worker_death != END and not told.leaves_out else None
     for name, site in layout.sites.items():
         workers = [worker for worker in plan.hosts.workers if worker.host == name]
         traces = {trace_file(worker): worker.straggler_trace for worker in workers}
@@ -255,6 +255,8 @@ def survival_of(
     def files() -> dict[str, int]:
         found: dict[str, int] = {}
         for host, folder in sorted(folders):
+            if links[host].exit_code is not None:  # the others go on without it
+                continue
             found |= links[host].ask(do="checkpoints", folder=str(folder))["files"]
         return found
 

@@ -11,6 +11,7 @@ from scripts.process import Kind, Role, Running, last_lines
 
 # The last ones are ssh's words for a connection that is gone.
 _ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
+_ROUND = re.compile(r"round \d+, ")
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
 _RANK = re.compile(r"[\d :-]+ worker (\d+)\b[\w .-]* \| ")
 # Also the test accuracies, whichever worker evaluates.
@@ -58,6 +59,11 @@ def parse_log_line(line: str) -> tuple[str, str]:
 def last_error(role: Role) -> str:
     """The last line with an error that a process has written; empty if there is none."""
     return next((line.strip() for line in reversed(last_lines(role.log)) if _ERROR.search(line)), "")
+
+
+def has_trained(role: Role) -> bool:
+    """Whether a worker has said that a round was done."""
+    return any(_ROUND.match(parse_log_line(line)[1]) for line in last_lines(role.log))
 
 
 def console(line: str) -> None:

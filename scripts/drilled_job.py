@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithms import MEMBERS, OWNERS, folder_name
+from algorithms import MEMBERS, OWNERS, TransportKind, folder_name
 from config import CONTINUE, RESTART
 from scripts import forking
 from scripts.ports import free_ports
@@ -61,6 +61,7 @@ class Fault:
         freezes: for FREEZE_S, in place of a kill -9.
         damages: the newest checkpoint of rank 0 first, half of which is gone.
         comes: another worker comes; nobody dies.
+        leaves_out: a parameter server that waits for nobody can go on without the victims, who do not come back.
     """
 
     victims: Sequence[str]
@@ -69,16 +70,17 @@ class Fault:
     freezes: bool = False
     damages: bool = False
     comes: bool = False
+    leaves_out: bool = False
 
 
 FAULTS = {
-    "none": Fault(()),
-    "worker": Fault(["worker2"]),
-    "rank-0": Fault(["worker0"]),
-    "two": Fault(["worker0", "worker2"]),
+    "none": Fault((), leaves_out=True),
+    "worker": Fault(["worker2"], leaves_out=True),
+    "rank-0": Fault(["worker0"], leaves_out=True),
+    "two": Fault(["worker0", "worker2"], leaves_out=True),
     "all": Fault([*NAMES, "state-server"]),
     "again": Fault(["worker2"], then=["worker0"]),
-    "freeze": Fault(["worker2"], freezes=True),
+    "freeze": Fault(["worker2"], freezes=True, leaves_out=True),
     "late": Fault((), ways=(CONTINUE,), comes=True),
     "server": Fault(["server0"], ways=(RESTART,)),
     "scheduler": Fault(["scheduler"], ways=(RESTART,)),
@@ -90,12 +92,11 @@ FAULTS = {
 
 def can_happen(fault: str, way: str, mode: str) -> bool:
     """Whether a job of this mode can survive in this way, and has what the fault happens to."""
-    has_state_server = OWNERS[mode].has_state_server or way == CONTINUE
-    return (
-        way in FAULTS[fault].ways
-        and (way == RESTART or mode in AMONG_WORKERS)
-        and (fault != "state-server" or has_state_server)
-    )
+    if way not in FAULTS[fault].ways:
+        return False
+    if way == CONTINUE and mode not in AMONG_WORKERS:
+        return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
+    return fault != "state-server" or OWNERS[mode].has_state_server or way == CONTINUE
 
 
 class Job:
@@ -110,9 +111,11 @@ class Job:
         shutil.rmtree(log_base, ignore_errors=True)
         own = ["-m", mode, "-n", "lenet", "--workers", WORKERS, "--log-base", str(log_base)]
         flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
-        flags += ["--ckpt-frequency", str(CHECKPOINT_EVERY)]
-        if way == CONTINUE:
+        self._leaves_out = way == CONTINUE and mode not in AMONG_WORKERS
+        if way == CONTINUE and not self._leaves_out:
             own += ["--collective", AMONG_WORKERS[mode]]
+        if not self._leaves_out:
+            flags += ["--ckpt-frequency", str(CHECKPOINT_EVERY)]
         self.command = [sys.executable, "-m", "scripts.local_cluster", *own, "--", *flags]
         self._log_base = log_base
         self._folder = log_base / "lenet" / folder_name(mode, split_by_class=False)
@@ -150,7 +153,7 @@ class Job:
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and processes can be forked."""
         trains = all(len(self.rounds(name)) >= ROUNDS_BEFORE for name in NAMES)
-        return trains and any(_name_of(pid) == forking.NAME for pid in self._children())
+        return trains and (self._leaves_out or any(_name_of(pid) == forking.NAME for pid in self._children()))
 
     def rounds(self, worker: str) -> dict[int, float]:
         """The rounds in a worker's log, and when each was written."""
@@ -206,12 +209,13 @@ class Job:
         if fault.freezes:
             threading.Timer(FREEZE_S, _send, (pids, fault.victims, signal.SIGCONT)).start()
         gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
+        never_back = fault.freezes or self._leaves_out
         if fault.then:
             time.sleep(AGAIN_S)
             began = time.time()
             _send(self.pids(), fault.then, signal.SIGKILL)
         left = [name for name in NAMES if name not in gone]
-        back = ["worker3"] if fault.comes else [] if fault.freezes else [name for name in NAMES if name in gone]
+        back = ["worker3"] if fault.comes else [] if never_back else [name for name in NAMES if name in gone]
         row: dict[str, Any] = {"began": began, "again_s": self._train_again(left, began)}
         if row["again_s"] is not None:
             first = {name: min(n for n, at in self.rounds(name).items() if at > began) for name in left}

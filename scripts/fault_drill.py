@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="of each job; with faults at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the soak")
+    parser.add_argument("--seed", type=int, default=0, help="of the soak; another one makes more jobs with faults")
     parser.add_argument("--folder", type=Path, default=Path("logs/fault-drill"))
     parser.add_argument("--table", action="store_true", help="only print what there is")
     given = parser.parse_args(arguments)
@@ -178,19 +178,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ("soak.jsonl" if given.soak else "drill.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(row["way"], row["mode"], row["fault"]) for row in rows}
+    done = {(row["way"], row["mode"], row["fault"], row.get("seed", 0)) for row in rows}
     names = ("none", "soak") if given.soak else given.faults.split(",")
     todo = [
         (way, mode, name)
         for mode in given.modes.split(",")
         for way in given.ways.split(",")
         for name in names
-        if can_happen("none" if name == "soak" else name, way, mode) and (way, mode, name) not in done
+        if can_happen("all" if given.soak else name, way, mode)  # of a soak all must come back
+        and (way, mode, name, given.seed if name == "soak" else 0) not in done
     ]
     for number, (way, mode, name) in enumerate([] if given.table else todo, start=1):
         if given.soak:
             choose = random.Random(f"{given.seed} {way} {mode}") if name == "soak" else None
-            row = soak(way, mode, given.soak, folder, choose)
+            row = soak(way, mode, given.soak, folder, choose) | ({"seed": given.seed} if choose else {})
         else:
             row = drill(way, mode, name, given.seconds, folder)
         append_line(path, json.dumps(row))

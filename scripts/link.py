@@ -70,7 +70,7 @@ def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
 
 
 class Link:
-    """A connection to a host. For the supervisor it is a service: without it nothing goes on."""
+    """A connection to a host. For the supervisor it is a service: without it nothing there goes on."""
 
     def __init__(
         self, host: Host, command: Sequence[str], log: Path, meanwhile: Callable[[], object] = lambda: None
@@ -93,6 +93,7 @@ class Link:
             environment=os.environ,
             folder=Path.cwd(),
             log=log,
+            host=host.name,
         )
         with log.open("wb") as errors:
             self._child = spawn(self.role, subprocess.PIPE, subprocess.PIPE, errors)

@@ -194,7 +194,7 @@ def run(
         roles = build(options)
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], Running] = Process
-            if kept:
+            if kept and not told.leaves_out:
                 forks = ForkServer(told.dataset, told.data_dir, options.log_folder / FORK_SERVER_LOG)
                 stack.callback(forks.close)
                 start = forks.start

@@ -2,8 +2,8 @@
 
     decide(deaths, ..., tries) -> whom to start again, after how long, from which round; or nobody, and why
 
-Nobody where the same would happen again: a wrong flag or file, training that has diverged, a host that is gone, or as
-many starts as --restarts says without a new checkpoint between them.
+Nobody where the same would happen again: a wrong flag or file, training that has diverged, or as many starts as
+--restarts says without a new checkpoint between them. Nobody is started on a host that is gone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Death:
     exit_code: int | None  # negative: the signal that killed it; None: it is there, and does not answer
     said: str = ""  # its last line with an error
     is_link: bool = False  # it was the connection to a host
+    with_service: bool = False  # on which other processes ran than workers
+    has_trained: bool = False  # a round at least; of a connection: all workers there
 
 
 class Whom(enum.Enum):
@@ -35,7 +37,8 @@ class Whom(enum.Enum):
 
     ALL = "all"  # but the services that still run
     ALONE = "alone"  # those that have died
-    NOBODY = "nobody"
+    LEFT_OUT = "left out"  # nobody, and the others go on
+    NOBODY = "nobody"  # and the job ends
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def decide(
     service_was_away: bool = False,
     others_go_on: bool = False,
     anybody_left: bool = True,
+    takes_back: bool = True,
 ) -> Decision:
     """What follows from deaths that were seen together.
 
@@ -91,12 +95,25 @@ def decide(
             of the user's.
         others_go_on: the workers that are left do.
         anybody_left: of the workers.
+        takes_back: where the others go on, they take in who comes back.
     """
-    if any(death.is_link or DIVERGED in death.said for death in deaths):
-        return Decision(Whom.NOBODY, 0.0, "", tries)
+    nobody = Decision(Whom.NOBODY, 0.0, "", tries)
+    if any(DIVERGED in death.said for death in deaths):
+        return nobody
+    if any(death.is_link for death in deaths):
+        without_them = all(death.is_link and not death.with_service and death.has_trained for death in deaths)
+        if others_go_on and anybody_left and without_them:
+            return Decision(Whom.LEFT_OUT, 0.0, "the others go on without the workers there", tries)
+        return nobody
+    if others_go_on and not takes_back and any(death.kind is not Kind.SERVICE for death in deaths):
+        if anybody_left and all(death.kind is Kind.WORKER and death.has_trained for death in deaths):
+            return Decision(
+                Whom.LEFT_OUT, 0.0, f"the others go on without {'it' if len(deaths) == 1 else 'them'}", tries
+            )
+        return nobody
     causes = [death for death in deaths if death.exit_code != EXIT_PEER_LOST]
     if causes and all(death.exit_code == EXIT_SETUP for death in causes) and not service_was_away:
-        return Decision(Whom.NOBODY, 0.0, "", tries)
+        return nobody
     if (checkpoint or 0) > (tries.checkpoint or 0):
         tries = replace(tries, checkpoint=checkpoint, in_vain=0)
     if others_go_on and lived_s >= CALM_S:

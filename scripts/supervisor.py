@@ -9,7 +9,8 @@ noticed within a second, and nothing here can block on a process that does not a
 
 A failure, a second signal or a wait that was too long ends any of these states: everything is killed. Where the job is
 to survive (scripts/survival.py), a failure while it is RUNNING kills all but the services, and starts all again; a
-service that has died, or a worker without which the others go on, is started again alone, while the others run.
+service that has died, or a worker without which the others go on, is started again alone, while the others run; or,
+where nobody takes it back or its host is gone, it is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from scripts.console import Forwarder, last_error
+from scripts.console import Forwarder, has_trained, last_error
 from scripts.process import Kind, Process, Role, Running, last_lines
 from scripts.restarts import Death, Whom
 from scripts.stop_signals import StopSignals
@@ -95,7 +96,8 @@ class Supervisor:
             say: prints a line for the user.
             waits: how long to be patient.
             start: starts a role.
-            links: services that run already, without which nothing can be started; they are watched, and left alone.
+            links: services that run already, without which nothing can be started on their hosts; they are watched, and
+                left alone.
             leave_together: the workers do, also where no server is among the roles.
             survival: says what is done when a process has died; None: the job ends.
         """
@@ -113,6 +115,7 @@ class Supervisor:
         self._signals = StopSignals()
         self._state = _State.RUNNING
         self._since = self._started_at = time.monotonic()
+        self._left_out: list[Running] = []  # processes without which the others go on
         self._due: list[tuple[float, Running]] = []  # processes that are started again alone, and when
         self._service_was_away = False  # since the last start of all
 
@@ -132,7 +135,7 @@ class Supervisor:
                     self._say(str(end))
                 return Outcome(end.exit_code, bool(self._signals.first), end.failed_log)
             finally:
-                _kill(self._processes)
+                _kill([*self._processes, *self._left_out])
 
     # ------------------------------------------------------------------------------------------------- start
 
@@ -237,8 +240,17 @@ class Supervisor:
             process.ended_at = now
         failed = [process for process in new if process.exit_code != EXIT_OK or process.role.kind is Kind.SERVICE]
         if self._state is not _State.SETTLING:
-            if failed:
-                self._fail(failed)
+            links = [process for process in failed if process in self._links]
+            if links:
+                self._fail(links)  # which may leave out all that ran there
+            others = [process for process in failed if process in self._processes]
+            if self._survival is not None and not self._survival.takes_back:
+                services = [process for process in others if process.role.kind is Kind.SERVICE]
+                others = [process for process in others if process not in services]
+                if services:
+                    self._fail(services)
+            if others:
+                self._fail(others)
             return
         for process in failed:
             role, code = process.role, process.exit_code
@@ -248,6 +260,9 @@ class Supervisor:
     def _await_workers(self, now: float) -> None:
         for server in self._of(Kind.SERVER):
             if server.ended_at is not None and now > server.ended_at + self._waits.lead_s:
+                if self._others_are_done(server):
+                    self._enter(_State.SETTLING, now)
+                    return
                 self._fail([server])
         due = [process for _, process in self._due if process.role.kind is Kind.WORKER]
         workers = [worker for worker in self._of(Kind.WORKER) if worker not in due]
@@ -262,6 +277,14 @@ class Supervisor:
             self._stay(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
         elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
             self._stay(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
+
+    def _others_are_done(self, server: Running) -> bool:
+        """Whether the workers that are still there are frozen ones, without which the others went on to the end."""
+        if self._survival is None or self._survival.takes_back or server.exit_code != EXIT_OK:
+            return False
+        left = ", ".join(worker.role.label for worker in self._of(Kind.WORKER) if worker.ended_at is None)
+        self._say(f"warning: {left} did not end with the others; killed")
+        return True
 
     def _stay(self, left: Sequence[Running], exit_code: int, when: str) -> None:
         """Workers do not end when they should."""
@@ -295,6 +318,22 @@ class Supervisor:
         end = _Finished(code, f"error: {how}; stopping the job.{log}", first.role.log)
         self._end(how, log, failed, end, says_why=bool(said))
 
+    def _death_of(self, process: Running) -> Death:
+        there = self._on_host_of(process)
+        workers = [other for other in (*there, process) if other.role.kind is Kind.WORKER]
+        return Death(
+            process.role.kind,
+            process.exit_code,
+            last_error(process.role),
+            is_link=process in self._links,
+            with_service=len(there) > len(workers),
+            has_trained=bool(workers) and all(has_trained(worker.role) for worker in workers),
+        )
+
+    def _on_host_of(self, link: Running) -> list[Running]:
+        """The processes on the host to which a connection leads; none where it is no connection."""
+        return [process for process in self._processes if link in self._links and process.role.host == link.role.host]
+
     def _end(self, how: str, log: str, failed: Sequence[Running], end: _Finished, says_why: bool = False) -> None:
         """Ends the job, unless it is to survive.
 
@@ -307,14 +346,14 @@ class Supervisor:
         """
         if self._survival is None or self._state is not _State.RUNNING:
             raise end
-        deaths = [
-            Death(process.role.kind, process.exit_code, last_error(process.role), process in self._links)
-            for process in failed
-        ]
+        deaths = [self._death_of(process) for process in failed]
         now = time.monotonic()
         try:
             workers = self._of(Kind.WORKER)
-            anybody_left = not workers or any(worker.exit_code is None for worker in workers)
+            gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
+            # One that was frozen may wake up when the others are done.
+            counts = (None,) if self._survival.takes_back else (None, EXIT_OK)
+            anybody_left = not workers or any(worker.exit_code in counts for worker in workers if worker not in gone)
             decision = self._survival.after(deaths, now - self._started_at, self._service_was_away, anybody_left)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
@@ -322,6 +361,12 @@ class Supervisor:
             why = decision.text and f": {decision.text}"
             raise _Finished(end.exit_code, f"error: {how}; stopping the job{why}.{log}", end.failed_log)
         self._say(f"{how}: {decision.text}.{log if says_why else ''}")
+        if decision.whom is Whom.LEFT_OUT:
+            self._console.forward(gone)
+            self._left_out += [process for process in self._processes if process in gone]
+            self._processes = [process for process in self._processes if process not in gone]
+            self._due = [(at, process) for at, process in self._due if process not in gone]
+            return
         if decision.whom is Whom.ALL:
             raise _StartAgain(decision.wait_s, failed)
         self._service_was_away = True

@@ -30,6 +30,7 @@ class Survival:
             first it is.
         others_go_on: the workers that are left do.
         resumes: whether a worker that is started again alone has a checkpoint of this job, by its role.
+        takes_back: the workers that are left take in who comes back.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Survival:
         build: Callable[[bool, int], Sequence[Role]],
         others_go_on: bool = False,
         resumes: Callable[[Role], bool] = lambda role: False,
+        takes_back: bool = True,
     ) -> None:
         self.others_go_on = others_go_on
         self._resumes = resumes
+        self.takes_back = takes_back
         self._limit = limit
         self._newest = newest
         self._build = build
@@ -63,6 +66,7 @@ class Survival:
             service_was_away,
             self.others_go_on,
             anybody_left,
+            self.takes_back,
         )
         self._tries = decision.tries
         return decision
@@ -100,6 +104,8 @@ def of_job(
     """
     if told.on_worker_death == END:
         return None
+    if told.leaves_out:
+        return Survival(job.restarts, lambda: None, build, others_go_on=True, takes_back=False)
     before = {} if told.resume else files()
     if told.on_worker_death == CONTINUE:
 

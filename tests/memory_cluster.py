@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,10 @@ class StateServer:
         return StateClient(self.running.link(self._round_trip_s), clock, self._policy, 0.5, **self._more)
 
 
+class Killed(Exception):
+    """In place of a kill -9."""
+
+
 def train(
     kind: TransportKind,
     workers: Sequence[Worker],
@@ -122,6 +126,7 @@ def train(
     membership: Callable[[int], Callable[[], Membership]] | None = None,
     compression: Compression = AS_IT_IS,
     collective: str = PS,
+    killed: Mapping[int, int] | None = None,
 ) -> Trained:
     """Runs workers in virtual time for so many rounds each.
 
@@ -129,7 +134,9 @@ def train(
         build: makes a worker's trainer.
         membership: what a rank asks at the start of each round; else all workers take part, with their samples.
         collective: of schedules.SUMS, or the parameter server.
+        killed: by rank, how many rounds a worker does before it is; the others know at once.
     """
+    lost: set[int] = set()
     clock = VirtualClock()
     links = [worker.link for worker in workers]
     place: Callable[[int], Transport]
@@ -145,8 +152,17 @@ def train(
             path = Path(folder) / str(rank)
             path.mkdir()
 
+            def die() -> None:
+                if trainers[rank].rounds > (killed or {})[rank]:
+                    raise Killed
+
             def run() -> None:
-                trainers[rank].run(lambda: path)
+                if rank in (killed or {}):
+                    trainers[rank].begin_round = die  # type: ignore[method-assign]
+                try:
+                    trainers[rank].run(lambda: path)
+                except Killed:
+                    lost.add(rank)
                 ended_s[rank] = clock.now()
 
             return run
@@ -154,13 +170,21 @@ def train(
         for rank, worker in enumerate(workers):
             counts = tuple(each.samples for each in workers)
             always = Membership(rank, len(workers), counts)
+
+            def those_left(always: Membership = always) -> Membership:
+                if not lost:
+                    return always
+                left = tuple(0 if each in lost else count for each, count in enumerate(always.sample_counts))
+                return replace(always, sample_counts=left, lost=frozenset(lost))
+
             context = Context(
                 network=network(),
                 feed=DeviceFeed(mx.cpu(), 0),
                 batches=Batches(*worker.batches),
                 warm_up_batch=worker.batches[0],
                 limits=Limits(rounds),
-                membership=membership(rank) if membership else lambda always=always: always,  # type: ignore[misc]
+                membership=membership(rank) if membership else those_left,
+                lost=lambda: frozenset(lost),
                 transport=place(rank),
                 compression=compression,
                 num_servers=1,

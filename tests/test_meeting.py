@@ -19,11 +19,11 @@ from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import addresses, command_line, meeting_host, splice, version
 from trainer.cluster import Cluster
-from trainer.meeting import HELLO, Arrival, Lines
+from trainer.meeting import EVALUATOR, HELLO, Arrival, Lines
 from trainer.meeting_host import Host
 from trainer.setups import DATA as CONTENT
 from trainer.setups import Card, differences, missing
-from utils import EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 DEADLINE_S = 30.0
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
@@ -119,10 +119,10 @@ class Meeting:
         return lines
 
 
-def running_job(num_workers=2):
+def running_job(num_workers=2, **more):
     """A job after its start; the workers' ranks are told."""
     meeting = Meeting(num_workers)
-    members = [member.join() for member in meeting.start(*(f"cpu{rank}" for rank in range(num_workers)))]
+    members = [member.join() for member in meeting.start(*(f"cpu{rank}" for rank in range(num_workers)), **more)]
     for rank, worker in enumerate(members[2:]):
         worker.attendance.tell_rank(rank)
     wait_for(lambda: sum(guest.rank is not None for guest in meeting.host._guests) == num_workers, "the ranks' arrival")
@@ -608,6 +608,69 @@ def test_a_process_that_fell_silent_is_named_on_every_process():
     for member in members:
         assert member.ended.wait(DEADLINE_S)
         assert "no sign of life from worker 1 (cpu1 on host" in member.end[0]
+
+
+def job_that_goes_on(num_workers=3, min_workers=1):
+    """Its workers train, and go on without those that are lost."""
+    flags = ["-m", "ssp", "--on-worker-death", "continue", "--min-workers", str(min_workers)]
+    meeting, members = running_job(num_workers, setup=command_line.job_setup(command_line.parse(flags)))
+    threads = [threading.Thread(target=each.attendance.gather, args=(EVALUATOR, 1.0)) for each in members[2:]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    return meeting, members
+
+
+def test_a_parameter_server_and_the_other_workers_go_on_without_one_that_is_lost():
+    meeting, (scheduler, server, *workers) = job_that_goes_on()
+    workers[1].is_killed()
+    for each in (workers[0], workers[2]):
+        wait_for(lambda each=each: each.attendance.lost == {1}, "the news")
+    meeting.host.declare_lost([("worker", 1), ("worker", 2)], "it is frozen")
+    wait_for(lambda: workers[0].attendance.lost == {1, 2}, "the news")
+    assert workers[2].ended.wait(DEADLINE_S)  # should it wake up
+    assert workers[2].end == ("the others have gone on without this worker", EXIT_PEER_LOST)
+    assert not any(member.end for member in (scheduler, server, workers[0]))
+    workers[0].attendance.leave()
+    for member in (server, scheduler):  # which MXNet's own end would keep waiting for the lost
+        assert member.ended.wait(DEADLINE_S)
+        assert member.end == ("all workers are done", EXIT_OK)
+
+
+def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():
+    meeting, (scheduler, server, *workers) = job_that_goes_on()
+    workers[0].attendance.leave()
+    wait_for(lambda: len(meeting.host._known()) == 4, "its end")
+    meeting.host.declare_lost([("worker", 0)], "it is frozen")  # MXNet hears nothing from it any more
+    workers[2].is_killed()
+    wait_for(lambda: workers[1].attendance.lost == {2}, "the news")
+    workers[1].attendance.leave()
+    assert server.ended.wait(DEADLINE_S)
+    assert server.end == ("all workers are done", EXIT_OK)
+    assert scheduler.ended.wait(DEADLINE_S)
+
+
+def test_fewer_workers_than_there_must_be_end_the_job():
+    _, (scheduler, server, survivor, killed) = job_that_goes_on(num_workers=2, min_workers=2)
+    killed.is_killed()
+    for member in (scheduler, server, survivor):
+        assert member.ended.wait(DEADLINE_S)
+        assert member.end[0].endswith("1 worker(s) are left, and --min-workers is 2")
+        assert member.end[1] == EXIT_PEER_LOST
+
+
+@pytest.mark.parametrize("role", ["server", "a worker that does not train yet"])
+def test_without_some_nobody_goes_on(role):
+    if role == "server":
+        _, (_, lost, *others) = job_that_goes_on()
+    else:
+        flags = command_line.parse(["-m", "ssp", "--on-worker-death", "continue"])
+        _, (_, *others, lost) = running_job(setup=command_line.job_setup(flags))
+    lost.is_killed()
+    for member in others:
+        assert member.ended.wait(DEADLINE_S)
+        assert "is gone: it was killed" in member.end[0]
 
 
 def test_a_scheduler_that_is_killed_is_named():

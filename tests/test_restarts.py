@@ -58,6 +58,50 @@ def test_where_the_others_go_on_who_has_died_is_started_again_alone(deaths, whom
     assert decide(deaths, 10.0, None, Tries(), LIMIT, others_go_on=True).whom is whom
 
 
+TRAINED = Death(Kind.WORKER, -9, has_trained=True)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "anybody_left", "whom"),
+    [
+        ([TRAINED], True, Whom.LEFT_OUT),
+        ([TRAINED, TRAINED], True, Whom.LEFT_OUT),
+        ([TRAINED], False, Whom.NOBODY),
+        ([TRAINED, KILLED], True, Whom.NOBODY),  # all wait for one that has not come to train
+        ([TRAINED, Death(Kind.SERVER, -9)], True, Whom.NOBODY),
+        ([STATE_SERVER], True, Whom.ALONE),
+        ([Death(Kind.WORKER, EXIT_BUG, f"error: {DIVERGED}: the loss is nan", has_trained=True)], True, Whom.NOBODY),
+    ],
+)
+def test_a_parameter_server_goes_on_with_the_workers_that_are_left(deaths, anybody_left, whom):
+    decision = decide(
+        deaths, 10.0, None, Tries(), LIMIT, others_go_on=True, anybody_left=anybody_left, takes_back=False
+    )
+    assert decision.whom is whom
+
+
+LINK = Death(Kind.SERVICE, 255, is_link=True, has_trained=True)
+LINK_TO_STATE_SERVER = Death(Kind.SERVICE, 255, is_link=True, with_service=True, has_trained=True)
+
+
+@pytest.mark.parametrize("takes_back", [True, False])
+@pytest.mark.parametrize(
+    ("deaths", "anybody_left", "whom"),
+    [
+        ([LINK], True, Whom.LEFT_OUT),
+        ([LINK, LINK], True, Whom.LEFT_OUT),
+        ([LINK], False, Whom.NOBODY),
+        ([LINK, LINK_TO_STATE_SERVER], True, Whom.NOBODY),
+        ([Death(Kind.SERVICE, 255, is_link=True)], True, Whom.NOBODY),  # before the workers there had come to train
+    ],
+)
+def test_others_go_on_without_a_host_that_has_only_workers(deaths, anybody_left, whom, takes_back):
+    decision = decide(
+        deaths, 10.0, None, Tries(), LIMIT, others_go_on=True, anybody_left=anybody_left, takes_back=takes_back
+    )
+    assert decision.whom is whom
+
+
 def test_where_nobody_is_left_to_go_on_all_are_started_again_alone_and_the_line_says_so():
     decision = decide([KILLED], 10.0, None, Tries(), LIMIT, others_go_on=True, anybody_left=False)
     assert decision.whom is Whom.ALONE

@@ -171,6 +171,24 @@ def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_p
     assert left(net) == []
 
 
+def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
+    launcher = start_two(net, tmp_path, "ssp", more=["-l", "0.0005", "--on-worker-death", "continue"])
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in net.hosts[1].pids()}
+    (hand,) = (pid for pid, line in lines.items() if b"python" in line and b"remote" in line)
+    os.kill(hand, signal.SIGKILL)  # the worker dies with it
+    wait_for(lambda: not workers(net.hosts[1]), "the end of the worker there")
+    again = 5 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "ssp" / "h1" / "cpu"))
+    wait_for(lambda: training(net.hosts[0], "ssp", again), "rounds after that")
+    launcher.process.send_signal(signal.SIGINT)
+    code, output = launcher.end()
+    assert code == 3, output
+    assert "the connection to h2 ended with exit code 255: the others go on without the workers there" in output
+    assert "the others go on without it" in output  # as the scheduler tells the worker on h1
+    assert "error: the logs of h2 stay there" in output
+    assert read_json(tmp_path / "logs" / "lenet" / "ssp" / "h1" / "cpu" / RUN_FILE)["ended"] == "a signal came"
+    assert left(net) == []
+
+
 def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(net, tmp_path):
     launcher = start_two(net, tmp_path, "async")
     launcher.process.kill()

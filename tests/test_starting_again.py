@@ -17,7 +17,7 @@ from stand_ins import DONE, FOREVER, SERVER, UP, role
 
 import summary
 from scripts import local_cluster
-from scripts.process import Kind, Role
+from scripts.process import Kind, Process, Role
 from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits
 from scripts.survival import Survival, of_job
@@ -128,6 +128,75 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
         "worker 0 (cpu0) was killed by signal 9: the others go on; who has died is started again, and comes back "
         "between two rounds; 4 more tries in less than 60 s each."
     ]
+
+
+LINE = "2026-11-23 02:00:00 worker 0 cpu0 | round 1, 1 step(s), 0.1 s"
+ROUND = f"\nprint('{LINE}', flush=True)\n"
+LAST = "while not (here / 'workers are done').exists(): time.sleep(0.01)\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "line"),
+    [
+        (ROUND + DIE, EXIT_OK, "worker 0 was killed by signal 9: the others go on without it."),
+        (DIE, EXIT_PEER_LOST, "error: worker 0 was killed by signal 9; stopping the job."),  # all wait for it
+        # It was frozen, and wakes up when the job is over; or it never does.
+        (f"{ROUND}{LAST}time.sleep(0.3); sys.exit(3)", EXIT_OK, "worker 0 ended with exit code 3: the others go on"),
+        (ROUND + FOREVER, EXIT_OK, "warning: worker 0 did not end with the others; killed"),
+    ],
+)
+def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path):
+    roles = (
+        role(tmp_path, Kind.SERVER, SERVER),
+        role(tmp_path, Kind.WORKER, end, "worker 0"),
+        role(tmp_path, Kind.WORKER, f"time.sleep(0.8)\n{DONE}", "worker 1"),
+    )
+    lines: list[str] = []
+    kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True, takes_back=False)
+    waits = Waits(lead_s=1.5, settle_s=5)
+    outcome = Supervisor(roles, lines.append, waits, leave_together=True, survival=kept).run()
+    assert (outcome.exit_code, running(tmp_path)) == (code, []), lines
+    assert any(said.startswith(line) for said in lines), lines
+
+
+class Elsewhere:
+    """The connection to a host, or a process on it of which nobody sees the end. It is gone when a file is there."""
+
+    def __init__(self, given: Role, until: Path | None = None) -> None:
+        self.role, self.ended_at, self._until = given, None, until
+
+    @property
+    def exit_code(self) -> int | None:
+        return 255 if self._until and self._until.exists() else None
+
+    def new_lines(self) -> list[str]:
+        return []
+
+    def send(self, number: signal.Signals) -> None: ...
+
+    def reap(self) -> None: ...
+
+
+@pytest.mark.parametrize("has_trained", [True, False])
+def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
+    there = role(tmp_path, Kind.WORKER, "", "worker 1", host="b")
+    there.log.write_text(LINE if has_trained else "")
+    link = Elsewhere(role(tmp_path, Kind.SERVICE, "", "the connection to b", host="b"), tmp_path / "gone")
+    link.role.log.write_text("")
+    here = role(tmp_path, Kind.WORKER, "time.sleep(0.3); (here / 'gone').touch(); time.sleep(0.7)", "worker 0")
+    lines: list[str] = []
+    kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True)
+
+    def start(given: Role) -> Elsewhere | Process:
+        return Elsewhere(given) if given.host else Process(given)
+
+    outcome = Supervisor([here, there], lines.append, Waits(), start, [link], survival=kept).run()
+    if has_trained:
+        assert outcome.exit_code == EXIT_OK
+        assert lines == ["the connection to b ended with exit code 255: the others go on without the workers there."]
+    else:  # all wait for who has not come yet
+        assert outcome.exit_code == EXIT_PEER_LOST
+        assert lines[0].startswith("error: the connection to b ended with exit code 255; stopping the job.")
 
 
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):

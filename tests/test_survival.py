@@ -31,12 +31,12 @@ class Job:
         self.logs = folder / "logs" / "host"
         tiny_data.write_mnist(folder / "data" / "mnist")
         self._processes = processes
-        self._flags = ["-c", "1", "-n", "mlp", "--dataset", "mnist", "-b", "8", "--on-worker-death", "continue"]
-        self._flags += ["-dd", str(folder / "data"), "-ld", str(self.logs), "-port", str(port), *flags]
+        self.flags = ["-c", "1", "-n", "mlp", "--dataset", "mnist", "-b", "8", "--on-worker-death", "continue"]
+        self.flags += ["-dd", str(folder / "data"), "-ld", str(self.logs), "-port", str(port), *flags]
 
     def start(self, worker: int, step_s: float, *flags: str) -> None:
         own = ["--device-name", f"cpu{worker}", "--min-step-time", str(step_s), *flags]
-        self._processes.start_worker(worker, "main.py", *self._flags, *own)
+        self._processes.start_worker(worker, "main.py", *self.flags, *own)
 
     def wait_for_round(self, worker: int, round_: int) -> None:
         wait_for(lambda: any(self.round_after(worker, round_)), f"round {round_} of worker {worker}")
@@ -162,3 +162,28 @@ def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_che
         seconds = [record["total_time"] for record in records]
         assert seconds == sorted(seconds)
     assert first["missed"] == newest  # worker 2's log began anew
+
+
+DIES = """
+import os, sys
+from trainer.sync import SynchronousTrainer
+SynchronousTrainer.broadcast = lambda self: os._exit(9)
+import main
+main.main(sys.argv[1:])
+"""
+
+
+def test_a_worker_that_dies_when_all_begin_ends_no_job(tmp_path: Path) -> None:
+    """Before the first round, when the others have met it and wait for its part of the initial model."""
+    with running_state_server() as server, cluster(tmp_path, num_workers=3, start=False) as processes:
+        job = Job(tmp_path, processes, server.port, "-m", "esync", "--collective", "ring", "--max-rounds", "5")
+        (tmp_path / "dies.py").write_text(DIES)
+        job.start(0, 0.01)
+        job.start(1, 0.02)
+        processes.start_worker(2, str(tmp_path / "dies.py"), *job.flags, "--device-name", "cpu2")
+        codes = processes.exit_codes()
+        assert codes == {"worker0": 0, "worker1": 0, "worker2": 9}, processes.log("worker0")
+    for worker in (0, 1):
+        records = read_rounds(job.logs / f"cpu{worker}", no_warnings)
+        assert [record["num_iters"] for record in records] == [1, 2, 3, 4, 5]
+    assert len({job.run(worker)["final_weights_sha256"] for worker in (0, 1)}) == 1

@@ -120,7 +120,7 @@ def test_each_phase_has_its_step_size_schedule_momentum_and_batch_size() -> None
     decay = 0.02
     rules = (
         PhaseRule(ETA, Ramp.constant(MU), batch_size=2),
-        PhaseRule(2 * 0.2, Ramp(0.0, 0.6, over=6), parse_schedule("step:2x0.1"), batch_size=1),  # 0.2 for a gradient
+        PhaseRule(0.2, Ramp(0.0, 0.6, over=6), parse_schedule("step:2x0.1"), batch_size=1, of_each=True),
     )
     halved = parse_schedule("step:8x0.5")
     cluster = Cluster("10", (2, 2), (1.0, 2.5), size=2, rules=rules, weight_decay=decay, schedule=halved)
@@ -160,11 +160,11 @@ def test_the_flags_say_the_hyper_parameters_of_each_phase() -> None:
     """-l is of the mean of all gradients; --phase-lr is that of an update, which is one gradient under ASP."""
     given = "-m sync-switch -l 0.3 -b 8 --momentum 0.9 --phase-lr 0 0.01 --phase-momentum same 0..0.5:100"
     config = parse([*given.split(), "--phase-batch-size", "0", "4", "--phase-lr-schedule", "constant", "warmup:9"])
-    assert phase_rules(config, num_workers=4) == (
+    assert phase_rules(config) == (
         PhaseRule(0.3, Ramp.constant(0.9), CONSTANT, 8),
-        PhaseRule(0.04, Ramp(0.0, 0.5, 100), parse_schedule("warmup:9"), 4),
+        PhaseRule(0.01, Ramp(0.0, 0.5, 100), parse_schedule("warmup:9"), 4, of_each=True),
     )
-    plain = phase_rules(parse(["-m", "sync-switch", "-l", "0.3"]), num_workers=4)
+    plain = phase_rules(parse(["-m", "sync-switch", "-l", "0.3"]))
     assert plain == (PhaseRule(0.3, Ramp.constant(0.0), CONSTANT, 64),) * 2
 
 

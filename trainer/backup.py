@@ -37,7 +37,7 @@ class BackupTrainer(Trainer):
         super().__init__(context)
         num_sent = len(self.parameters.model())
         self._keys = Keys(num_sent, num_sent, self.membership.num_workers)
-        self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link)
+        self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link, context.lost)
         self._learning_rate = learning_rate
         self._num_backup = num_backup
         self._status = Status(over=False, version=0, answered=0, at_once=False, dropped=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.backup_versions import Versions
+from trainer.backup_versions import Arrival, Versions
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.steps import PLAIN, Rule, Stepper
@@ -107,14 +107,23 @@ class BackupOptimizer(WholeModelOptimizer):
         if code == WANT_STOP:
             return ()
         arrival = self._versions.skip(rank) if code == BAD_UPLOAD else self._versions.arrive(rank)
+        self._answer(arrival)
+        self._at_once[rank] = rank in arrival.answered
+        return {rank, *arrival.answered}
+
+    def go_on_without(self, rank: int) -> Iterable[int]:
+        """As WholeModelOptimizer says: the gradients that wait may be enough now."""
+        arrival = self._versions.go_on_without(rank)
+        self._answer(arrival)
+        return arrival.answered
+
+    def _answer(self, arrival: Arrival) -> None:
         if arrival.apply:
             self._apply(arrival.apply)
         for other in arrival.answered:
             for position, array in self.buffers[other].items():
                 self.shown[position].copyto(array)
             wait_for(self.buffers[other].values())
-        self._at_once[rank] = rank in arrival.answered
-        return {rank, *arrival.answered}
 
     def status(self, rank: int) -> list[float]:
         """As WholeModelOptimizer says."""

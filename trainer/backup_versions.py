@@ -41,6 +41,7 @@ class Versions:
         self.answered = [0] * num_workers
         self.dropped = [0] * num_workers
         self.over = False
+        self._num_left = num_workers
         self._num_needed = num_workers - num_backup
         self._waiting: list[int] = []
         self._stop_wanted = False
@@ -60,7 +61,18 @@ class Versions:
             self.dropped[rank] += 1
             return self._answer((rank,))
         self._waiting.append(rank)
-        if len(self._waiting) < self._num_needed:
+        return self._look()
+
+    def go_on_without(self, rank: int) -> Arrival:
+        """A worker is lost: one that was spare, until fewer are left than make a version."""
+        self._num_left -= 1
+        self._num_needed = min(self._num_needed, self._num_left)
+        if rank in self._waiting:
+            self._waiting.remove(rank)
+        return self._look()
+
+    def _look(self) -> Arrival:
+        if not self._waiting or len(self._waiting) < self._num_needed:
             return Arrival()
         apply = tuple(sorted(self._waiting))
         self._waiting.clear()

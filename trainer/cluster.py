@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -89,4 +89,5 @@ class Joined(NamedTuple):
     transport: Transport
     attendance: Gathers
     members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
-    company: Company | None = None  # where the job goes on when a worker is lost
+    company: Company | None = None  # where the workers find each other again when one is lost
+    lost: Callable[[], frozenset[int]] = frozenset  # ranks without which a job with a parameter server goes on

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from algorithms import ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
+from algorithms import ALGORITHMS, ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
 from config import AMONG_WORKERS, CONTINUE, FIELDS, MPI, NETWORKS, RESTART, Config, names_of, one_of
 from trainer.compression import check_flags as check_compression
 from utils import SetupError, version_number
@@ -141,6 +141,8 @@ def _check_together(config: Config, num_workers: int | None) -> None:
     check_compression(config)
     if config.survives:
         _check_survival(config)
+    if config.leaves_out:
+        _check_leaving_out(config)
     if config.algorithm.check:
         pkgutil.resolve_name(config.algorithm.check)(config, num_workers)
 
@@ -158,6 +160,26 @@ def _check_survival(config: Config) -> None:
         )
     if config.algorithm.shares_batch:
         raise SetupError(f"{asked}: mode {config.mode} cannot; its batch sizes are those of one set of workers")
+
+
+def _check_leaving_out(config: Config) -> None:
+    """Makes sure that the parameter server can go on without workers that are lost.
+
+    Raises:
+        SetupError: it cannot.
+    """
+    asked = f"--on-worker-death {CONTINUE}"
+    if config.algorithm.transport is not TransportKind.SERVER:
+        modes = [name for name, row in ALGORITHMS.items() if row.transport is TransportKind.SERVER]
+        raise SetupError(
+            f"{asked} needs workers that sum among themselves, or a mode of MXNet's dist_async: "
+            f"also give --collective {one_of(AMONG_WORKERS)}, or choose mode {one_of(modes)}, or {RESTART}"
+        )
+    if config.ckpt_frequency:
+        raise SetupError(
+            f"{asked} with a parameter server takes nobody back, also not from a checkpoint: leave --ckpt-frequency "
+            f"out, or choose {RESTART}"
+        )
 
 
 def _check_restart(config: Config) -> None:

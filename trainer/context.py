@@ -48,7 +48,8 @@ class Context:
     rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
-    company: Company | None = None  # where the job goes on when a worker is lost
+    company: Company | None = None  # where the workers find each other again when one is lost
+    lost: Callable[[], frozenset[int]] = frozenset  # ranks without which a job with a parameter server goes on
     compression: Compression = AS_IT_IS  # of what the workers sum
     num_servers: int = 0  # parameter servers of the job
     state_server: StateClient | None = None  # of an algorithm that speaks to one
@@ -58,7 +59,7 @@ class Context:
     evaluate: Callable[[], float | None] | None = None  # None: it only takes time
     eval_every: int = 1  # rounds
     eval_every_s: float = 0.0  # in place of `eval_every` where it is not 0
-    # Told the seconds of a test step, says whether this worker is the one that evaluates. Asked once, by all workers.
+    # Told the seconds of a test step, says whether this worker is the one that evaluates. Asked by all workers.
     is_evaluator: Callable[[float], bool] = lambda step_s: True
     evaluator: Callable[[], EvaluatorProcess] | None = None  # starts the process that evaluates in place of this worker
     saver: ModelSaver | None = None  # where the worker that evaluates keeps the network

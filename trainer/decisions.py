@@ -72,6 +72,10 @@ class Decisions:
         self._table.put(self._row(rank).answered(decision.action, decision.reason, now))
         return decision
 
+    def go_on_without(self, rank: int) -> None:
+        """No decision counts on this worker any more."""
+        self._table.put(self._row(rank)._replace(counted=False))
+
     def stop_counting_on_the_silent(self, now: float) -> None:
         """For a rule under which a worker that has not uploaded for long, since it evaluates, would hold up others."""
         for row in self._table.stop_counting_on_the_silent(now):

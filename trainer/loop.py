@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from algorithms import MEMBERS
 from trainer import resuming
 from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
@@ -68,6 +69,7 @@ class Trainer:
         self.step_s = 0.0
         self.progress = Progress()
         self.resumed_s = 0.0  # of the job, when the checkpoint was taken that it goes on from
+        self._losses: list[dict[str, str]] = []  # events of this round: workers without which the others go on
         self._went_on: resuming.Before | None = None  # to be logged once, where the job goes on from a checkpoint
         self.finished = ""  # why the algorithm itself ends the job, in words
 
@@ -208,6 +210,11 @@ class Trainer:
         partition = self.membership.partition
         if partition is not None and partition is not before.partition:
             self.context.batches.draw_from(partition)
+        if new := self.membership.lost - before.lost:
+            left = self.membership.num_workers - len(self.membership.lost)
+            names = ", ".join(self.membership.name_of(rank) for rank in sorted(new))
+            self._losses.append({"kind": MEMBERS.name, "text": f"{left} worker(s): worker(s) {names} lost"})
+            self.choose_evaluator()
 
     def _train_round(self) -> str:
         measure, samples, self.steps = self.measure, 0, 0
@@ -416,6 +423,8 @@ class Trainer:
             for key, value in self._went_on.notes().items():
                 notes[key] = value + notes[key] if key in notes else value
             self._went_on = None
+        if self._losses:
+            notes["events"], self._losses = [*self._losses, *notes.get("events", ())], []
         record = self.measure.write_round(samples, accuracy, **about, **self.take_traffic(), **notes)
         if accuracy is None and record["total_time"] - self._told_s < self.context.tell_every_s:
             return

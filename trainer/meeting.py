@@ -11,6 +11,7 @@ up. Lines of JSON; those that a process sends, and that it gets:
     {"rank": ...}
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
     {"last_words": ...}, {"goodbye": true}      {"end": why, "code": ...}: end with this line and exit code
+                                                {"lost": rank, "why": ...}: a worker is, and the others go on
 
 The first bytes tell a plain MXNet program (ZeroMQ's begin with 0xff) from a process of ours, on both sides, so both can
 be in one job; what is compared and found out here then lacks.
@@ -34,7 +35,7 @@ from trainer import addresses
 from trainer.addresses import Doorbell, Target
 from trainer.cluster import Cluster
 from trainer.setups import Card
-from utils import EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, SetupError, die_on_error, fail
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, SetupError, die_on_error, fail
 
 # A ZeroMQ greeting with a padding of its own: MXNet's scheduler takes it for an unfinished connection, nothing worse.
 HELLO = b"\xffESyncMXN\x7f"
@@ -42,6 +43,9 @@ REMIND_EVERY_S = 15.0
 CONNECT_S = 5.0
 RETRY_S = 0.2
 GONE = "is gone: it was killed or has crashed"
+EVALUATOR = "evaluator"  # label of the last values that all workers gather before they train: from then on the host
+# lets the others go on where one is lost and they can
+ALL_DONE = "all workers are done"
 # By the names of the socket module, of which each system has some: s, s (macOS's name of the first), s, probes.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
@@ -111,6 +115,7 @@ class Attendance:
         self._end = end
         self._scheduler = scheduler
         self._left = False
+        self.lost: frozenset[int] = frozenset()  # ranks of workers without which the others go on
         self._gathered: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         if lines is not None:
             threading.Thread(target=self._listen, name="meeting", daemon=True).start()
@@ -169,6 +174,9 @@ class Attendance:
             self._gathered.put(message["values"])
         elif "warning" in message:
             logging.warning("%s", message["warning"])
+        elif "lost" in message:
+            self.lost |= {message["lost"]}
+            logging.warning("warning: %s; the others go on without it", message["why"])
         elif "end" in message:
             self._left = True
             self._end(message["end"], message["code"])
@@ -176,7 +184,10 @@ class Attendance:
 
 def end_process(text: str, code: int) -> NoReturn:
     """Ends this process with one line, from whatever thread."""
-    fail(text)
+    if code == EXIT_OK:
+        logging.info("%s", text)
+    else:
+        fail(text)
     os._exit(code)
 
 

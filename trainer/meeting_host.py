@@ -5,6 +5,9 @@
        +------------a process went away---------+                               +--one is lost: everybody is told, ENDED
        (a difference or a closed port: everybody is told which, ENDED)
 
+Where the workers go on without those that are lost (--on-worker-death continue), the loss of one ends nothing once all
+have begun: the others are told. MXNet's own way out waits for all, so the job's end is told here as well.
+
 One thread, one asyncio loop, JSON lines over TCP. `trainer/meeting.py` is the other side and says what the lines are.
 """
 
@@ -19,12 +22,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from config import CONTINUE, names_of
 from trainer import splice
 from trainer.addresses import TRY_S, Target, by_target
 from trainer.guest import Guest, messages
-from trainer.meeting import GONE, HELLO, REMIND_EVERY_S, keep_alive
+from trainer.meeting import ALL_DONE, EVALUATOR, GONE, HELLO, REMIND_EVERY_S, keep_alive
 from trainer.setups import ADVICE, PROGRAM, Card, are_texts, differences, join_names, missing, size_differs, verdict
-from utils import EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
 
 LONGEST_LINE = 1 << 24  # bytes
 SETTLE_S = 3.0  # for more processes to come, after the first that expects another number of them
@@ -71,6 +75,10 @@ class Host:
         self._trying: asyncio.TimerHandle | None = None
         self._gathered: dict[str, dict[int, Any]] = {}
         self._cannot_gather = False
+        self._goes_on = False  # when a worker is lost: all have begun, and are to survive it
+        self._min_workers = 1
+        self._done: set[int] = set()  # workers that have said good-bye, by rank
+        self._lost: set[int] = set()  # workers without which the others go on
         self._scheduler_port = 0  # MXNet's own
         self._loop = asyncio.new_event_loop()
         self._running = asyncio.Event()
@@ -93,8 +101,15 @@ class Host:
         """Tells everybody that processes, given by role and rank, show no sign of life."""
 
         def tell() -> None:
-            names = [self._name_of(role, rank) for role, rank in peers]
-            self._finish(f"no sign of life from {join_names(names)}: {why}", EXIT_PEER_LOST)
+            out = self._lost | self._done if self._goes_on else set()  # MXNet does not know that they have left
+            new = [(role, rank) for role, rank in peers if role != "worker" or rank not in out]
+            texts = [f"no sign of life from {self._name_of(*peer)}: {why}" for peer in new]
+            if not self._goes_on or any(role != "worker" for role, _ in new):
+                names = join_names([self._name_of(*peer) for peer in new])
+                self._finish(f"no sign of life from {names}: {why}", EXIT_PEER_LOST)
+            else:
+                for (_, rank), text in zip(new, texts, strict=True):
+                    self._go_on_without(rank, text)
 
         self._loop.call_soon_threadsafe(tell)
 
@@ -177,6 +192,9 @@ class Host:
                 guest.last_words = text
             case {"goodbye": True} if guest.card:
                 guest.said_goodbye = True
+                if guest.role == "worker" and guest.rank is not None:
+                    self._done.add(guest.rank)
+                    self._look_whether_over()
             case _:
                 raise SetupError(
                     f"this process sent a line that it may not send, or not now: {message!r:.200}; {ADVICE[PROGRAM]}"
@@ -218,7 +236,10 @@ class Host:
             self._look()
         elif self._state is State.RUNNING and guest.card and not guest.said_goodbye:
             how = f"ended: {guest.last_words}" if guest.last_words else GONE
-            self._finish(f"{guest.name} {how}", EXIT_PEER_LOST)
+            if self._goes_on and guest.role == "worker" and guest.rank is not None:
+                self._go_on_without(guest.rank, f"{guest.name} {how}")
+            else:
+                self._finish(f"{guest.name} {how}", EXIT_PEER_LOST)
 
     def _broken(self, guest: Guest, error: OSError) -> None:
         """The network lost a connection."""
@@ -340,9 +361,37 @@ class Host:
             if self._cannot_gather or len(values) == self._num_workers:
                 del self._gathered[label]
                 answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
+                if label == EVALUATOR and not self._cannot_gather:
+                    self._goes_on = self._said("on_worker_death") == CONTINUE
+                    self._min_workers = int(self._said("min_workers") or 1)
                 for guest in self._known():
                     if guest.rank in values and guest.role == "worker":
                         guest.send(gathered=label, values=answer)
+
+    # ------------------------------------------------------------------------------------------ without the lost
+
+    def _said(self, field: str) -> str:
+        """What the workers' flags say, which agree on it; empty where none says so."""
+        (flag, *_) = names_of(field)
+        return next((card.setup.get(flag, "") for card in self._cards() if card.role == "worker"), "")
+
+    def _go_on_without(self, rank: int, why: str) -> None:
+        left = self._num_workers - len(self._lost) - 1
+        if left < self._min_workers:
+            self._finish(f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}", EXIT_PEER_LOST)
+            return
+        self._lost.add(rank)
+        for guest in self._known():
+            if guest.role == "worker" and guest.rank == rank:  # it wakes up, or its network comes back
+                guest.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
+                self._guests.remove(guest)
+        self._tell_all(lost=rank, why=why)
+        self._look_whether_over()
+
+    def _look_whether_over(self) -> None:
+        """MXNet's own end would wait for those that are lost."""
+        if self._goes_on and len(self._done | self._lost) == self._num_workers:
+            self._finish(ALL_DONE, EXIT_OK)
 
     def _tell_all(self, **message: Any) -> None:
         for guest in self._known():

@@ -7,7 +7,7 @@ parameter server are each worker's own keep rank and number of workers from the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ class Membership:
         partition: indices (n_k,) of this worker's samples; None where its batches come from elsewhere.
         partition_sha256: of this worker's partition and of all by rank, for run.json.
         places: device and host of each worker by rank, where they are known.
+        lost: ranks of workers without which the others go on; these keep theirs, and N.
     """
 
     rank: int = 0
@@ -33,6 +34,7 @@ class Membership:
     partition: np.ndarray | None = None
     partition_sha256: Mapping[str, str] = field(default_factory=dict)
     places: tuple[str, ...] = ()
+    lost: frozenset[int] = frozenset()
 
     @property
     def num_samples(self) -> int:
@@ -58,8 +60,9 @@ class Membership:
 
     @cached_property
     def weight(self) -> float:
-        """N * n_k / n: what this worker counts in a mean over the workers, so that every sample counts alike."""
-        return self.num_workers * self.sample_share if self.sample_counts else 1.0
+        """N * n_k / n: what this worker counts in a mean over the workers, so that every sample counts alike. N is of
+        those that are left."""
+        return (self.num_workers - len(self.lost)) * self.sample_share if self.sample_counts else 1.0
 
     def name_of(self, rank: int) -> str:
         """What a person calls a worker, such as "2 (gpu0 on host b)"."""
@@ -69,6 +72,16 @@ class Membership:
 def of_all(labels: np.ndarray, num_workers: int, config: Config, places: tuple[str, ...] = ()) -> list[Membership]:
     """Each worker's, by rank, in a job that cuts its training samples, of classes (N,), as the flags say."""
     return of_parts(partition(labels, num_workers, bool(config.split_by_class), config.seed), places)
+
+
+def without(lost: frozenset[int], mine: Membership, labels: np.ndarray, config: Config) -> Membership:
+    """A worker's, once others of the job are lost: those that are left cut all samples among themselves."""
+    left = [rank for rank in range(mine.num_workers) if rank not in lost]
+    among_them = of_all(labels, len(left), config)[left.index(mine.rank)]
+    counts = [0] * mine.num_workers
+    for rank, count in zip(left, among_them.sample_counts, strict=True):
+        counts[rank] = count
+    return replace(mine, sample_counts=tuple(counts), partition=among_them.partition, lost=lost)
 
 
 def of_parts(parts: Sequence[np.ndarray], places: tuple[str, ...] = ()) -> list[Membership]:

@@ -17,7 +17,7 @@ from trainer.meeting_host import Host
 from trainer.setups import PROGRAM
 from trainer.stop import SignalWatch
 from trainer.watch import Watch, prepare_environment
-from utils import SetupError
+from utils import JobOver, SetupError
 
 
 def check_address(cluster: Cluster) -> None:
@@ -96,18 +96,22 @@ def joined(
     start_timeout_s: float,
     device: str = "",
     setup: Mapping[str, str] | None = None,
+    leaves_out: bool = False,
 ) -> Iterator[Joined]:
     """Joins the cluster as a worker, once all processes of the job are there and agree.
 
-    Leaving the block waits until every worker has come to its end. After an exception nobody is waited for: the
-    process has to leave by os._exit, since the kvstore's own way out waits for workers that wait for this one.
+    Leaving the block waits until every worker has come to its end, unless `leaves_out`. After an exception nobody is
+    waited for: the process has to leave by os._exit, since the kvstore's own way out waits for workers that wait for
+    this one.
 
     Args:
         device: this worker's.
         setup: what must be the same on all workers: flag or other key -> value.
+        leaves_out: the others go on without workers that are lost, so that nobody may wait for all at the end.
 
     Raises:
         SetupError: the set-ups differ, or a port is closed.
+        JobOver: where the others go on without the lost, this worker is done, and ends at once.
         PeerLost: the job was not complete in time.
     """
     from trainer.engine import mx
@@ -121,13 +125,17 @@ def joined(
             attendance.tell_rank(store.rank)
             me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
             members = attendance.gather("members", me)
-            yield Joined(KVStoreTransport(store), attendance, members)
+            lost = (lambda: attendance.lost) if leaves_out else frozenset
+            yield Joined(KVStoreTransport(store), attendance, members, lost=lost)
             mx.nd.waitall()
-            store._barrier()
+            if not leaves_out:
+                store._barrier()
     except Exception as error:
         attendance.last_words(str(error) or type(error).__name__)
         raise
     attendance.leave()
+    if leaves_out:
+        raise JobOver("this worker is done")
     # Freed here and not at interpreter exit, where ps-lite's threads would outlive what they use. Freeing is the last
     # word of this worker in the cluster; nothing is behind the handle afterwards, and `__del__` frees nothing.
     mx.base.check_call(mx.base._LIB.MXKVStoreFree(store.handle))

@@ -15,6 +15,8 @@ worker. Progress is counted in parts, N to a step: a phase of S steps has S * N 
   What is left of that phase may then be less than the workers have in flight; the gradients beyond it are dropped.
 - elastic: a worker that was told so is left out after the round that it has just computed for, until the phase ends.
   The others simply go on: the phase has its steps, and nobody does the missing batches.
+- A worker that is lost takes no part any more, and a gradient of it that waits is not applied. A phase keeps its parts:
+  under BSP a round of those that are left is one step, under ASP they do the missing batches.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ class Schedule:
         self.batches = batches  # gradients that were applied in all
         self.dealt_with_at = [batches] * num_workers  # by rank: `batches` when its last gradient was applied or dropped
         self.dropped = [0] * num_workers  # by rank, gradients that came when nothing was left to be done
-        self._ranks = frozenset(range(num_workers))
+        self._parts = num_workers  # of a step
+        self._ranks = frozenset(range(num_workers))  # that take part
         self._arrived: set[int] = set()  # and wait
         self._alone: set[int] = set()  # were told not to stay in step
         self._stop_wanted = False
@@ -107,14 +110,19 @@ class Schedule:
 
     def resumed(self, done: Sequence[int], batches: int) -> Schedule:
         """The same job, behind so many parts of each phase and so many batches."""
-        steps = [phase.parts // len(self._ranks) for phase in self.phases]
+        steps = [phase.parts // self._parts for phase in self.phases]
         order = "".join(str(int(phase.bsp)) for phase in self.phases)
-        return Schedule(order, steps, len(self._ranks), self.policy, done, batches)
+        return Schedule(order, steps, self._parts, self.policy, done, batches)
 
     @property
     def steps(self) -> int:
         """Whole steps that were done in all."""
-        return sum(phase.done for phase in self.phases) // len(self._ranks)
+        return sum(phase.done for phase in self.phases) // self._parts
+
+    @property
+    def num_left(self) -> int:
+        """Workers that take part."""
+        return len(self._ranks)
 
     @property
     def may_be_left(self) -> bool:
@@ -145,6 +153,19 @@ class Schedule:
             return self._arrive_under_bsp()
         return self._arrive_under_asp(rank)
 
+    def go_on_without(self, rank: int) -> Step:
+        """A worker is lost, for whose gradient others may wait."""
+        self._ranks -= {rank}
+        for group in (self._arrived, self._alone, self.left_out):
+            group.discard(rank)
+        if self.left_out == self._ranks:  # those alone could never end the phase
+            self.left_out.clear()
+        if self.over or not self._arrived:
+            return Step((), ())
+        if self.way is Way.BSP:
+            return self._arrive_under_bsp()
+        return Step((), self._close_asp() if self.way is Way.CLOSING and self._arrived == self._ranks else ())
+
     def _arrive_under_asp(self, rank: int) -> Step:
         phase = self._asp_phase
         apply = (rank,) if phase.left else ()
@@ -167,7 +188,7 @@ class Schedule:
         if not complete and not to_asp:
             return Step((), ())
         ranks = tuple(sorted(self._arrived & members))
-        self.phases[self.current].done += len(self._ranks) if complete else len(ranks)
+        self.phases[self.current].done += self._parts if complete else len(ranks)
         self._deal_with(ranks, len(ranks))
         self.over = self._stop_wanted
         if not self.phases[self.current].left:

@@ -5,8 +5,6 @@ With s = 0 all steps are in step, with a large s it is ASGD."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from trainer.asynchronous import AsyncTrainer
 from trainer.context import Context
 
@@ -39,7 +37,9 @@ class SSPTrainer(AsyncTrainer):
 
     def _may_go_on(self) -> bool:
         votes, *clocks = self.read_counters()[: 1 + self.membership.num_workers]
-        return bool(self.rounds - np.rint(clocks).min() <= self._staleness or votes > 0)
+        lost = self.context.lost()
+        slowest = min(round(steps) for rank, steps in enumerate(clocks) if rank not in lost)
+        return bool(self.rounds - slowest <= self._staleness or votes > 0)
 
 
 def build(context: Context) -> SSPTrainer:

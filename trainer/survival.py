@@ -115,6 +115,12 @@ class Survival:
         self._takes_part = True
         return began
 
+    def begin_again(self) -> bool:
+        """As `begin`, where others were lost before this worker began to train."""
+        self._takes_part = False
+        self._take_place()
+        return self.begin()
+
     def finished(self, rounds: int) -> None:
         """A round is done here: its sum is in the model."""
         self._rounds_done = rounds

@@ -49,9 +49,18 @@ class SynchronousTrainer(Trainer):
     # ------------------------------------------------------------------------------ where others are lost, or come
 
     def come_together(self) -> None:
-        """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree."""
-        if not self.survival.begin():
-            super().come_together()
+        """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree. Where others
+        are lost before all are ready, those that are left come together once more."""
+        is_at_work = self.survival.begin()
+        while not is_at_work:
+            try:
+                super().come_together()
+            except PeerLost:
+                if not self.survival.is_broken:
+                    raise
+                is_at_work = self.survival.begin_again()
+            else:
+                break
         if self.survival.is_on and self.context.keeper is not None:
             self.context.keeper.set_aside(self.rounds)  # it may have one that is later than the job
 

@@ -43,7 +43,7 @@ class SyncSwitchTrainer(Trainer):
         self._state = context.state  # is told what its page shows
         num_sent = len(self.parameters.model())
         self._keys = Keys(num_sent, num_sent, self.membership.num_workers)
-        self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link)
+        self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link, context.lost)
         self._told_at = 0.0  # when the state server was last told something
         self._gradients_sent = 0
         self._transmission = Smoothed()  # seconds of this worker's own push and pull
@@ -207,16 +207,16 @@ class SyncSwitchTrainer(Trainer):
         logging.info("%s: %s", kind.name, text)
 
 
-def phase_rules(config: Config, num_workers: int) -> tuple[PhaseRule, ...]:
+def phase_rules(config: Config) -> tuple[PhaseRule, ...]:
     """The hyper-parameters of each phase, as the flags say them."""
     flags = (config.phase_lr, config.phase_momentum, config.phase_lr_schedule, config.phase_batch_size)
     return tuple(
         PhaseRule(
-            # A gradient alone takes 1 / N of it: what --phase-lr says is what is left then.
-            (rate if kind == "1" else rate * num_workers) or config.learning_rate,
+            rate or config.learning_rate,
             Ramp.constant(config.momentum) if momentum == SAME else parse_ramp(momentum),
             parse_schedule(schedule),
             size or config.batch_size,
+            of_each=bool(rate) and kind == "0",
         )
         for kind, rate, momentum, schedule, size in zip(config.switch_order, *map(config.of_phases, flags), strict=True)
     )
@@ -224,7 +224,7 @@ def phase_rules(config: Config, num_workers: int) -> tuple[PhaseRule, ...]:
 
 def build(context: Context) -> SyncSwitchTrainer:
     """From the flags."""
-    config, num_workers = context.config, context.membership().num_workers
+    config = context.config
     settings = Settings(
         order=config.switch_order,
         steps=config.train_steps,
@@ -233,6 +233,6 @@ def build(context: Context) -> SyncSwitchTrainer:
         policy=config.straggler_policy,
         weight_decay=config.weight_decay,
         schedule=parse_schedule(config.lr_schedule),
-        rules=phase_rules(config, num_workers),
+        rules=phase_rules(config),
     )
     return SyncSwitchTrainer(context, settings)

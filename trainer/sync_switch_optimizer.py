@@ -25,6 +25,7 @@ class PhaseRule(NamedTuple):
     momentum: Ramp  # mu, by the samples of the phase
     schedule: RateSchedule = CONSTANT  # factor on eta, by the samples of the phase
     batch_size: int = 0  # 0: as it was
+    of_each: bool = False  # eta is that of each gradient, however many workers there are
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,17 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             self._apply(step.apply, phase)
         return step
 
+    def go_on_without(self, rank: int) -> Iterable[int]:
+        """As WholeModelOptimizer says: where the others wait for it, they go on."""
+        self._decisions.go_on_without(rank)
+        phase = phase_under(self._settings.order, self._phase, self._schedule.way is Way.BSP)
+        step = self._schedule.go_on_without(rank)
+        if step.apply:
+            self._apply(step.apply, phase)
+        for other in step.free:
+            self._freed[other] += 1
+        return range(self.keys.num_workers)
+
     @property
     def _phase(self) -> int:
         return min(self._schedule.current, len(self._schedule.phases) - 1)
@@ -198,7 +210,7 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
             phase: index of the one whose hyper-parameters count.
         """
         count, settings, rule = len(ranks), self._settings, self._settings.rule(phase)
-        share = count / self.keys.num_workers
+        share = count / self._schedule.num_left
         samples = sum(self._samples_sent[rank] for rank in ranks)
         self._samples[phase] += samples
         of_phase = self._samples[phase]
@@ -213,7 +225,8 @@ class SyncSwitchOptimizer(WholeModelOptimizer):
                 continue
             decay = settings.weight_decay * samples / count * self._decays[position]
             velocity = self._velocity[position] if has_momentum else None
-            sgd_step(target, mean, rule.learning_rate * share * factor, decay, velocity, momentum)
+            rate = rule.learning_rate * (count if rule.of_each else share)
+            sgd_step(target, mean, rate * factor, decay, velocity, momentum)
         wait_for(self.shown[position] for position in range(self.keys.num_sent))
 
     def status(self, rank: int) -> list[float]:

@@ -91,14 +91,17 @@ class Watch:
         if int(os.environ[INTERVAL]) == 0:
             return  # the user switched heartbeats off: without them everybody looks dead
         alarms = 0
+        told: set[Peer] = set()  # the job may go on without them
         while not self._ended.wait(CHECK_EVERY_S):
-            dead = self._dead()
+            dead = [peer for peer in self._dead() if peer not in told]
             alarms = alarms + 1 if dead else 0
             if alarms < CHECKS_BEFORE_ALARM:
                 continue
             if self._on_silent is not None:
                 self._on_silent(dead, SILENT)
-                return
+                told.update(dead)
+                alarms = 0
+                continue
             address = f"{self._cluster.root_uri}:{self._cluster.root_port}"
             self._leave(f"no sign of life from the scheduler at {address}: {SILENT}, or it lost another process")
 

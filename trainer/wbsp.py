@@ -59,7 +59,7 @@ class WBSPTrainer(Trainer):
         super().__init__(context)
         self._buckets = Buckets(self.parameters.model())
         self._keys = Keys(len(self._buckets), len(self._buckets), self.membership.num_workers)
-        self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link)
+        self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link, context.lost)
         self._learning_rate = learning_rate
         self._state = context.state  # is told what its page shows
         self._overlap = overlap

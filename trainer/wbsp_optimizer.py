@@ -85,7 +85,7 @@ class WBSPOptimizer(WholeModelOptimizer):
         upload, now = Upload.read(values), self.now()
         if code != BAD_UPLOAD:
             for position, array in enumerate(self._shadow):
-                array += self.buffers[rank][position] / self.keys.num_workers
+                array += self.buffers[rank][position] / (self.keys.num_workers - len(self.lost))
             wait_for(self._shadow)
             self._samples += upload.samples
         self._arrivals[rank] += 1
@@ -97,6 +97,11 @@ class WBSPOptimizer(WholeModelOptimizer):
             self._publish()
         self._answer(rank, decision, now)
         return (rank,)
+
+    def go_on_without(self, rank: int) -> Iterable[int]:
+        """As WholeModelOptimizer says: nobody waits for its uploads, and the others' count for more."""
+        self._decisions.go_on_without(rank)
+        return ()
 
     def status(self, rank: int) -> list[float]:
         """As WholeModelOptimizer says."""

@@ -33,6 +33,7 @@ from utils import die_on_error
 # Commands. UPLOAD belongs to a gradient buffer; all others act alone. WANT_STOP is of a worker that waits.
 UPLOAD, WANT_STOP = 1, 2
 SAVE = 3  # rank 0's: write a checkpoint, of the round that is said
+LOST = 4  # the worker of the rank that is said is lost, and the others go on: each of them says so
 BAD_UPLOAD = -1  # what an upload becomes that is not finite; nobody sends it
 SHOWN = "shown"  # of a checkpoint: what all workers see
 TEXT_SIZE = 120  # characters of a reason in a status vector; a longer one is cut
@@ -84,6 +85,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             afterwards, only that worker can pull.
         clock: of the process that this runs in; on its way there it has none.
         looks_at_uploads: whether they are finite.
+        lost: ranks without which the others go on; of these nothing counts any more.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -93,6 +95,7 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.buffers: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
         self.clock: Clock | None = None
         self.looks_at_uploads = False
+        self.lost: set[int] = set()
         self.writer: Writer | None = None  # of checkpoints
         self._saved = ""  # as text: what `begin` goes on from
         self._arrived: list[set[int]] = [set() for _ in range(keys.num_workers)]  # positions, of what comes next
@@ -114,6 +117,10 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
                 own.
             values: what the command says beside it.
         """
+        raise NotImplementedError
+
+    def go_on_without(self, rank: int) -> Iterable[int]:
+        """A worker is lost; returns the ranks of all workers whose status has changed."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
@@ -180,7 +187,13 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if code == UPLOAD and self.looks_at_uploads and first_not_finite([*self.buffers[rank].values()]) is not None:
             logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
             code = BAD_UPLOAD
-        for changed in {*self.act(rank, int(code), values)} & self._status_vectors.keys():
+        changes: Iterable[int] = (rank,)
+        if code == LOST and (gone := round(values[0])) not in self.lost:
+            self.lost.add(gone)
+            changes = (rank, *self.go_on_without(gone))
+        elif code != LOST and rank not in self.lost:  # one that was frozen may have sent this before
+            changes = self.act(rank, int(code), values)
+        for changed in {*changes} & self._status_vectors.keys():
             vector = self._status_vectors[changed]
             vector[:] = np.array(self.status(changed), dtype=np.float32)
             vector.wait_to_read()
@@ -192,9 +205,16 @@ class ModelLink:
     Counts its traffic like the shared arrays that it is made of.
     """
 
-    def __init__(self, transport: Transport, keys: Keys, on_link: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        keys: Keys,
+        on_link: Callable[[], None],
+        lost: Callable[[], frozenset[int]] = frozenset,
+    ) -> None:
         """
         Args:
+            lost: ranks without which the others go on: the server is told of them.
             on_link: called for each upload and each pull of a model: an emulated slow link makes them longer. Other
                 commands and status vectors, which are small, are not delayed.
         """
@@ -208,6 +228,8 @@ class ModelLink:
         self._came = (False, False)  # with the last two uploads
         self._sending: list[mx.nd.NDArray] = []
         self._stop_told = False
+        self._lost = lost
+        self._lost_told: set[int] = set()
 
     def define(
         self, optimizer: WholeModelOptimizer, shown: Sequence[mx.nd.NDArray], keeper: Keeper | None = None
@@ -245,6 +267,7 @@ class ModelLink:
 
         The kvstore pushes out of the arrays themselves: nobody may write to them before `upload` has returned.
         """
+        self._tell_lost()
         self._sending = [array.as_in_context(mx.cpu()) for array in arrays]
         self._buffer.push(self._sending)
 
@@ -277,6 +300,11 @@ class ModelLink:
         self._command.wait_until_arrived(self._begin_command(*numbers))
         return self.status()
 
+    def _tell_lost(self) -> None:
+        for rank in sorted(self._lost() - self._lost_told):
+            self._lost_told.add(rank)
+            self.command(LOST, rank)
+
     def _begin_command(self, *numbers: float) -> list[mx.nd.NDArray]:
         said = np.zeros(self._status_size, dtype=np.float32)
         said[: len(numbers)] = numbers
@@ -295,6 +323,7 @@ class ModelLink:
         Args:
             stop_request: what it returns is true where this worker wants all to stop.
         """
+        self._tell_lost()
         if self._stop_told or not stop_request():
             return self.status()
         self._stop_told = True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from config import AUTO, MPI, YES, Config
+from config import MPI, Config
 from trainer import data, library, mpi_job, peers, roles, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
@@ -21,10 +21,11 @@ from trainer.context import Context
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.engine import device_context
-from trainer.evaluating import Candidate, check_target, evaluating_rank
+from trainer.evaluating import Candidate, Choice
 from trainer.keeping import Keeper, check_folder, keeper_of
 from trainer.loop import Trainer
-from trainer.membership import Membership, of_all
+from trainer.meeting import EVALUATOR
+from trainer.membership import Membership, of_all, without
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
@@ -73,7 +74,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             clock=clock,
             trace=trace,
             stop_requested=lambda: signals.requested and not config.leave,
-            is_evaluator=lambda step_s: _is_evaluator(config, step_s, joined),
+            is_evaluator=_evaluator(config, joined),
+            lost=joined.lost if joined else frozenset,
             keeper=_keeper(config, joined),
         )
         train(context, folder, joined.members if joined else None, signals.be_patient)
@@ -184,7 +186,9 @@ def _state_server(config: Config, clock: Clock) -> HttpLink | None:
 def _joined(config: Config, cluster: Cluster, dataset: data.Dataset, link: HttpLink | None) -> Iterator[Joined]:
     setup = {**job_setup(config), DATA: data.content_hash(dataset)}
     if cluster.has_scheduler:
-        others = roles.joined(cluster, config.algorithm.transport, config.start_timeout, config.device, setup)
+        others = roles.joined(
+            cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out
+        )
     elif config.collective == MPI:
         others = mpi_job.joined(config, setup)
     else:
@@ -211,7 +215,14 @@ def _membership(config: Config, dataset: data.Dataset, joined: Joined | None) ->
     members = (joined.members if joined else None) or []
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)
     membership = of_all(dataset.train.labels, num_workers, config, places)[rank]
-    return lambda: membership
+    if joined is None or not config.leaves_out:
+        return lambda: membership
+
+    @functools.lru_cache(maxsize=1)
+    def without_those(lost: frozenset[int]) -> Membership:
+        return without(lost, membership, dataset.train.labels, config) if lost else membership
+
+    return lambda: without_those(joined.lost())
 
 
 def _company(joined: Joined | None, config: Config, signals: SignalWatch) -> Company | None:
@@ -235,22 +246,16 @@ def _keeper(config: Config, joined: Joined | None) -> Keeper | None:
     return keeper_of(config, rank, num_workers, gather)
 
 
-def _is_evaluator(config: Config, step_s: float, joined: Joined | None) -> bool:
-    """Whether this worker evaluates. All workers of a job call it once.
+def _evaluator(config: Config, joined: Joined | None) -> Choice:
+    """What says whether this worker evaluates."""
+    if joined is None:
+        return Choice(config, lambda: 0, lambda mine: None)
+    transport, attendance = joined.transport, joined.attendance
 
-    Raises:
-        SetupError: no worker may, and the job is to end at an accuracy.
-    """
-    rank = joined.transport.rank if joined else 0
-    answers = joined.attendance.gather("evaluator", Candidate(config.evaluate, step_s)) if joined else None
-    if answers is None:  # alone, or nobody can be asked: a plain MXNet program takes part
-        if joined:
+    def gather(mine: Candidate) -> list[Any] | None:
+        answers = attendance.gather(EVALUATOR, mine)
+        if answers is None:
             logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
-        return config.evaluate == YES or (config.evaluate == AUTO and rank == 0)
-    chosen = evaluating_rank([Candidate(*answer) for answer in answers])
-    check_target(config, chosen)
-    if chosen is None:
-        logging.warning("no worker evaluates: all have --evaluate no")
-    elif chosen == rank:
-        logging.info("evaluates the global model: a test step took %.3g s", step_s)
-    return chosen == rank
+        return answers
+
+    return Choice(config, lambda: transport.rank, gather, joined.lost)

@@ -1,0 +1,303 @@
+"""A job with a parameter server that goes on without workers that are lost: what each algorithm does then, by hand, in
+virtual time; and on real clusters."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cluster_processes import DEADLINE_S, ROOT, children, device_folders, running, wait_for
+from few_images import on_few_images
+from memory_cluster import Trained, Worker, batch, gradient, train
+from page import Page
+
+from algorithms import MEMBERS, TransportKind
+from config import CONTINUE, NO
+from trainer.asynchronous import AsyncTrainer
+from trainer.backup import BackupTrainer
+from trainer.backup_versions import Arrival, Versions
+from trainer.command_line import parse
+from trainer.context import Context
+from trainer.engine import mx
+from trainer.evaluating import Candidate, Choice
+from trainer.loop import Trainer
+from trainer.membership import of_all, without
+from trainer.rates import Ramp
+from trainer.schedule import Schedule, Step, Way
+from trainer.ssp import SSPTrainer
+from trainer.sync_switch import SyncSwitchTrainer
+from trainer.sync_switch_optimizer import PhaseRule, Settings
+from trainer.wbsp import WBSPTrainer
+from trainer.whole_models import LOST, UPLOAD, Keys, WholeModelOptimizer
+from utils import RUN_FILE, read_json, read_rounds
+
+ETA = 0.5
+ZERO = np.zeros((2, 4))
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
+
+
+def after_steps(weight: np.ndarray, *ranks: int, factor: float = 1.0) -> np.ndarray:
+    """SGD on these workers' batches, one after the other."""
+    for rank in ranks:
+        weight = weight - factor * ETA * gradient(weight, batch(rank))
+    return weight
+
+
+def run(
+    build: Callable[[Context], Trainer], steps_s: Sequence[float], killed: dict[int, int], rounds: int
+) -> tuple[Trained, list[float]]:
+    """Returns, too, when each worker's last round ended, since training began."""
+
+    def with_page(context: Context) -> Trainer:
+        context.state_server = Page()  # type: ignore[assignment]
+        return build(context)
+
+    workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
+    trained = train(TransportKind.SERVER, workers, with_page, rounds, killed=killed)
+    return trained, [round(trainer.measure.elapsed_s, 3) for trainer in trained.trainers]
+
+
+# ------------------------------------------------------------------------------------------------------- by hand
+
+
+def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_left() -> None:
+    def build(context: Context) -> AsyncTrainer:
+        return AsyncTrainer(context, ETA, compensation=None)
+
+    workers = [Worker([batch(rank)], step_s=1.0 + 1.5 * rank, samples=count) for rank, count in enumerate((3, 1))]
+    trained = train(TransportKind.SERVER, workers, build, 3, killed={1: 0})
+    # The first gradient is weighed with 2 * 3/4: that round had begun. From then on worker 0 has all samples.
+    weight = after_steps(after_steps(ZERO, 0, factor=1.5), 0, 0)
+    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
+
+
+def test_ssp_does_not_wait_for_the_clock_of_the_lost() -> None:
+    _, ended_s = run(lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), {1: 1}, rounds=3)
+    assert ended_s[0] == ended_s[2] == 4.0 + 2.0 + 2.0  # one round with the slowest, two without
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_wbsp_releases_without_the_slowest(overlap: bool) -> None:
+    """It is lost before its first upload: whoever is the slowest now releases, and its updates are whole."""
+    trained, ended_s = run(lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 2.5), {1: 0}, rounds=3)
+    np.testing.assert_allclose(trained.weights(0), after_steps(ZERO, 0, 0, 0), **CLOSE)
+    assert ended_s[0] == 3.0
+
+
+@pytest.mark.parametrize("policy", ["none", "elastic"])
+def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(policy: str) -> None:
+    settings = Settings("1", (3,), ETA, 0.0, policy)
+    trained, ended_s = run(lambda context: SyncSwitchTrainer(context, settings), (1.0, 1.2, 2.5), {2: 1}, rounds=9)
+    weight = ZERO
+    for ranks in ((0, 1, 2), (0, 1), (0, 1)):
+        weight = weight - ETA * sum(gradient(weight, batch(rank)) for rank in ranks) / len(ranks)
+    for rank in (0, 1):
+        np.testing.assert_allclose(trained.weights(rank), weight, **CLOSE)
+    assert ended_s[:2] == [4.9, 4.9]  # 2.5 + 1.2 + 1.2
+    assert trained.trainers[0].finished
+
+
+def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
+    """Three parts: worker 0 at 1 s, worker 1 at 1.2 s, and worker 0 at 2 s, of the weights that it had at 1 s."""
+    settings = Settings("0", (1,), ETA, 0.0, "none", rules=(PhaseRule(0.2, Ramp.constant(0.0), of_each=True),))
+    trained, _ = run(lambda context: SyncSwitchTrainer(context, settings), (1.0, 1.2, 2.5), {2: 0}, rounds=9)
+    first = ZERO - 0.2 * gradient(ZERO, batch(0))
+    weight = first - 0.2 * gradient(ZERO, batch(1)) - 0.2 * gradient(first, batch(0))
+    np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
+
+
+def test_of_a_lost_worker_nothing_counts_that_comes_late_and_it_is_lost_once() -> None:
+    class Noted(WholeModelOptimizer):
+        def __init__(self) -> None:
+            super().__init__(Keys(num_shown=1, num_sent=1, num_workers=2))
+            self.noted: list[str] = []
+
+        def begin(self) -> None:
+            self.noted.append("begins")
+
+        def act(self, rank: int, code: int, values: Sequence[float]) -> tuple[int, ...]:
+            self.noted.append(f"upload of {rank}")
+            return (rank,)
+
+        def go_on_without(self, rank: int) -> tuple[int, ...]:
+            self.noted.append(f"without {rank}")
+            return ()
+
+        def status(self, rank: int) -> list[float]:
+            return [0.0, 0.0]
+
+    optimizer = Noted()
+
+    def send(rank: int, *command: float) -> None:
+        keys, stored = optimizer.keys, mx.nd.zeros(2)
+        if command[0] == UPLOAD:
+            optimizer.update(keys.buffer(rank), mx.nd.zeros(1), mx.nd.ones(1), None)
+        optimizer.update(keys.command(rank), stored, mx.nd.array(command), None)
+
+    for rank, *command in ((1, UPLOAD, 0), (0, LOST, 1), (1, UPLOAD, 0), (0, LOST, 1), (0, UPLOAD, 0)):
+        send(rank, *command)
+    assert optimizer.noted == ["begins", "upload of 1", "without 1", "upload of 0"]
+
+
+def test_backup_workers_are_fewer_and_then_none() -> None:
+    versions = Versions(num_workers=3, num_backup=1)
+    assert versions.arrive(0) == Arrival()
+    assert versions.go_on_without(2) == Arrival()  # it was spare
+    assert versions.arrive(1) == Arrival((0, 1), (0, 1))
+    assert versions.arrive(0) == Arrival()
+    assert versions.go_on_without(1) == Arrival((0,), (0,))  # nobody else can come
+
+
+def test_a_gradient_of_a_lost_worker_that_waits_does_not_count() -> None:
+    versions = Versions(num_workers=4, num_backup=1)
+    assert (versions.arrive(0), versions.arrive(1), versions.go_on_without(1)) == (Arrival(), Arrival(), Arrival())
+    assert versions.arrive(2) == Arrival()
+    assert versions.arrive(3) == Arrival((0, 2, 3), (0, 2, 3))
+
+
+def test_a_job_with_backup_workers_goes_on() -> None:
+    trained, ended_s = run(lambda context: BackupTrainer(context, ETA, 0), (1.0, 2.5), {1: 1}, rounds=3)
+    weight = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1))) / 2
+    np.testing.assert_allclose(trained.weights(0), after_steps(weight, 0, 0), **CLOSE)
+    assert ended_s[0] == 4.5
+
+
+def test_a_round_under_bsp_ends_with_the_loss_of_the_last_for_whom_it_waits() -> None:
+    schedule = Schedule("10", [1, 2], 3, "none")
+    assert [schedule.arrive(rank, alone=False, wants_stop=False) for rank in (0, 2)] == [Step((), ())] * 2
+    assert schedule.go_on_without(1) == Step((0, 2), (0, 2))
+    assert (schedule.way, [phase.done for phase in schedule.phases]) == (Way.ASP, [3, 0])
+    arrived = [schedule.arrive(rank, alone=False, wants_stop=False) for rank in (0, 0, 0, 0, 0)]
+    assert [step.apply for step in arrived] == [(0,)] * 5  # ASP does the batches of the lost as well
+    assert arrived[3].free == (0,)
+    assert arrived[4].free == ()  # one part is left, and worker 2 has it
+    assert schedule.arrive(2, alone=False, wants_stop=False) == Step((2,), (0, 2))
+    assert schedule.finished
+
+
+def test_asp_ends_with_the_loss_of_the_last_in_flight() -> None:
+    schedule = Schedule("01", [1, 1], 2, "none")
+    assert schedule.arrive(0, alone=False, wants_stop=False) == Step((0,), ())
+    assert schedule.go_on_without(1).free == (0,)
+    assert not schedule.over
+
+
+def test_greedy_goes_back_to_bsp_when_the_straggler_is_lost() -> None:
+    schedule = Schedule("10", [4, 6], 3, "greedy")
+    schedule.arrive(2, alone=True, wants_stop=False)  # so all go over to ASP
+    assert schedule.way is Way.ASP
+    assert schedule.go_on_without(2) == Step((), ())
+    assert schedule.arrive(0, alone=False, wants_stop=False) == Step((0,), ())  # it waits for the other one's last
+    assert schedule.arrive(1, alone=False, wants_stop=False) == Step((1,), (0, 1))
+    assert schedule.way is Way.BSP
+    arrived = [schedule.arrive(rank, alone=False, wants_stop=False) for _ in range(4) for rank in (0, 1)]
+    assert [step.apply for step in arrived[1::2]][:3] == [(0, 1)] * 3
+
+
+def test_who_alone_was_left_out_takes_part_again() -> None:
+    schedule = Schedule("1", [3], 2, "elastic")
+    assert schedule.arrive(0, alone=False, wants_stop=False) == Step((), ())
+    assert schedule.arrive(1, alone=True, wants_stop=False).free == (0,)
+    assert schedule.left_out == {1}
+    assert schedule.go_on_without(0) == Step((1,), (1,))
+
+
+# ------------------------------------------------------------------------------------------------ who does what
+
+
+def test_those_that_are_left_share_all_samples_and_keep_their_ranks() -> None:
+    labels, config = np.arange(90) % 10, parse(["-m", "ssp"])
+    mine = of_all(labels, 3, config)[2]
+    then = without(frozenset({0}), mine, labels, config)
+    assert (then.rank, then.num_workers, then.sample_counts) == (2, 3, (0, 45, 45))
+    assert then.weight == 1.0
+    assert then.partition is not None
+    other = without(frozenset({0}), of_all(labels, 3, config)[1], labels, config)
+    assert other.partition is not None
+    assert sorted([*then.partition, *other.partition]) == list(range(90))
+
+
+def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_nobody_is_asked() -> None:
+    lost: set[int] = set()
+    candidates = [Candidate("auto", 2.0), Candidate("auto", 1.0), Candidate(NO, 0.1)]
+    asked: list[Candidate] = []
+
+    def gather(mine: Candidate) -> list[Candidate]:
+        asked.append(mine)
+        return candidates
+
+    choices = [
+        Choice(parse(["-m", "ssp"]), lambda rank=rank: rank, gather, lambda: frozenset(lost)) for rank in range(3)
+    ]
+    assert [choice(1.0) for choice in choices] == [False, True, False]
+    lost.add(1)
+    assert (choices[0](1.0), choices[2](1.0)) == (True, False)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ("-m sync", "choose mode .*ssp.*, or restart"),
+        ("-m ssp --ckpt-frequency 5", "takes nobody back, also not from a checkpoint"),
+        ("-m ssp --leave 1", "--leave 1 belongs to mode esync"),
+        ("-m wbsp --fault-timeout 3", "--fault-timeout 3.0 belongs to mode esync"),
+        ("-m local --min-workers 3", "--min-workers 3 belongs to mode"),
+    ],
+)
+def test_what_does_not_go_together_is_said(flags: str, why: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse([*flags.split(), "--on-worker-death", CONTINUE])
+    assert re.search(why, " ".join(capsys.readouterr().err.split()))
+
+
+# ------------------------------------------------------------------------------------------------ real clusters
+
+
+JOBS = {
+    # mode: its flags, and who is killed: the fastest evaluates, and is rank 0 or not; the slowest holds up the others.
+    "ssp": ("-l 0.0006 --staleness 2", 0),
+    "wbsp": ("-ll 0.001", 2),
+    "sync-switch": ("-l 0.001 --switch-order 1 --train-steps 30", 2),
+}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("mode", JOBS)
+def test_a_real_job_whose_worker_is_killed_goes_on_to_its_end(mode: str, tmp_path: Path) -> None:
+    own, victim = JOBS[mode]
+    job = ["-m", mode, "-n", "mlp", "--workers", "0.02,0.04,0.08", "--log-base", str(tmp_path)]
+    limits = [] if mode == "sync-switch" else ["--max-rounds", "80"]
+    flags = [*own.split(), *limits, "-e", "20", "--on-worker-death", CONTINUE, *on_few_images()]
+    with subprocess.Popen(
+        [sys.executable, "-m", "scripts.local_cluster", *job, "--", *flags],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as launcher:  # fmt: skip
+        logs = tmp_path / "mlp" / mode
+        wait_for(lambda: [*logs.glob(f"*/cpu{victim}/iter-4.txt")], "round 4")
+        device = f"cpu{victim}".encode()
+        (pid,) = (pid for pid in children(launcher.pid) if device in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(pid, signal.SIGKILL)
+        output, _ = launcher.communicate(timeout=DEADLINE_S)
+    assert (launcher.returncode, running(tmp_path)) == (0, []), output
+    assert f"worker {victim} (cpu{victim}) was killed by signal 9: the others go on without it." in output
+    folders = device_folders(logs)
+    left = [folder for rank, folder in enumerate(folders) if rank != victim]
+    assert all(read_json(folder / RUN_FILE).get("ended") for folder in left)
+    assert not read_json(folders[victim] / RUN_FILE).get("ended")
+    for folder in left:
+        records = list(read_rounds(folder, pytest.fail))
+        texts = [
+            each["text"] for record in records for each in record.get("events", []) if each["kind"] == MEMBERS.name
+        ]
+        assert [text[:22] for text in texts] == ["2 worker(s): worker(s)"]
+        assert len(records) >= 30
+    last = [record for folder in left for record in read_rounds(folder, pytest.fail)]
+    assert any("accuracy" in record and record["num_iters"] >= 20 for record in last)
