@@ -9,7 +9,6 @@ that a busy machine harms all alike. Prints the rounds/s of all workers together
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -23,19 +22,21 @@ MODES = {
     "ESync, ring": (["-m", "esync", "-ll", "0.0005"], "ring"),
     "SSGD, ring": (["-m", "sync", "-l", "0.0005"], "ring"),
 }
-NOTHING = ["--max-bad-steps", "0"]
-LOOKS, CHECKPOINTS, CONTINUES = "looks at numbers", "a checkpoint every 10 rounds", "going on without the lost"
+NO_LOOK = ["--max-bad-steps", "0"]
+NOTHING, LOOKS, CHECKPOINTS = "nothing", "looks at numbers", "a checkpoint every 100 rounds"
+CONTINUES = "going on without the lost"
 KINDS = {
-    "nothing": NOTHING,
+    NOTHING: NO_LOOK,
     LOOKS: [],
-    CHECKPOINTS: [*NOTHING, "--ckpt-frequency", "10"],
-    CONTINUES: [*NOTHING, "--on-worker-death", "continue"],
+    CHECKPOINTS: [*NO_LOOK, "--ckpt-frequency", "100"],
+    CONTINUES: [*NO_LOOK, "--on-worker-death", "continue"],
 }
 
 
-def kinds_of(collective: str) -> list[str]:
-    """Those that such a job can have."""
-    return [kind for kind in KINDS if kind != CONTINUES or collective != "ps"]
+def kinds_of(mode: str, asked: Sequence[str]) -> list[str]:
+    """Of those that were asked for, what such a job can have, and nothing."""
+    goes_on = MODES[mode][1] != "ps" or mode == "ASGD"
+    return [NOTHING, *(kind for kind in asked if kind != CONTINUES or goes_on)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,12 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-n", "--network", default="lenet")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS][1:], default=[*KINDS][1:], help="beside nothing of it")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=8, help="of each run")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(arguments)
     found: dict[tuple[str, str], list[float]] = {
-        (mode, kind): [] for mode in options.modes for kind in kinds_of(MODES[mode][1])
+        (mode, kind): [] for mode in options.modes for kind in kinds_of(mode, options.kinds)
     }
     here, workers = Loopback(), [Loopback()] * options.workers
     for _ in range(options.repeats):
@@ -59,12 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             job = run_job(here, workers, options.seconds, [flags] * options.workers, collective=collective)
             of_kind.append(rounds_per_s(job))
             print(f"{mode}, {kind}: {of_kind[-1]:.2f} rounds/s", flush=True)
-    print("\n| rounds/s, medians | " + " | ".join(KINDS) + " |\n" + "| --- " * (1 + len(KINDS)) + "|")
-    for mode, of_mode in itertools.groupby(found, key=lambda key: key[0]):
-        medians = {kind: statistics.median(found[mode, kind]) for _, kind in of_mode}
-        nothing = medians.pop("nothing")
-        cells = [f"{each:.1f} ({100 * (each / nothing - 1):+.1f} %)" for each in map(medians.get, [*KINDS][1:]) if each]
-        print("| " + " | ".join([mode, f"{nothing:.1f}", *cells, *["-"] * (len(KINDS) - 1 - len(cells))]) + " |")
+    print(f"\n| rounds/s, medians | {NOTHING} | {' | '.join(options.kinds)} |\n{'| --- ' * (2 + len(options.kinds))}|")
+    for mode in options.modes:
+        nothing, its = found[mode, NOTHING], kinds_of(mode, options.kinds)
+        cells = [compared(nothing, found[mode, kind]) if kind in its else "-" for kind in options.kinds]
+        print(f"| {mode} | {statistics.median(nothing):.1f} | {' | '.join(cells)} |")
+
+
+def compared(nothing: Sequence[float], other: Sequence[float]) -> str:
+    """The median, and by how much each turn's run was apart from that without anything: median, least and greatest."""
+    apart = sorted(100 * (each / own - 1) for own, each in zip(nothing, other, strict=True))
+    return f"{statistics.median(other):.1f} ({statistics.median(apart):+.1f} %; {apart[0]:+.0f} to {apart[-1]:+.0f})"
 
 
 if __name__ == "__main__":

@@ -263,9 +263,9 @@ def test_what_does_not_go_together_is_said(flags: str, why: str, capsys) -> None
 
 JOBS = {
     # mode: its flags, and who is killed: the fastest evaluates, and is rank 0 or not; the slowest holds up the others.
-    "ssp": ("-l 0.0006 --staleness 2", 0),
-    "wbsp": ("-ll 0.001", 2),
-    "sync-switch": ("-l 0.001 --switch-order 1 --train-steps 30", 2),
+    "ssp": ("-l 0.0006 --staleness 2 --max-rounds 80", 0),
+    "wbsp": ("-ll 0.001 --max-rounds 200", 2),
+    "sync-switch": ("-l 0.001 --switch-order 1 --train-steps 60", 2),
 }
 
 
@@ -274,8 +274,7 @@ JOBS = {
 def test_a_real_job_whose_worker_is_killed_goes_on_to_its_end(mode: str, tmp_path: Path) -> None:
     own, victim = JOBS[mode]
     job = ["-m", mode, "-n", "mlp", "--workers", "0.02,0.04,0.08", "--log-base", str(tmp_path)]
-    limits = [] if mode == "sync-switch" else ["--max-rounds", "80"]
-    flags = [*own.split(), *limits, "-e", "20", "--on-worker-death", CONTINUE, *on_few_images()]
+    flags = [*own.split(), "-e", "20", "--on-worker-death", CONTINUE, *on_few_images()]
     with subprocess.Popen(
         [sys.executable, "-m", "scripts.local_cluster", *job, "--", *flags],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT, wait_for
@@ -40,8 +42,21 @@ def project(host: Host) -> Path:
     return host.folder / "esync"
 
 
+@pytest.fixture(autouse=True)
+def no_launcher_stays() -> Iterator[None]:
+    """One test that fails leaves nothing to the others."""
+    yield
+    while Launcher.started:
+        process = Launcher.started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 class Launcher:
     """scripts/cluster.sh at the desk, with its logs in `folder`."""
+
+    started: ClassVar[list[subprocess.Popen[str]]] = []
 
     def __init__(self, net: Network, folder: Path, hosts: str, *arguments: str) -> None:
         self.log_base = folder / "logs"
@@ -56,6 +71,7 @@ class Launcher:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.started.append(self.process)
 
     def end(self) -> tuple[int, str]:
         """Exit code and output, once it has ended."""
@@ -86,9 +102,18 @@ def training(host: Host, mode: str, number: int = 3) -> bool:
     return (project(host) / "logs" / "lenet" / mode / host.name / "cpu" / f"iter-{number}.txt").exists()
 
 
+def commands(host: Host) -> dict[int, bytes]:
+    """Ids and command lines of what runs on a host."""
+    found = {}
+    for pid in host.pids():
+        with contextlib.suppress(OSError):  # it has just ended
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return found
+
+
 def workers(host: Host) -> list[int]:
     """Ids of the workers on a host."""
-    return [pid for pid in host.pids() if b"--device-name" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid, line in commands(host).items() if b"--device-name" in line]
 
 
 def names(host: Host) -> list[str]:
@@ -173,8 +198,7 @@ def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_p
 
 def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
     launcher = start_two(net, tmp_path, "ssp", more=["-l", "0.0005", "--on-worker-death", "continue"])
-    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in net.hosts[1].pids()}
-    (hand,) = (pid for pid, line in lines.items() if b"python" in line and b"remote" in line)
+    (hand,) = (pid for pid, line in commands(net.hosts[1]).items() if b"python" in line and b"remote.py" in line)
     os.kill(hand, signal.SIGKILL)  # the worker dies with it
     wait_for(lambda: not workers(net.hosts[1]), "the end of the worker there")
     again = 5 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "ssp" / "h1" / "cpu"))
