@@ -4,11 +4,12 @@
     .venv/bin/python benchmarks/study.py --folder results/comparison --networks mlp --jobs 2
 
 For each job (cluster, split, network) and each algorithm: so many trials of the step size in each study, drawn from
---range, evaluated on --validation held-out training samples; then the chosen step size with other seeds on the test
-set; and the step size --untuned, with the same seeds, for all. Each run is a line of FOLDER/runs.jsonl
-(report/comparison.py), also one that diverged or failed. The limit of a job is the time in which its fastest machine
-alone would see all training samples --epochs times. What follows `--` goes to every run. The same command goes on with
-what is not done yet, by this version of the program; Ctrl-C ends it. benchmarks/comparison.py makes the tables.
+--range, with each of --momenta, evaluated on --validation held-out training samples; then the chosen step size (and
+momentum) with other seeds on the test set; and the step size --untuned, with the same seeds, for all. Each run is a
+line of FOLDER/runs.jsonl (report/comparison.py), also one that diverged or failed. The limit of a job is the time in
+which its fastest machine alone would see all training samples --epochs times. What follows `--` goes to every run. The
+same command goes on with what is not done yet, by this version of the program; Ctrl-C ends it. benchmarks/comparison.py
+makes the tables.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -38,7 +39,7 @@ from report import comparison, run_lines  # noqa: E402
 from report.comparison import BY_CLASS, PHASES, REPORT, SPLITS, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
 from scripts import launch  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
-from trainer.flag_values import above_zero, at_least  # noqa: E402
+from trainer.flag_values import above_zero, at_least, below_one, several  # noqa: E402
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, setup_logging  # noqa: E402
 
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
@@ -64,6 +65,12 @@ def step_sizes(study: int, trials: int, low: float, high: float) -> list[float]:
     return [float(f"{low * (high / low) ** place:.3g}") for place in places]
 
 
+def with_momentum(step_size: float, momentum: float | None) -> float:
+    """The step size with which steps of this momentum go as far in the end: v <- mu * v + gradient sums up to
+    1 / (1 - mu) gradients. So one range of step sizes suits all momenta."""
+    return step_size if not momentum else float(f"{step_size * (1 - momentum):.3g}")
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is to be done, as the command line says."""
@@ -77,6 +84,7 @@ class Plan:
     seeds: int
     low: float
     high: float
+    momenta: Sequence[float | None]
     untuned: float
     validation: int
     epochs: float
@@ -88,20 +96,23 @@ class Plan:
         """The trials of all algorithms, a study after the other."""
         for study in range(self.studies):
             sizes = step_sizes(study, self.trials, self.low, self.high)
-            for (trial, size), entry in itertools.product(enumerate(sizes), self.entries):
-                yield Task(TUNING, workload, entry, study, trial, study, size)
+            tried = enumerate(itertools.product(self.momenta, sizes))
+            for (trial, (momentum, size)), entry in itertools.product(tried, self.entries):
+                yield Task(TUNING, workload, entry, study, trial, study, with_momentum(size, momentum), momentum)
 
     def reporting(self, workload: Workload, trials: Sequence[RunLine]) -> Iterator[Task]:
         """The runs on the test set with the step sizes that the trials have shown to be best."""
         its = Comparison(trials)
         for seed, entry in itertools.product(self.report_seeds, self.entries):
             if chosen := its.chosen(workload, entry, self.target):
-                yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, chosen.step_size)
+                best = chosen.step_size, chosen.momentum
+                yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, *best)
 
     def without_tuning(self, workload: Workload) -> Iterator[Task]:
-        """The runs on the test set with one step size for all."""
+        """The runs on the test set with one step size for all, and the first momentum."""
         for seed, entry in itertools.product(self.report_seeds, self.entries):
-            yield Task(UNTUNED, workload, entry, 0, 0, seed, self.untuned)
+            size = with_momentum(self.untuned, self.momenta[0])
+            yield Task(UNTUNED, workload, entry, 0, 0, seed, size, self.momenta[0])
 
     @property
     def report_seeds(self) -> range:
@@ -111,7 +122,7 @@ class Plan:
     @property
     def runs(self) -> int:
         """How many there are in all."""
-        of_phase = {TUNING: self.studies * self.trials, REPORT: self.seeds, UNTUNED: self.seeds}
+        of_phase = {TUNING: self.studies * self.trials * len(self.momenta), REPORT: self.seeds, UNTUNED: self.seeds}
         return len(self.workloads) * len(self.entries) * sum(of_phase[phase] for phase in self.phases)
 
     def command(self, task: Task) -> list[str]:
@@ -120,6 +131,8 @@ class Plan:
         limit_s = self.limit_s(cluster)
         words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network, "--seed", str(task.seed)]
         words += [names_of(task.rate)[0], f"{task.step_size:g}", *FLAGS.get(task.entry, ())]
+        if task.momentum is not None:
+            words += ["--momentum", f"{task.momentum:g}"]
         words += ["--max-seconds", f"{limit_s:g}", "--eval-seconds", f"{limit_s / self.evaluations:g}"]
         if cluster in MODEL_BYTES:
             words += ["--model-bytes", f"{MODEL_BYTES[cluster]:g}"]
@@ -238,6 +251,12 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--trials", type=at_least(1), default=5, help="of a study")
     parser.add_argument("--seeds", type=at_least(1), default=5, help="runs with a chosen step size")
     parser.add_argument("--range", type=above_zero, nargs=2, default=(2e-4, 5e-2), help="of the step sizes")
+    parser.add_argument(
+        "--momenta",
+        type=several(below_one, "momenta with commas"),
+        default=(None,),
+        help="of the steps: each is tried with all step sizes, which are taken times 1 - momentum",
+    )
     parser.add_argument("--untuned", type=above_zero, default=0.001, help="the one step size for all")
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
     parser.add_argument("--epochs", type=above_zero, default=8.0, help="of the fastest machine alone, in a run's time")
@@ -266,6 +285,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
                 "studies",
                 "trials",
                 "seeds",
+                "momenta",
                 "untuned",
                 "validation",
                 "epochs",

@@ -30,6 +30,7 @@ class Task:
     trial: int
     seed: int
     step_size: float
+    momentum: float | None = None  # None: the program's
 
     @property
     def rate(self) -> str:
@@ -44,12 +45,13 @@ class Task:
     def line(self, **more: Any) -> RunLine:
         """The line of the results that it is to become."""
         sizes = {self.rate: self.step_size}
-        same = {name: getattr(self, name) for name in ("phase", "entry", "study", "trial", "seed")}
+        same = {name: getattr(self, name) for name in ("phase", "entry", "study", "trial", "seed", "momentum")}
         return RunLine(**same, **self.workload._asdict(), step_sizes=sizes, **more)
 
     def __str__(self) -> str:
         which = f"study {self.study} trial {self.trial}" if self.phase == TUNING else f"seed {self.seed}"
-        return f"{self.phase} {' '.join(self.workload)} {self.entry}, {which}, step size {self.step_size:g}"
+        momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
+        return f"{self.phase} {' '.join(self.workload)} {self.entry}, {which}, step size {self.step_size:g}{momentum}"
 
 
 def step_times_s(cluster: str) -> list[float]:

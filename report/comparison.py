@@ -38,6 +38,7 @@ class RunLine:
         study: from 0; of REPORT that of the chosen trial; of UNTUNED 0.
         trial: from 0 in its study; the same.
         step_sizes: by field of Config.
+        momentum: of the steps, where it was searched for too.
         validation: [seconds, accuracy] on the held-out samples; empty where it was evaluated on the test set.
         test: the same on the test set.
         seconds: virtual ones, that it took.
@@ -60,6 +61,7 @@ class RunLine:
     trial: int
     seed: int
     step_sizes: Mapping[str, float]
+    momentum: float | None = None
     validation: Curve = ()
     test: Curve = ()
     seconds: float = 0.0
@@ -184,8 +186,9 @@ class Comparison:
         return best[len(best) // 2] if best else None
 
     def is_at_an_end(self, chosen: RunLine) -> bool:
-        """Whether no trial of the same algorithm had a smaller step size, or none had a greater one."""
-        tried = [line.step_size for line in self.runs(TUNING, chosen.workload, chosen.entry)]
+        """Whether no trial of the same algorithm had a smaller step size, or none a greater one, with its momentum."""
+        trials = self.runs(TUNING, chosen.workload, chosen.entry)
+        tried = [line.step_size for line in trials if line.momentum == chosen.momentum]
         return chosen.step_size in (min(tried), max(tried))
 
     def ceiling(self, workload: Workload) -> float | None:

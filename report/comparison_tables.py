@@ -229,13 +229,15 @@ def _details_table(comparison: Comparison, phase: str, job: Workload, targets: S
         if not runs and not trials:
             continue
         chosen = comparison.chosen(job, entry, tuned_to) if trials else None
-        size = runs[0].step_size if runs else chosen.step_size if chosen else math.nan
+        sized = runs[0] if runs else chosen
+        size = sized.step_size if sized else math.nan
+        momentum = "" if sized is None or sized.momentum is None else f", momentum {sized.momentum:g}"
         mark = END_MARK if chosen is not None and comparison.is_at_an_end(chosen) else ""
         lost = sum(line.diverged or bool(line.failed) for line in (*runs, *trials))
         rows.append(
             [
                 ENTRIES[entry].title,
-                f"{size:.3g}{mark}",
+                f"{size:.3g}{mark}{momentum}",
                 *([score_text(comparison, job, entry, target) for target in targets] if scores else []),
                 *(_times_cell(comparison, phase, job, entry, target) for target in targets),
                 _mean_text([line.final_accuracy for line in runs if not line.diverged]),

@@ -128,24 +128,20 @@ def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
 
 
 def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each job with faults, beside the calm one."""
+    """A line for each job with faults, beside the undisturbed one that was run just before it, where there is one."""
     print(
         "| way | mode | faults | trains again, s | samples/s, of the undisturbed | accuracy | undisturbed "
         "| rounds missing | files, MiB and ports, before and after | left running |"
     )
     print("| --- " * 10 + "|")
-    calm = {(row["way"], row["mode"]): row for row in rows if row["fault"] == "none"}
+    calm = {(row["way"], row["mode"], row.get("seed", 0)): row for row in rows if row["fault"] == "none"}
     for row in rows:
         if row["fault"] != "none":
-            other = calm[row["way"], row["mode"]]
+            other = calm.get((row["way"], row["mode"], row.get("seed", 0)), {})
             cells = [row["way"], row["mode"], ", ".join(each["fault"] for each in row["faults"])]
             cells += [", ".join(str(each["again_s"]) for each in row["faults"])]
-            cells += [
-                f"{row['samples_s'] / other['samples_s']:.0%}",
-                row["accuracy"],
-                other["accuracy"],
-                row["missing"],
-            ]
+            share = f"{row['samples_s'] / other['samples_s']:.0%}" if other else None
+            cells += [share, row["accuracy"], other.get("accuracy"), row["missing"]]
             files, kib = ([_total(row[when], what) for when in ("before", "after")] for what in ("files", "kib"))
             ports = row["ports"]
             numbers = f"{files[0]}, {files[1]}; {kib[0] / 1024:.0f}, {kib[1] / 1024:.0f}; {ports[0]}, {ports[1]}"
@@ -170,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="of each job; with faults at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the soak; another one makes more jobs with faults")
+    parser.add_argument("--seed", type=int, default=0, help="of the soak; another one has other faults")
     parser.add_argument("--folder", type=Path, default=Path("logs/fault-drill"))
     parser.add_argument("--table", action="store_true", help="only print what there is")
     given = parser.parse_args(arguments)
@@ -186,12 +182,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for way in given.ways.split(",")
         for name in names
         if can_happen("all" if given.soak else name, way, mode)  # of a soak all must come back
-        and (way, mode, name, given.seed if name == "soak" else 0) not in done
+        and (way, mode, name, given.seed) not in done
     ]
     for number, (way, mode, name) in enumerate([] if given.table else todo, start=1):
         if given.soak:
             choose = random.Random(f"{given.seed} {way} {mode}") if name == "soak" else None
-            row = soak(way, mode, given.soak, folder, choose) | ({"seed": given.seed} if choose else {})
+            row = soak(way, mode, given.soak, folder, choose) | {"seed": given.seed}
         else:
             row = drill(way, mode, name, given.seconds, folder)
         append_line(path, json.dumps(row))

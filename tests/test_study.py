@@ -51,6 +51,24 @@ def test_every_algorithm_gets_as_many_trials_with_the_same_step_sizes():
     assert {(task.study, task.seed) for task in tasks} == {(0, 0), (1, 1), (2, 2)}
 
 
+def test_momenta_are_tried_with_step_sizes_that_go_as_far():
+    its = plan("--entries", "esync,alone", "--trials", "2", "--studies", "1", "--momenta", "0,0.9")
+    tasks = [task for task in its.tuning(NINE) if task.entry == "alone"]
+    assert [(task.trial, task.momentum) for task in tasks] == [(0, 0), (1, 0), (2, 0.9), (3, 0.9)]
+    plain, fast = tasks[:2], tasks[2:]
+    assert [task.step_size for task in fast] == pytest.approx([task.step_size / 10 for task in plain], rel=0.01)
+    assert its.runs == 2 * (4 + 5 + 5)
+    trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)]) for task in tasks]
+    reported = next(iter(its.reporting(NINE, trials)))
+    assert (reported.step_size, reported.momentum) == (tasks[3].step_size, 0.9)
+    words = its.command(reported)
+    assert words[words.index("--momentum") + 1] == "0.9"
+    _, (run,) = simulate.parse(words[1:])
+    assert run.job.config.momentum == 0.9
+    assert comparison.Comparison(trials).is_at_an_end(trials[3])
+    assert "--momentum" not in plan().command(Task(TUNING, NINE, "alone", 0, 0, 0, 0.1))
+
+
 def test_the_seeds_of_the_report_are_others_than_those_of_the_trials():
     its = plan("--entries", "esync")
     trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)]) for task in its.tuning(NINE)]
