@@ -167,6 +167,16 @@ TABLE = (
                 stem="ESyncOuter",
                 look=Look("#FF3366", (0, (2, 1, 2, 4)), "*", "O."),
             ),
+            # What makes up for two weaknesses at once: near workers compute while the straggler's update travels, and
+            # averages of models go as far as they should.
+            Entry(
+                name="esync-outer-aware",
+                title="ESync, outer, upload-aware",
+                values=(("outer_nesterov", 1), ("policy", "upload-aware")),
+                tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
+                stem="ESyncOuterAware",
+                look=Look("#550055", (0, (1, 1, 6, 1)), "x", "-o"),
+            ),
         ),
     ),
     Algorithm(
@@ -348,9 +358,8 @@ def entry_name(mode: str, flags: Mapping[str, Any]) -> str:
     Flags do not tell of presets that choose workers: whoever chooses knows.
     """
     presets = [preset for preset in ALGORITHMS[mode].presets if preset.values]
-    return next(
-        (preset.name for preset in presets if all(flags[field] == value for field, value in preset.values)), mode
-    )
+    made = [preset for preset in presets if all(flags[field] == value for field, value in preset.values)]
+    return max(made, key=lambda preset: len(preset.values)).name if made else mode
 
 
 def folder_name(entry: str, split_by_class: bool) -> str:

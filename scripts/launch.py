@@ -228,7 +228,8 @@ def check_flags(
     presets = [field for preset in job.algorithm.presets for field, _ in preset.values]
     for parsed, own in pairs:
         command_line.check_job(parsed, job.num_servers, len(layout.seats))
-        for name in (*CLUSTERS_OWN, *presets, *traces, *fixed):
+        makes_another = presets if parsed.entry != own.entry else []
+        for name in (*CLUSTERS_OWN, *makes_another, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
             if value != expected:
                 flag = "--" + name.replace("_", "-")
