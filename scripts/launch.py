@@ -225,11 +225,9 @@ def check_flags(
     pairs = list(worker_configs(job, layout, ours))
     # A trace for all may come behind `--`, but not beside those of single workers: which of the two would be meant?
     traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()
-    presets = [field for preset in job.algorithm.presets for field, _ in preset.values]
     for parsed, own in pairs:
         command_line.check_job(parsed, job.num_servers, len(layout.seats))
-        makes_another = presets if parsed.entry != own.entry else []
-        for name in (*CLUSTERS_OWN, *makes_another, *traces, *fixed):
+        for name in (*CLUSTERS_OWN, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
             if value != expected:
                 flag = "--" + name.replace("_", "-")
@@ -238,6 +236,10 @@ def check_flags(
                     f"{flag} {value} {where} contradicts {whose}, where it is {there}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
+        if parsed.entry != own.entry:
+            raise SetupError(
+                f"the flags {where} make {parsed.entry} of -m {job.mode}: leave them out, or give -m {parsed.entry}"
+            )
     told = [parsed for parsed, _ in pairs]
     _check_restarts(job, layout, told[0])
     if job.algorithm.is_distributed:  # the processes compare theirs as well, once they meet

@@ -442,7 +442,6 @@ def test_a_python_is_found_behind_shims_that_fail(copy):
         ["-ld", "elsewhere"],
         ["--device-name", "x"],
         ["-c", "0"],
-        ["--outer-momentum", "0.9", "--outer-nesterov", "1"],
     ],
 )
 def test_a_flag_for_the_workers_must_not_contradict_the_cluster(tmp_path, flags, capsys):
@@ -450,6 +449,25 @@ def test_a_flag_for_the_workers_must_not_contradict_the_cluster(tmp_path, flags,
     assert local_cluster.main(arguments) == EXIT_SETUP
     assert "contradicts the cluster" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "made"),
+    [
+        ("esync", ["--outer-momentum", "0.9", "--outer-nesterov", "1"], "esync-outer"),
+        ("esync-outer", ["--policy", "upload-aware"], "esync-outer-aware"),
+        ("esync-outer-aware", ["--policy", "journal"], "esync-outer"),
+    ],
+)
+def test_flags_that_make_another_preset_are_refused_with_its_name(tmp_path, mode, flags, made, capsys):
+    assert local_cluster.main(["--log-base", str(tmp_path), "-m", mode, "--", *flags]) == EXIT_SETUP
+    text = f"the flags behind `--` make {made} of -m {mode}: leave them out, or give -m {made}"
+    assert text in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_alone_makes_no_preset():
+    assert options("-m", "esync", "--", "--policy", "upload-aware").mode_folder == Path("lenet/esync")
 
 
 def test_two_clusters_do_not_write_to_the_same_logs(tmp_path):
