@@ -30,6 +30,7 @@ from scripts.survival import Survival
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 POLL_S = 0.1
+CAUSE_S = 0.5  # the longest that the end of a killed process may be seen after that of the peer which has noticed it
 
 _TOO_EARLY = "stopped before every worker had begun"
 
@@ -234,8 +235,9 @@ class Supervisor:
         return [process for process in self._processes if process.role.kind is kind]
 
     def _note_ends(self, now: float) -> None:
-        watched = [*self._links, *self._processes]
-        new = [process for process in watched if process.ended_at is None and process.exit_code is not None]
+        new = self._newly_ended()
+        while new and all(process.exit_code == EXIT_PEER_LOST for process in new) and self._may_show(now + CAUSE_S):
+            new = self._newly_ended()
         for process in new:
             process.ended_at = now
         failed = [process for process in new if process.exit_code != EXIT_OK or process.role.kind is Kind.SERVICE]
@@ -256,6 +258,18 @@ class Supervisor:
             role, code = process.role, process.exit_code
             if code != EXIT_OK:
                 self._say(f"warning: {role.label} {_how(code)} at the very end; its log: {role.log}")
+
+    def _newly_ended(self) -> list[Running]:
+        watched = [*self._links, *self._processes]
+        return [process for process in watched if process.ended_at is None and process.exit_code is not None]
+
+    def _may_show(self, until: float) -> bool:
+        """Waits for a moment, where the cause of a consequence may still be seen: the system closes the connections of
+        a process that was killed some time before it tells of its end."""
+        if self._state is not _State.RUNNING or time.monotonic() > until:
+            return False
+        time.sleep(POLL_S / 2)
+        return True
 
     def _await_workers(self, now: float) -> None:
         for server in self._of(Kind.SERVER):

@@ -184,6 +184,16 @@ def test_of_several_dead_the_cause_is_named(tmp_path):
     assert "worker 1 was killed by signal 9" in supervise(lost, killed)[1][-1]
 
 
+def test_the_cause_is_named_where_its_consequence_is_seen_before(tmp_path):
+    dies_later = "while not (here / 'noticed').exists(): time.sleep(0.01)\ntime.sleep(0.25)\nos.kill(os.getpid(), 9)"
+    outcome, lines = supervise(
+        role(tmp_path, Kind.SERVER, dies_later, "scheduler"),
+        role(tmp_path, Kind.WORKER, "(here / 'noticed').touch(); print('error: it is gone'); sys.exit(3)", "worker 0"),
+    )
+    assert outcome.exit_code == 3
+    assert lines[-1].startswith("error: scheduler was killed by signal 9; stopping the job")
+
+
 def test_a_server_that_ends_before_the_workers_fails_the_job(tmp_path):
     outcome, lines = supervise(role(tmp_path, Kind.SERVER, ""), role(tmp_path, Kind.WORKER, FOREVER), lead_s=0.1)
     assert (outcome.exit_code, running(tmp_path)) == (3, [])
