@@ -235,9 +235,7 @@ class Supervisor:
         return [process for process in self._processes if process.role.kind is kind]
 
     def _note_ends(self, now: float) -> None:
-        new = self._newly_ended()
-        while new and all(process.exit_code == EXIT_PEER_LOST for process in new) and self._may_show(now + CAUSE_S):
-            new = self._newly_ended()
+        new = self._newly_ended(now + CAUSE_S)
         for process in new:
             process.ended_at = now
         failed = [process for process in new if process.exit_code != EXIT_OK or process.role.kind is Kind.SERVICE]
@@ -259,17 +257,16 @@ class Supervisor:
             if code != EXIT_OK:
                 self._say(f"warning: {role.label} {_how(code)} at the very end; its log: {role.log}")
 
-    def _newly_ended(self) -> list[Running]:
-        watched = [*self._links, *self._processes]
-        return [process for process in watched if process.ended_at is None and process.exit_code is not None]
-
-    def _may_show(self, until: float) -> bool:
-        """Waits for a moment, where the cause of a consequence may still be seen: the system closes the connections of
-        a process that was killed some time before it tells of its end."""
-        if self._state is not _State.RUNNING or time.monotonic() > until:
-            return False
-        time.sleep(POLL_S / 2)
-        return True
+    def _newly_ended(self, until: float) -> list[Running]:
+        """The processes whose end is not noted yet. Where all of these have only lost a peer, it waits so long for the
+        cause: the system closes the connections of a process that was killed some time before it tells of its end."""
+        while True:
+            watched = [*self._links, *self._processes]
+            new = [process for process in watched if process.ended_at is None and process.exit_code is not None]
+            has_cause = not new or any(process.exit_code != EXIT_PEER_LOST for process in new)
+            if has_cause or self._state is not _State.RUNNING or time.monotonic() > until:
+                return new
+            time.sleep(POLL_S / 2)
 
     def _await_workers(self, now: float) -> None:
         for server in self._of(Kind.SERVER):
