@@ -23,6 +23,7 @@ from algorithms import MEMBERS, OWNERS, TransportKind, folder_name
 from config import CONTINUE, RESTART
 from scripts import forking
 from scripts.ports import free_ports
+from scripts.roles import base_environment
 from utils import read_rounds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -235,12 +236,11 @@ class Job:
         return round(max((later(name)[MORE_ROUNDS - 1] for name in workers), default=since) - since, 2)
 
     def _come(self, like: int) -> None:
-        """Starts a worker with the same command as another one that was not forked, but for its device's name and its
-        port."""
-        words = Path(f"/proc/{like}/cmdline").read_bytes().decode().split("\0")[:-1]
+        """Starts a worker with the same command as another one, but for its device's name."""
+        words = Path(f"/proc/{like}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
         words[words.index("--device-name") + 1] = "cpu3"
-        variables = Path(f"/proc/{like}/environ").read_bytes().decode().split("\0")[:-1]
-        environment = dict(variable.split("=", 1) for variable in variables) | {"PORT": str(free_ports(1)[0])}
+        cluster = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(len(NAMES)), "DMLC_INTERFACE": "lo"}
+        environment = base_environment(os.environ) | cluster | {"PORT": str(free_ports(1)[0])}
         with (self._folder / "worker3.log").open("wb") as log:
             self._late = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=environment)
 

@@ -28,7 +28,7 @@ from typing import Any
 import main as program
 from algorithms import OWNERS
 from scripts.forking import NAME
-from scripts.process import die_with, name_process
+from scripts.process import die_with, name_process, show_command
 from scripts.roles import ROOT
 from trainer import worker
 from trainer.stop import STOP_SIGNALS
@@ -77,6 +77,7 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
     die_with(launcher)
     os.setsid()  # the launcher can signal to it and whatever it starts; Ctrl-C is for the launcher alone
     name_process(message["name"])
+    show_command([sys.executable, str(ROOT / "main.py"), *message["arguments"]])
     os.environ.clear()
     os.environ.update(message["environment"])
     os.chdir(message["folder"])
@@ -94,6 +95,7 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
 def serve(launcher: int) -> list[str]:
     """Starts what the launcher asks for until it hangs up. Returns in each new process, with its arguments."""
     name_process(NAME)
+    show_command([sys.executable, *sys.argv[:-1]])
     say({"is": "ready"})
     for line in sys.stdin:
         arguments = fork(json.loads(line), launcher)

@@ -1,8 +1,9 @@
 """Starts a job's processes by fork where that saves their import of MXNet (scripts/fork_server.py).
 
-Standard library only. A job that survives has such a server beside it. The first processes are started afresh while
-the server imports; so are those that follow, if it is not ready or was killed. The state server imports no MXNet, and
-always is.
+Standard library only. The workers of a job on this machine are forked from one such server, so that all of them cost
+one import. A job that survives on several hosts has one on each for what is started again; there the first processes
+are started afresh while it imports. So is whatever is started while it is not ready, or was killed. The state server
+imports no MXNet, and always is; scheduler and parameter server import hardly any of it, and do not wait for the import.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from scripts.roles import ROOT, base_environment
 FORK_SERVER_LOG = "fork-server.log"
 NAME = "fork server"  # and what `ps -o comm` calls it once it is ready
 ANSWER_S = 10.0
+IMPORT_S = 15.0  # the longest that an import is waited for; where it takes longer, fresh starts say why
+ROOM = " " * 4096  # for the commands of what is forked, in place of the server's own (process.show_command)
 PROGRAM = (sys.executable, str(ROOT / "main.py"))
 
 
@@ -50,21 +53,27 @@ class ForkServer:
         dataset: of the workers.
         data_dir: where it is.
         log: gets what the server has to say.
+        patience_s: that the start of a worker waits for the server's import, which spares it its own.
     """
 
-    def __init__(self, dataset: str, data_dir: str, log: Path) -> None:
+    def __init__(self, dataset: str, data_dir: str, log: Path, patience_s: float = 0.0) -> None:
         self._role = Role(
             name=NAME,
             kind=Kind.SERVICE,
             # The log is there for people who look at the process, and for tests that look for what was left.
-            command=[sys.executable, "-m", "scripts.fork_server", str(os.getpid()), dataset, data_dir, str(log)],
+            command=[sys.executable, "-m", "scripts.fork_server", str(os.getpid()), dataset, data_dir, str(log), ROOM],
             environment=base_environment(os.environ),
             folder=ROOT,
             log=log,
         )
         self._server: subprocess.Popen[bytes] | None = None
         self._heard, self._is_ready = b"", False
-        adopt(True)
+        self._patience_s = patience_s
+
+    @property
+    def pid(self) -> int | None:
+        """Of the server's process; None before its first start."""
+        return self._server.pid if self._server else None
 
     def start(self, role: Role) -> Process:
         """Starts a role, by fork if that is possible now.
@@ -75,11 +84,7 @@ class ForkServer:
         return Process(role, self._begin)
 
     def close(self) -> None:
-        """Ends the server, once all that it has started have ended or were killed."""
-        self._end()
-        adopt(False)
-
-    def _end(self) -> None:
+        """Ends the server; what it has started lives on."""
         if self._server is not None:
             self._server.kill()
             self._server.communicate()  # closes the pipes, too
@@ -89,7 +94,8 @@ class ForkServer:
         # A forked MXNet computes in one thread, whatever MXSetNumOMPThreads is told: ResNet-18 with two thirds of
         # the speed that two threads have.
         is_alike = tuple(role.command[:2]) == PROGRAM and role.environment.get("OMP_NUM_THREADS") == "1"
-        if not is_alike or not self._can_fork():
+        patience_s = self._patience_s if role.environment.get("DMLC_ROLE", "worker") == "worker" else 0.0
+        if not is_alike or not self._can_fork(patience_s):
             return begin(role, log)
         message = {
             "name": role.name,
@@ -99,12 +105,15 @@ class ForkServer:
             "log": str(role.log),
         }
         assert self._server and self._server.stdin
+        adopt(True)
         try:
             self._server.stdin.write(json.dumps(message).encode() + b"\n")
             self._server.stdin.flush()
             answer = self._started()
         except (BrokenPipeError, EOFError):  # it has died, and has started nobody: who is started says so first
             return begin(role, log)
+        finally:
+            adopt(False)
         return AdoptedChild(answer["pid"]) if answer["is"] == "started" else begin(role, log)
 
     def _started(self) -> dict[str, Any]:
@@ -116,9 +125,9 @@ class ForkServer:
             self._server.kill()
             return self._answer(ANSWER_S)
 
-    def _can_fork(self) -> bool:
+    def _can_fork(self, patience_s: float) -> bool:
         if self._server is None or self._server.poll() is not None:
-            self._end()
+            self.close()
             try:
                 with open_log(self._role) as log:
                     self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
@@ -127,7 +136,7 @@ class ForkServer:
             self._heard, self._is_ready = b"", False
         if not self._is_ready:
             with contextlib.suppress(TimeoutError, EOFError):
-                self._is_ready = self._answer(0.0)["is"] == "ready"
+                self._is_ready = self._answer(patience_s)["is"] == "ready"
         return self._is_ready
 
     def _answer(self, patience_s: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import config
 from algorithms import ENTRIES, OWNERS, Workers
 from scripts import launch, survival
 from scripts.console import console
-from scripts.forking import FORK_SERVER_LOG, ForkServer
+from scripts.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.ports import free_ports, is_free
 from scripts.process import Process, Role, Running
 from scripts.roles import ROOT, Options, build_roles, local_layout
@@ -194,8 +194,9 @@ def run(
         roles = build(options)
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], Running] = Process
-            if kept and not told.leaves_out:
-                forks = ForkServer(told.dataset, told.data_dir, options.log_folder / FORK_SERVER_LOG)
+            if len(options.devices) > 1 or (kept and not told.leaves_out):
+                log = options.log_folder / FORK_SERVER_LOG
+                forks = ForkServer(told.dataset, told.data_dir, log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
             outcome = Supervisor(roles, say, waits, start, leave_together=together, survival=kept).run()

@@ -103,6 +103,14 @@ def name_process(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode()[:15])
 
 
+def show_command(words: Sequence[str]) -> None:
+    """What `ps` and /proc/PID/cmdline say that this process was started with; cut to the room of what it was."""
+    numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(numbers[45]), int(numbers[46])  # arg_start and arg_end of proc(5)
+    text = b"".join(word.encode() + b"\0" for word in words)[: end - begin - 1]
+    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+
+
 def adopt(yes: bool) -> None:
     """Whether this process becomes the parent of what its children leave behind; without it, that is process 1."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)

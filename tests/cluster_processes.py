@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from few_images import few_images
+
+from scripts.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
+from scripts.process import Kind, Process, Role
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
@@ -61,6 +66,21 @@ def running(folder: Path) -> list[str]:
     return found
 
 
+@functools.cache
+def forks() -> ForkServer:
+    """One for all tests of this process; conftest.py closes it. A third of the suite's computing would be imports."""
+    return ForkServer("mnist", str(few_images()), Path(tempfile.mkdtemp()) / FORK_SERVER_LOG, IMPORT_S)
+
+
+def end_of(process: Process, deadline_s: float = DEADLINE_S) -> int:
+    """Waits for the end of a process; returns its exit code."""
+    wait_for(lambda: process.exit_code is not None, f"the end of {process.role.name}", deadline_s)
+    code = process.exit_code
+    process.reap()
+    assert code is not None
+    return code
+
+
 class Processes:
     """A scheduler, servers and workers. Output goes to one file a process in `folder`."""
 
@@ -78,20 +98,22 @@ class Processes:
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(ROOT),
         }
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, Process] = {}
         self._num_servers = num_servers
 
     def start(self, name: str, role: str, *command: str, **environment: str) -> None:
         """Starts a Python command in a role."""
-        with (self._folder / f"{name}.log").open("wb") as log:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**self._environment, "DMLC_ROLE": role, **environment},
+        program, *arguments = command
+        self.running[name] = forks().start(
+            Role(
+                name=name,
+                kind=Kind.WORKER,
+                command=[sys.executable, str(ROOT / program), *arguments],
+                environment={**self._environment, "DMLC_ROLE": role, **environment},
+                folder=ROOT,
+                log=self._folder / f"{name}.log",
             )
+        )
 
     def start_servers(self) -> None:
         """Starts the scheduler and the parameter servers as users do: with no flags."""
@@ -111,17 +133,19 @@ class Processes:
         """Waits for every process."""
         give_up = time.monotonic() + DEADLINE_S
         try:
-            return {name: process.wait(max(0.1, give_up - time.monotonic())) for name, process in self.running.items()}
-        except subprocess.TimeoutExpired as error:
+            return {
+                name: end_of(process, max(0.1, give_up - time.monotonic())) for name, process in self.running.items()
+            }
+        except AssertionError as error:
             logs = "\n".join(f"--- {name}\n{self.log(name)[-1500:]}" for name in self.running)
             raise AssertionError(f"{error}\n{logs}") from None
 
     def kill(self) -> None:
         """Kills what still runs."""
         for process in self.running.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait()
+            if process.exit_code is None:
+                process.send(signal.SIGKILL)
+            process.reap()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import namespaces
 import pytest
-from cluster_processes import children, wait_for
+from cluster_processes import children, forks, wait_for
 from hypothesis import settings
 from state_server_process import StateServerProcess, running_state_server
 
@@ -43,13 +43,16 @@ def left_running() -> dict[int, str]:
     """Command and test, by process id, of what the tests started and has not ended."""
     mark = f"{STARTED_BY}={os.getpid()}".encode()
     found = {}
-    for pid in {*children(os.getpid()), *(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))}:
+    ours = set(children(os.getpid()))
+    for pid in {*ours, *(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))}:
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue  # it has just ended
-        if mark in environment or (command and pid in children(os.getpid())):
+        if forks.cache_info().currsize and pid == forks().pid:
+            continue  # it ends with this process
+        if mark in environment or (command and pid in ours):
             tests = [entry.decode() for entry in environment if entry.startswith(b"PYTEST_CURRENT_TEST=")]
             found[pid] = f"{command.strip()} ({''.join(tests)})"
     return found
@@ -66,6 +69,14 @@ def nothing_is_left_running() -> Iterator[None]:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         pytest.fail(f"left running: {left}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks_end() -> Iterator[None]:
+    """Ends what the tests forked workers from."""
+    yield
+    if forks.cache_info().currsize:
+        forks().close()
 
 
 @pytest.fixture(scope="session")

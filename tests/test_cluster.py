@@ -229,7 +229,7 @@ def test_a_state_server_that_comes_back_costs_no_round_and_is_told_what_it_has_l
                 flags += ["--min-step-time", step_time]
                 processes.start_worker(rank, "main.py", *flags)
             wait_for((tmp_path / "cpu1" / "iter-4.txt").exists, "round 4")
-        assert all(process.poll() is None for process in processes.running.values())
+        assert all(process.exit_code is None for process in processes.running.values())
         with running_state_server(port) as server:
             assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
             status = requests.get(f"{server.url}/status.json", timeout=10).json()
@@ -299,7 +299,7 @@ def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
             flags += ["--device-name", f"cpu{rank}", "--min-step-time", "0.02", "--evaluate", ("yes", "no")[rank]]
             processes.start_worker(rank, "main.py", *flags)
         wait_for((tmp_path / "cpu1" / "iter-5.txt").exists, "round 5")
-        processes.running["worker1"].send_signal(signal_)
+        processes.running["worker1"].send(signal_)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker1")
     counts = []
     for rank in range(2):

@@ -35,7 +35,7 @@ def test_a_ring_trains_the_model_that_a_parameter_server_would(tmp_path: Path, d
     assert "done; the logs are in" in output and "all 2 workers are connected with each other" in output
     folders = device_folders(tmp_path / "real" / "mlp" / "sync")
     assert sorted(path.name for path in folders[0].parent.parent.glob("*.log")) == [
-        "state-server.log", "worker0.log", "worker1.log",
+        "fork-server.log", "state-server.log", "worker0.log", "worker1.log",
     ]  # fmt: skip
     runs = [read_json(folder / RUN_FILE) for folder in folders]
     assert [(run["rank"], run["num_workers"], run["ended"]) for run in runs] == [
@@ -75,11 +75,11 @@ def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(
         wait_for((tmp_path / "cpu0" / "iter-3.txt").exists, "round 3")
         lost = processes.running.pop("worker1")
         try:
-            lost.send_signal(signal_)
+            lost.send(signal_)
             assert set(processes.exit_codes().values()) == {EXIT_PEER_LOST}
         finally:
-            lost.kill()
-            lost.wait()
+            lost.send(signal.SIGKILL)
+            lost.reap()
         for name in ("worker0", "worker2"):
             errors = [line for line in processes.log(name).splitlines() if "error" in line]
             assert len(errors) == 1, processes.log(name)

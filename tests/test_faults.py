@@ -270,7 +270,7 @@ def test_a_killed_worker_ends_the_others_without_any_supervisor(tmp_path, monkey
             flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
             processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.05")
         wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
-        processes.running["worker1"].kill()
+        processes.running["worker1"].send(signal.SIGKILL)
         begin = time.monotonic()
         codes = processes.exit_codes()
         assert time.monotonic() - begin < 60
@@ -288,27 +288,29 @@ def test_a_frozen_worker_is_named_by_all(tmp_path, monkeypatch):
             flags = [*ENDLESS, "-m", "sync", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
             processes.start_worker(rank, "main.py", *flags, "--min-step-time", "0.05")
         wait_for((tmp_path / "cpu1" / "iter-3.txt").exists, "round 3")
-        processes.running["worker1"].send_signal(signal.SIGSTOP)
+        processes.running["worker1"].send(signal.SIGSTOP)
         frozen = processes.running.pop("worker1")
         try:
             codes = processes.exit_codes()
         finally:
-            frozen.kill()
-            frozen.wait()
+            frozen.send(signal.SIGKILL)
+            frozen.reap()
     assert set(codes.values()) == {EXIT_PEER_LOST}
     for name in codes:
         assert f"error: no sign of life from worker 1 (cpu1 on host {socket.gethostname()}" in processes.log(name)
 
 
 def roles_of(supervisor):
-    """Process ids of what a supervisor has started, by the role in their environment."""
+    """Process ids of what a supervisor has started, by the role in their environment or command."""
     found = {}
     for pid in children(supervisor):
         try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            environment, command = (Path(f"/proc/{pid}/{what}").read_text() for what in ("environ", "cmdline"))
         except OSError:
             continue
-        role = next((entry[10:].decode() for entry in environment if entry.startswith(b"DMLC_ROLE=")), "state server")
+        roles = [entry[10:] for entry in environment.split("\0") if entry.startswith("DMLC_ROLE=")]
+        others = {"main.py": "worker", "fork_server": "fork server", "manage.py": "state server"}  # a worker is forked
+        (role, *_) = [*roles, *(role for word, role in others.items() if word in command)]
         found[role] = pid
     return found
 
@@ -322,7 +324,7 @@ def test_a_killed_role_ends_a_local_cluster_within_seconds(tmp_path, role):
     ) as supervisor:
         wait_for(lambda: len(list(tmp_path.glob("lenet/esync/*/cpu0/iter-2.txt"))), "round 2")
         pids = roles_of(supervisor.pid)
-        assert set(pids) == {"worker", "server", "scheduler", "state server"}
+        assert set(pids) == {"worker", "server", "scheduler", "state server", "fork server"}
         os.kill(pids[role], signal.SIGKILL)
         output, _ = supervisor.communicate(timeout=45)
     assert supervisor.returncode == EXIT_PEER_LOST, output

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import ROOT, children, running, wait_for
+from cluster_processes import DEADLINE_S, ROOT, children, end_of, running, wait_for
 from few_images import few_images, on_few_images
 
 from scripts.forking import FORK_SERVER_LOG, ForkServer
@@ -51,19 +51,11 @@ def forked() -> list[int]:
     return [pid for pid in children(os.getpid()) if Path(f"/proc/{pid}/comm").read_text() == "worker 0\n"]
 
 
-def end(process: Process) -> int:
-    wait_for(lambda: process.exit_code is not None, "its end")
-    code = process.exit_code
-    process.reap()
-    assert code is not None
-    return code
-
-
-def is_fresh(server: ForkServer, folder: Path) -> bool:
+def is_fresh(server: ForkServer, folder: Path, **environment: str) -> bool:
     """Whether a process is started afresh now."""
-    process = server.start(program(folder, "--version"))
+    process = server.start(program(folder, "--version", **environment))
     is_forked = bool(forked())
-    assert end(process) == EXIT_OK
+    assert end_of(process) == EXIT_OK
     return not is_forked
 
 
@@ -73,25 +65,34 @@ def test_a_forked_process_trains_as_one_that_was_started_afresh(forks, tmp_path)
         flags = (*LOCAL, str(tmp_path / name), "--max-rounds", "3", *on_few_images())
         process = start(program(tmp_path, *flags, OMP_NUM_THREADS="1"))
         assert (name == "forked") == bool(forked())
-        assert end(process) == EXIT_OK, (tmp_path / "worker0.log").read_text()
+        assert end_of(process) == EXIT_OK, (tmp_path / "worker0.log").read_text()
         (run,) = (tmp_path / name).rglob("run.json")
         assert [record["num_iters"] for record in read_rounds(run.parent, pytest.fail)] == [1, 2, 3]
         hashes.append(re.search(r'"final_weights_sha256": "(\w+)"', run.read_text())[1])
     assert hashes[0] == hashes[1]
 
 
+def test_where_workers_wait_for_the_import_the_first_is_forked_and_a_scheduler_waits_for_nobody(tmp_path):
+    server = ForkServer("mnist", str(few_images()), tmp_path / FORK_SERVER_LOG, DEADLINE_S)
+    try:
+        assert is_fresh(server, tmp_path, DMLC_ROLE="scheduler")
+        assert not is_fresh(server, tmp_path, DMLC_ROLE="worker")
+    finally:
+        server.close()
+
+
 def test_its_exit_code_and_its_log_are_its_own(forks, tmp_path):
     process = forks.start(program(tmp_path, "-m", "local", "-b", "many"))
     assert forked()
-    assert end(process) == EXIT_SETUP
+    assert end_of(process) == EXIT_SETUP
     assert "argument -b/--batch-size" in (tmp_path / "worker0.log").read_text()
 
 
 def test_it_has_the_variables_that_it_is_given_and_no_others(forks, tmp_path):
     process = forks.start(program(tmp_path, "-m", "sync", DMLC_ROLE="worker", DMLC_NUM_WORKER="no number"))
-    assert end(process) == EXIT_SETUP
+    assert end_of(process) == EXIT_SETUP
     assert "DMLC_" in (tmp_path / "worker0.log").read_text()
-    assert end(forks.start(program(tmp_path, "-m", "sync"))) == EXIT_SETUP
+    assert end_of(forks.start(program(tmp_path, "-m", "sync"))) == EXIT_SETUP
     assert "mode sync needs a cluster" in (tmp_path / "worker0.log").read_text()
 
 
@@ -99,21 +100,16 @@ def test_signals_reach_it_and_its_death_is_seen(forks, tmp_path):
     process = forks.start(program(tmp_path, *LOCAL, str(tmp_path), "--min-step-time", "0.01", *on_few_images()))
     wait_for(lambda: "| round " in (tmp_path / "worker0.log").read_text(), "some rounds", 30)
     process.send(signal.SIGTERM)
-    assert end(process) == EXIT_OK
+    assert end_of(process) == EXIT_OK
     process = forks.start(program(tmp_path, *LOCAL, str(tmp_path), "--min-step-time", "9", *on_few_images()))
     process.send(signal.SIGKILL)
-    assert end(process) == -signal.SIGKILL
+    assert end_of(process) == -signal.SIGKILL
 
 
 def test_where_the_server_has_died_processes_are_started_afresh_and_those_that_run_live_on(forks, tmp_path):
     process = forks.start(program(tmp_path, *LOCAL, str(tmp_path), "--max-rounds", "3", *on_few_images()))
     assert forked()
-    (server,) = (pid for pid in children(os.getpid()) if b"fork_server" in command(pid) and pid not in forked())
-    os.kill(server, signal.SIGKILL)
-    assert end(process) == EXIT_OK
+    os.kill(forks.pid, signal.SIGKILL)
+    assert end_of(process) == EXIT_OK
     assert is_fresh(forks, tmp_path)
     wait_for(lambda: not is_fresh(forks, tmp_path), "the import of another one")
-
-
-def command(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -74,6 +74,7 @@ def test_training_does_not_notice_a_server_that_is_away(recorder, is_there):
         client.tell(round_, 1, 0.001, 0.0)
     assert time.monotonic() - began < AT_ONCE_S
     recorder.is_awake.set()
+    told(client)  # what it says of the absent server must not be heard in the next test
 
 
 def test_where_nobody_answers_when_the_job_begins_one_line_says_that_there_is_no_page(caplog):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 import tiny_data
-from cluster_processes import DEADLINE_S, Processes, cluster, wait_for
+from cluster_processes import Processes, cluster, end_of, wait_for
 from state_server_process import running_state_server
 
 import summary
@@ -49,8 +49,8 @@ class Job:
 
     def kill(self, worker: int) -> None:
         lost = self._processes.running.pop(f"worker{worker}")
-        lost.send_signal(signal.SIGKILL)
-        lost.wait()
+        lost.send(signal.SIGKILL)
+        lost.reap()
 
     def events(self, worker: int) -> list[str]:
         records = read_rounds(self.logs / f"cpu{worker}", no_warnings)
@@ -78,10 +78,10 @@ def test_a_job_of_esync_goes_on_without_rank_0_takes_it_in_again_and_lets_anothe
         job.wait_for_round(0, lost_at + 1)
         came_at = job.newest(0)
         job.wait_for_round(2, came_at + 2)
-        processes.running["worker1"].send_signal(signal.SIGTERM)
-        assert processes.running["worker1"].wait(DEADLINE_S) == 0
+        processes.running["worker1"].send(signal.SIGTERM)
+        assert end_of(processes.running["worker1"]) == 0
         job.wait_for_round(2, job.newest(2) + 3)
-        processes.running["worker2"].send_signal(signal.SIGTERM)  # which ends the job
+        processes.running["worker2"].send(signal.SIGTERM)  # which ends the job
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker2")
         status = requests.get(f"{server.url}/status.json", timeout=10).json()
     ended = [job.run(worker)["ended"] for worker in range(3)]
@@ -136,7 +136,7 @@ def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_che
         job.wait_for_round(2, 9)
         began_with = {job.run(worker)["initial_weights_sha256"] for worker in range(3)}
         for worker in range(3):
-            processes.running[f"worker{worker}"].send_signal(signal.SIGSTOP)
+            processes.running[f"worker{worker}"].send(signal.SIGSTOP)
         for worker in range(3):
             job.kill(worker)
         found = {worker: sorted(job.logs.rglob(f"worker-*-cpu{worker}-*.ckpt")) for worker in range(3)}
@@ -147,7 +147,7 @@ def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_che
         for worker, resumes in ((0, ["--resume"]), (1, ["--resume"]), (2, [])):
             job.start(worker, 0.03, *resumes)
         job.wait_for_round(0, max(logged) + 3)
-        processes.running["worker0"].send_signal(signal.SIGTERM)
+        processes.running["worker0"].send(signal.SIGTERM)
         assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
     runs = [job.run(worker) for worker in range(3)]
     assert len({run["final_weights_sha256"] for run in runs}) == 1

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from cluster_processes import cluster, device_folders, free_ports, run_cluster, wait_for
+from cluster_processes import cluster, device_folders, end_of, free_ports, run_cluster, wait_for
 from few_images import on_few_images
 from recording_state_server import passing_on
 from state_server_process import running_state_server
@@ -61,7 +61,7 @@ def test_a_job_that_was_killed_goes_on_in_its_phase_and_ends_at_the_same_step(tm
             start_workers(processes, recorder.port, log_dir)
             wait_for((log_dir / "kept" / "server-00000060.ckpt").exists, "the checkpoint of round 60")
             for process in processes.running.values():
-                process.send_signal(signal.SIGKILL)
+                process.send(signal.SIGKILL)
         told_before = len(recorder.heard)
         with cluster(tmp_path / "second", num_workers=2) as processes:
             start_workers(processes, recorder.port, log_dir, "--resume")
@@ -104,5 +104,5 @@ def test_what_cannot_be_resumed_is_refused_before_anything_starts(tmp_path):
     with cluster(tmp_path / "job", num_workers=2) as processes:
         start_workers(processes, port, tmp_path, "--resume")
         for rank in range(2):
-            assert processes.running[f"worker{rank}"].wait(60) == 2
+            assert end_of(processes.running[f"worker{rank}"]) == 2
             assert f"--resume: there is no checkpoint in {tmp_path / 'kept'}" in processes.log(f"worker{rank}")
