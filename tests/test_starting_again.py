@@ -229,21 +229,28 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
 
 
 def test_two_that_die_at_once_are_both_named(tmp_path):
-    # Nothing lies between the two deaths: who looks in between would rightly see one, and end the other.
-    kills_both = """
-mark, other = here / 'both have died', here / 'worker-1.pid'
-if not mark.exists():
-    while not other.exists(): time.sleep(0.01)
-    mark.touch()
-    os.kill(int(other.read_text()), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    is_killed = f"{UP}\nwhile not (here / 'both have died').exists(): time.sleep(0.01)\ntime.sleep(0.5)\n"
-    _, lines = supervise(
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        """Kills both between two looks at them: who looks in between would rightly see one, and end the other."""
+        if "both are here" not in line:
+            lines.append(line)
+            return
+        pids = [int((tmp_path / f"worker-{number}.pid").read_text()) for number in range(2)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: all(" Z " in Path(f"/proc/{pid}/stat").read_text() for pid in pids), "two deaths")
+
+    first = "mark = here / f'{sys.argv[2]} was here'\nif not mark.exists():\n    mark.touch()\n"
+    waits = "    while not (here / 'worker-1 was here').exists(): time.sleep(0.01)\n"
+    speaks = "    print('warning: both are here', flush=True)"
+    roles = (
         role(tmp_path, Kind.SERVICE, FOREVER, "state server"),
-        role(tmp_path, Kind.WORKER, f"{kills_both}{DONE}", "worker 0"),
-        role(tmp_path, Kind.WORKER, f"{is_killed}{DONE}", "worker 1"),
+        role(tmp_path, Kind.WORKER, f"{UP}\n{first}{waits}{speaks}\n    time.sleep(90)\n{DONE}", "worker 0"),
+        role(tmp_path, Kind.WORKER, f"{UP}\n{first}    time.sleep(90)\n{DONE}", "worker 1"),
     )
+    kept = Survival(5, lambda: None, lambda resumes, start: roles)
+    Supervisor(roles, say, Waits(settle_s=5), survival=kept).run()
     (line,) = lines
     assert line.startswith("worker 0 was killed by signal 9 and worker 1 was killed by signal 9: ")
 
