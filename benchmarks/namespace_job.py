@@ -15,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from cluster_processes import children as children  # noqa: E402
 from cluster_processes import free_ports  # noqa: E402
 from namespaces import Host  # noqa: E402
 

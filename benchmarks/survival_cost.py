@@ -1,20 +1,25 @@
-"""What a job pays for surviving while nothing happens: rounds/s without any of it and with each part, in one run.
+"""What a job pays for surviving while nothing happens, without any of it and with each part, in one run: rounds/s, and
+milliseconds of computing a sample.
 
     python benchmarks/survival_cost.py --repeats 5
 
 LeNet-5 (or -n), two workers on loopback whose steps take as long as they take, or at least --min-step-time: with steps
 much longer than what they compute, what is found is what is waited for, whatever else the cores are busy with. Kinds of
-jobs and modes take turns, so that a busy machine harms all alike. Prints the rounds/s of all workers together in each
-run, then a table of medians.
+jobs and modes take turns, so that a busy machine harms all alike. Computing is what the system has counted of all
+processes of the job, servers too, while they train: another job on the machine takes its time elsewhere, so it is far
+less noisy than rounds/s. Prints both of all workers together in each run, then tables of medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from namespace_job import Loopback, run_job
+from namespace_job import Loopback, Rounds, children, run_job
 from rounds_per_s import rounds_per_s
 
 MODES = {
@@ -35,6 +40,61 @@ KINDS = {
 }
 
 
+FIRST_ROUND = 20  # when the looking begins
+EARLIER_S = 3.0  # than the job, whose last act is an evaluation, it ends
+
+Found = dict[tuple[str, str], list[float]]  # by mode and kind of job, one number a turn
+Seen = tuple[float, list[int]]  # seconds that all processes have computed, and rounds that each worker has done
+
+
+class Computing:
+    """How much the processes of a job compute while it trains."""
+
+    def __init__(self, seconds: float, workers: int) -> None:
+        """
+        Args:
+            seconds: that it trains.
+            workers: how many.
+        """
+        self._seconds = seconds
+        self._workers = workers
+        self._seen: list[Seen] = []
+
+    def follow(self, folder: Path) -> None:
+        """Looks at a job that has just been started, and again shortly before its end."""
+        logs = [folder / f"cpu{number}" for number in range(self._workers)]
+        while not all((log / f"iter-{FIRST_ROUND}.txt").exists() for log in logs):
+            time.sleep(0.02)
+        self._seen = [_look(logs)]
+        time.sleep(self._seconds - EARLIER_S)
+        self._seen.append(_look(logs))
+
+    def ms_a_sample(self, job: Sequence[Rounds]) -> float:
+        """Of all workers together, between the two looks.
+
+        Args:
+            job: what the workers logged in the end.
+        """
+        (begin_s, done), (end_s, done_then) = self._seen
+        samples = (
+            record["num_samples"]
+            for rounds, first, last in zip(job, done, done_then, strict=True)
+            for record in rounds[first:last]
+        )
+        return 1000 * (end_s - begin_s) / sum(samples)
+
+
+def _look(logs: Sequence[Path]) -> Seen:
+    computed_s = sum(map(_computed_s, children(os.getpid())))
+    return computed_s, [len(list(log.glob("iter-*.txt"))) for log in logs]
+
+
+def _computed_s(pid: int) -> float:
+    """Seconds that a process has computed in all its threads, for itself and in the system."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def kinds_of(mode: str, asked: Sequence[str]) -> list[str]:
     """Of those that were asked for, what such a job can have, and nothing."""
     goes_on = MODES[mode][1] != "ps" or mode == "ASGD"
@@ -53,29 +113,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=8, help="of each run")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(arguments)
-    found: dict[tuple[str, str], list[float]] = {
-        (mode, kind): [] for mode in options.modes for kind in kinds_of(mode, options.kinds)
-    }
+    asked = [(mode, kind) for mode in options.modes for kind in kinds_of(mode, options.kinds)]
+    rates: Found = {each: [] for each in asked}
+    computed: Found = {each: [] for each in asked}
     here, workers = Loopback(), [Loopback()] * options.workers
     for _ in range(options.repeats):
-        for (mode, kind), of_kind in found.items():
+        for mode, kind in asked:
             own, collective = MODES[mode]
             flags = [*own, *KINDS[kind], "-n", options.network, "-b", str(options.batch_size)]
             flags += ["--min-step-time", str(options.min_step_time)]
-            job = run_job(here, workers, options.seconds, [flags] * options.workers, collective=collective)
-            of_kind.append(rounds_per_s(job))
-            print(f"{mode}, {kind}: {of_kind[-1]:.2f} rounds/s", flush=True)
-    print(f"\n| rounds/s, medians | {NOTHING} | {' | '.join(options.kinds)} |\n{'| --- ' * (2 + len(options.kinds))}|")
-    for mode in options.modes:
-        nothing, its = found[mode, NOTHING], kinds_of(mode, options.kinds)
-        cells = [compared(nothing, found[mode, kind]) if kind in its else "-" for kind in options.kinds]
-        print(f"| {mode} | {statistics.median(nothing):.1f} | {' | '.join(cells)} |")
+            computing = Computing(options.seconds, options.workers)
+            job = run_job(
+                here, workers, options.seconds, [flags] * options.workers, collective=collective,
+                meanwhile=computing.follow,
+            )  # fmt: skip
+            rates[mode, kind].append(rounds_per_s(job))
+            computed[mode, kind].append(computing.ms_a_sample(job))
+            print(
+                f"{mode}, {kind}: {rates[mode, kind][-1]:.2f} rounds/s, {computed[mode, kind][-1]:.4f} ms a sample",
+                flush=True,
+            )
+    print_table("rounds/s", rates, options.modes, options.kinds, 1)
+    print_table("ms of computing a sample", computed, options.modes, options.kinds, 3)
 
 
-def compared(nothing: Sequence[float], other: Sequence[float]) -> str:
+def print_table(what: str, found: Found, modes: Sequence[str], kinds: Sequence[str], digits: int) -> None:
+    """Medians, and by how much each turn's run was apart from that without anything."""
+    print(f"\n| {what}, medians | {NOTHING} | {' | '.join(kinds)} |\n{'| --- ' * (2 + len(kinds))}|")
+    for mode in modes:
+        nothing, its = found[mode, NOTHING], kinds_of(mode, kinds)
+        cells = [compared(nothing, found[mode, kind], digits) if kind in its else "-" for kind in kinds]
+        print(f"| {mode} | {statistics.median(nothing):.{digits}f} | {' | '.join(cells)} |")
+
+
+def compared(nothing: Sequence[float], other: Sequence[float], digits: int) -> str:
     """The median, and by how much each turn's run was apart from that without anything: median, least and greatest."""
     apart = sorted(100 * (each / own - 1) for own, each in zip(nothing, other, strict=True))
-    return f"{statistics.median(other):.1f} ({statistics.median(apart):+.1f} %; {apart[0]:+.0f} to {apart[-1]:+.0f})"
+    between = f"{statistics.median(apart):+.1f} %; {apart[0]:+.0f} to {apart[-1]:+.0f}"
+    return f"{statistics.median(other):.{digits}f} ({between})"
 
 
 if __name__ == "__main__":
