@@ -17,11 +17,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from key_by_key import SIZES
-from namespace_job import ROOT, parameter_server, running
-from namespaces import missing, network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from algorithms import TransportKind
+from benchmarks.key_by_key import SIZES
+from benchmarks.namespace_job import ROOT, missing, network, parameter_server, running
 from trainer.clock import Clock, RealClock, VirtualClock, run_all
 from trainer.transport.network import Link
 from trainer.transport.protocol import Transport

@@ -14,13 +14,15 @@ import contextlib
 import itertools
 import json
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
-from namespace_job import Rounds, run_job
-from namespaces import missing, network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 
 import simulate
+from benchmarks.namespace_job import Rounds, missing, network, run_job
 from config import AMONG_WORKERS, PS
 from trainer import virtual_cluster
 

@@ -24,7 +24,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from namespace_job import ROOT, Loopback, parameter_server, running
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.namespace_job import ROOT, Loopback, parameter_server, running
 
 KVSTORE, MPI = "kvstore", "mpi"
 RATE = 1e-6  # of steps that leave the network what it is

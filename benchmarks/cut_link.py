@@ -13,15 +13,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from namespace_job import run_job
-from namespaces import missing, network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.namespace_job import missing, network, run_job
 from scripts.drilled_job import AMONG_WORKERS, FLAGS
 
 STEP_TIMES_S = (0.03, 0.06, 0.15)

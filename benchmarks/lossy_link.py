@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
-from namespace_job import run_job, samples_per_second
-from namespaces import missing, network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.namespace_job import missing, network, run_job, samples_per_second
 
 MODES = {"esync": ["-ll", "0.0005"], "sync": ["-l", "0.0005"]}
 

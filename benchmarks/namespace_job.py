@@ -17,7 +17,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from cluster_processes import children as children  # noqa: E402
 from cluster_processes import free_ports  # noqa: E402
-from namespaces import Host  # noqa: E402
+from namespaces import Host as Host  # noqa: E402
+from namespaces import missing as missing  # noqa: E402
+from namespaces import network as network  # noqa: E402
 
 Rounds = list[dict[str, Any]]  # the logged rounds of a worker, in their order
 

@@ -14,13 +14,15 @@ import contextlib
 import io
 import statistics
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from namespace_job import ROOT, Loopback, Rounds, run_job
-from namespaces import Host, missing, network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.namespace_job import ROOT, Host, Loopback, Rounds, missing, network, run_job
 
 FIRST = 5  # rounds that do not count
 MANY = "1000000"

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from namespace_job import Rounds, run_job, samples_per_second
-from namespaces import missing, network
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.namespace_job import Rounds, missing, network, run_job, samples_per_second
 from utils import computing_seconds
 
 RULES = ("journal", "upload-aware")

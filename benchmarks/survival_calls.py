@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import pstats
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from namespace_job import ROOT, Loopback, run_job
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.namespace_job import ROOT, Loopback, run_job
 
 Calls = dict[tuple[str, int, str], tuple[int, float]]  # of a function: how often, and seconds in it alone
 LONG_S = 3600.0

@@ -15,12 +15,15 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from namespace_job import Loopback, Rounds, children, run_job
-from rounds_per_s import rounds_per_s
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.namespace_job import Loopback, Rounds, children, run_job
+from benchmarks.rounds_per_s import rounds_per_s
 
 MODES = {
     "ESync": (["-m", "esync", "-ll", "0.0005"], "ps"),
