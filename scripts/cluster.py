@@ -250,21 +250,30 @@ def survival_of(
         (seat.site.name, seat.site.root / each.checkpoint_folder) for seat, each in zip(layout.seats, told, strict=True)
     }
     # Its state server stays where it is.
-    again = dataclasses.replace(plan, job=dataclasses.replace(plan.job, state_server_port=job.state_server_port))
+    job_again = dataclasses.replace(plan.job, state_server_port=job.state_server_port)
+
+    def left() -> Plan:
+        """Without the hosts that are gone."""
+        there = [name for name, link in links.items() if link.exit_code is None]
+        return dataclasses.replace(plan, job=job_again, hosts=plan.hosts.only(there))
 
     def files() -> dict[str, int]:
         found: dict[str, int] = {}
         for host, folder in sorted(folders):
-            if links[host].exit_code is not None:  # the others go on without it
+            if links[host].exit_code is not None:
                 continue
-            found |= links[host].ask(do="checkpoints", folder=str(folder))["files"]
+            try:
+                found |= links[host].ask(do="checkpoints", folder=str(folder))["files"]
+            except SetupError:
+                if links[host].exit_code is None:
+                    raise
         return found
 
     def build_again(resumes: bool, start: int) -> list[Role]:
-        job, layout = place(again, links, facts)
+        job, layout = place(left(), links, facts)
         return roles_of(survival.again(job, told[0], resumes, start), layout, links)
 
-    return survival.of_job(job, told[0], files, len(layout.seats), build_again)
+    return survival.of_job(job, told[0], files, lambda: len(left().hosts.workers), build_again)
 
 
 def roles_of(job: Job, layout: Layout, links: Mapping[str, Link]) -> list[Role]:

@@ -15,7 +15,7 @@ import csv
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,14 @@ class Hosts:
     hosts: dict[str, Host]  # by name, in the file's order
     workers: tuple[Worker, ...]
     places: Mapping[str, tuple[str, ...]]  # of ROLES: names of hosts, one at least
+
+    def only(self, names: Collection[str]) -> Hosts:
+        """Those of these names; each role has one of them."""
+        return Hosts(
+            {name: host for name, host in self.hosts.items() if name in names},
+            tuple(worker for worker in self.workers if worker.host in names),
+            {role: tuple(name for name in there if name in names) for role, there in self.places.items()},
+        )
 
 
 def read(path: Path) -> Hosts:

@@ -63,7 +63,7 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
         state_server_port=plan.job.state_server_port or next(left[state_server]),
     )
     processes = Counter([*servers, *(worker.host for worker in plan.hosts.workers)])
-    sites = {name: _site(job, name, fact, processes[name]) for name, fact in facts.items()}
+    sites = {name: _site(job, name, facts[name], processes[name]) for name in plan.hosts.hosts}
     scheduler_port = next(left[scheduler]) if has_scheduler else 0
     server_ports = tuple(next(left[name]) for name in servers)
     seats = []

@@ -220,7 +220,7 @@ def survival_of(options: Options, told: config.Config, build: Callable[[Options]
         return build(survival.again(fresh, told, resumes, start))
 
     folder = ROOT / told.checkpoint_folder
-    return survival.of_job(options, told, lambda: files_in(folder), len(options.devices), build_again)
+    return survival.of_job(options, told, lambda: files_in(folder), lambda: len(options.devices), build_again)
 
 
 def main(arguments: Sequence[str], build: Callable[[Options], list[Role]] = build_roles) -> int:

@@ -100,11 +100,12 @@ def decide(
     nobody = Decision(Whom.NOBODY, 0.0, "", tries)
     if any(DIVERGED in death.said for death in deaths):
         return nobody
-    if any(death.is_link for death in deaths):
-        without_them = all(death.is_link and not death.with_service and death.has_trained for death in deaths)
-        if others_go_on and anybody_left and without_them:
+    if is_host := any(death.is_link for death in deaths):
+        only_workers = all(death.is_link and not death.with_service and death.has_trained for death in deaths)
+        if not (anybody_left and only_workers):
+            return nobody
+        if others_go_on:
             return Decision(Whom.LEFT_OUT, 0.0, "the others go on without the workers there", tries)
-        return nobody
     if others_go_on and not takes_back and any(death.kind is not Kind.SERVICE for death in deaths):
         if anybody_left and all(death.kind is Kind.WORKER and death.has_trained for death in deaths):
             return Decision(
@@ -125,7 +126,8 @@ def decide(
     in_a_row = 0 if lived_s >= CALM_S else tries.in_a_row
     wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
     tries = replace(tries, in_vain=tries.in_vain + 1, in_a_row=in_a_row + 1)
-    services = all(death.kind is Kind.SERVICE for death in deaths)
+    services = all(death.kind is Kind.SERVICE for death in deaths) and not is_host
+    everybody = "all others" if is_host else "all"
     alone = (services or others_go_on) and all(death.exit_code is not None for death in deaths)
     when = f" in {wait_s:g} s" if wait_s else ""
     left = f"{_times(limit - tries.in_vain, 'more try', 'more tries')} {without}"
@@ -136,10 +138,11 @@ def decide(
     elif alone:
         text = f"nothing is lost: it is started again{when}, and training goes on; {left}"
     elif checkpoint is None:
-        text = f"there is no checkpoint yet, so all is lost: the job begins anew{when}; {left}"
+        anew = " without the workers there" if is_host else ""
+        text = f"there is no checkpoint yet, so all is lost: the job begins anew{anew}{when}; {left}"
     else:
         text = (
-            f"what came after round {checkpoint} is lost: all are started again{when} and go on after round "
+            f"what came after round {checkpoint} is lost: {everybody} are started again{when} and go on after round "
             f"{checkpoint}; {left}"
         )
     return Decision(Whom.ALONE if alone else Whom.ALL, wait_s, text, tries)

@@ -118,6 +118,7 @@ class Supervisor:
         self._since = self._started_at = time.monotonic()
         self._left_out: list[Running] = []  # processes without which the others go on
         self._due: list[tuple[float, Running]] = []  # processes that are started again alone, and when
+        self._hosts_gone: set[str] = set()
         self._service_was_away = False  # since the last start of all
 
     def run(self) -> Outcome:
@@ -125,12 +126,15 @@ class Supervisor:
         with self._signals:
             try:
                 pages = [role.page for role in self._roles if role.page]
+                again: _StartAgain | None = None
                 while True:
                     try:
+                        if again is not None:
+                            self._clear(again)
+                            pages = []
                         self._run(pages)
-                    except _StartAgain as again:
-                        self._clear(again)
-                        pages = []
+                    except _StartAgain as another:
+                        again = another
             except _Finished as end:
                 if str(end):
                     self._say(str(end))
@@ -186,10 +190,10 @@ class Supervisor:
             process for process in self._of(Kind.SERVICE) if process.exit_code is None and process not in again.failed
         ]
         ending = [process for process in self._processes if process not in kept]
-        self._processes, self._due = kept, []
+        self._due = []
         _kill(ending)
-        if lost := [process.role.label for process in ending if process.exit_code is None]:
-            raise _Finished(EXIT_PEER_LOST, f"error: nobody saw the end of {', '.join(lost)}: nothing is started again")
+        self._look_for_hosts_that_are_gone(ending)
+        self._processes = kept
         until = time.monotonic() + again.wait_s
         while time.monotonic() < until:
             self._step()
@@ -199,6 +203,23 @@ class Supervisor:
             self._roles = self._survival.roles()
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
+
+    def _look_for_hosts_that_are_gone(self, killed: Sequence[Running]) -> None:
+        """Of a process there nobody sees the end: it ends within a minute, since it has lost its launcher."""
+        unseen = [process for process in killed if process.exit_code is None]
+        hosts = {process.role.host for process in unseen} - self._hosts_gone
+        if not hosts:
+            return
+        links = [link for link in self._links if link.role.host in hosts]
+        for link in links:
+            if link.exit_code is None:
+                _kill([link])
+            link.ended_at = time.monotonic()
+        how = f"nobody saw the end of {', '.join(process.role.label for process in unseen)}"
+        end = _Finished(EXIT_PEER_LOST, f"error: {how}: nothing is started again")
+        if not links:
+            raise end
+        self._end(how, "", links, end)
 
     def _start_due(self, now: float) -> None:
         """Starts the processes again whose time has come, while the others run; workers once the services answer."""
@@ -364,7 +385,11 @@ class Supervisor:
             gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
             # One that was frozen may wake up when the others are done.
             counts = (None,) if self._survival.takes_back else (None, EXIT_OK)
-            anybody_left = not workers or any(worker.exit_code in counts for worker in workers if worker not in gone)
+            anybody_left = not workers or any(
+                worker.exit_code in counts or not self._survival.others_go_on
+                for worker in workers
+                if worker not in gone
+            )
             decision = self._survival.after(deaths, now - self._started_at, self._service_was_away, anybody_left)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
@@ -378,6 +403,7 @@ class Supervisor:
             self._processes = [process for process in self._processes if process not in gone]
             self._due = [(at, process) for at, process in self._due if process not in gone]
             return
+        self._hosts_gone |= {process.role.host for process in failed if process in self._links}
         if decision.whom is Whom.ALL:
             raise _StartAgain(decision.wait_s, failed)
         self._service_was_away = True

@@ -92,7 +92,7 @@ def of_job(
     job: Job,
     told: Config,
     files: Callable[[], Mapping[str, int]],
-    num_workers: int,
+    num_workers: Callable[[], int],
     build: Callable[[bool, int], Sequence[Role]],
 ) -> Survival | None:
     """The survival of a job whose flags ask for it; else none.
@@ -100,6 +100,7 @@ def of_job(
     Args:
         told: a worker's flags.
         files: names in the checkpoint folder, and when each was written.
+        num_workers: that would be started again.
         build: as Survival says.
     """
     if told.on_worker_death == END:
@@ -119,7 +120,7 @@ def of_job(
         return Survival(job.restarts, lambda: None, build, others_go_on=True, resumes=resumes)
 
     def newest() -> int | None:
-        return checkpoint_rounds.newest(files(), before, told, num_workers)
+        return checkpoint_rounds.newest(files(), before, told, num_workers())
 
     return Survival(job.restarts, newest, build)
 

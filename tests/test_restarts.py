@@ -102,6 +102,19 @@ def test_others_go_on_without_a_host_that_has_only_workers(deaths, anybody_left,
     assert decision.whom is whom
 
 
+@pytest.mark.parametrize(
+    ("deaths", "anybody_left", "whom"),
+    [
+        ([LINK], True, Whom.ALL),
+        ([LINK], False, Whom.NOBODY),
+        ([LINK_TO_STATE_SERVER], True, Whom.NOBODY),
+        ([Death(Kind.SERVICE, 255, is_link=True)], True, Whom.NOBODY),
+    ],
+)
+def test_all_others_are_started_again_without_a_host_that_has_only_workers(deaths, anybody_left, whom):
+    assert decide(deaths, 10.0, 20, Tries(), LIMIT, anybody_left=anybody_left).whom is whom
+
+
 def test_where_nobody_is_left_to_go_on_all_are_started_again_alone_and_the_line_says_so():
     decision = decide([KILLED], 10.0, None, Tries(), LIMIT, others_go_on=True, anybody_left=False)
     assert decision.whom is Whom.ALONE
@@ -162,6 +175,9 @@ def test_what_is_lost_and_where_it_goes_on_is_said():
     assert decide([KILLED], 1.0, None, Tries(in_a_row=1), LIMIT).text == (
         f"there is no checkpoint yet, so all is lost: the job begins anew in 1 s; {more}"
     )
+    assert decide([LINK], 1.0, 20, Tries(20), LIMIT).text == (
+        f"what came after round 20 is lost: all others are started again and go on after round 20; {more}"
+    )
     assert decide([STATE_SERVER], 1.0, 20, Tries(20), LIMIT).text == (
         f"nothing is lost: it is started again, and training goes on; {more}"
     )
@@ -183,6 +199,14 @@ def test_workers_that_sum_go_on_from_the_newest_round_that_all_have():
     assert newest("sync", ("worker-0", 6), ("worker-1", 4)) is None
     assert newest("sync", ("worker-0", 6)) is None
     assert newest("sync") is None
+
+
+def test_of_fewer_workers_than_before_those_count_that_are_there():
+    of_three = (("worker-0", 4), ("worker-0", 6), ("worker-1", 4), ("worker-1", 6), ("worker-2", 4))
+    assert newest("sync", *of_three) == 6
+    assert newest("sync", *of_three[:2], of_three[4]) == 4  # worker 1 was on a host that is gone
+    assert newest("ssp", *of_three[:2], of_three[4], ("server", 4), ("server", 6)) == 4
+    assert newest("async", *of_three[2:4], ("server", 6)) == 6
 
 
 def test_with_a_model_on_the_server_its_checkpoint_and_that_of_rank_0_belong_together():
@@ -214,7 +238,7 @@ def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
     config = Config(
         mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1, max_rounds=6, on_worker_death=given
     )
-    kept = Checkpoints(tmp_path, worker_name(0), job_of(config, 1))
+    kept = Checkpoints(tmp_path, worker_name(0), job_of(config))
     for round_ in (2, 4, 6):
         kept.save(round_, {"rounds": round_})
     keeper = Keeper(config, 0, 1)

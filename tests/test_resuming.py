@@ -14,7 +14,7 @@ from algorithms import ENTRIES, OWNERS, modes_of
 from scripts import launch
 from trainer import virtual_cluster
 from trainer.checkpoint_rounds import SERVER, worker_name
-from utils import SetupError
+from utils import RUN_FILE, SetupError
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
@@ -160,3 +160,35 @@ def test_checkpoints_are_not_taken_for_logs_that_an_earlier_job_left(place: Path
     folder = folder_of(place, "job", "sync")
     assert launch.stale_devices(folder.parent, {("virtual", "cpu0")}) == []
     assert [path.name for path in summary.folders(folder)] == ["cpu0"]
+
+
+FEWER_AND_MORE = [(("0.1", "0.3", "0.2"), ("0.1", "0.2")), (("0.1", "0.3"), ("0.1", "0.3", "0.2"))]
+
+
+def cluster_of(place: Path, times: tuple[str, ...]) -> str:
+    """A cluster file of workers with these step times, in seconds."""
+    name = f"{len(times)}-workers.csv"
+    (place / name).write_text("\n".join(["step_time_s,state_server_round_trip_s", *(f"{time},0.02" for time in times)]))
+    return name
+
+
+@pytest.mark.parametrize(("before", "after"), FEWER_AND_MORE, ids=["fewer", "more"])
+@pytest.mark.parametrize("mode", [mode for mode in ENTRIES if OWNERS[mode].is_distributed and mode != "without-slow"])
+def test_in_every_mode_another_number_of_workers_goes_on(
+    place: Path, mode: str, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    """Those that are new among workers that wait for each other begin behind the same round as the others."""
+    run(place, "job", mode, 6, cluster=cluster_of(place, before))
+    run(place, "job", mode, 12, "--resume", cluster=cluster_of(place, after))
+    first_rounds = []
+    for rank in range(len(after)):
+        about = json.loads((folder_of(place, "job", mode) / f"cpu{rank}" / RUN_FILE).read_text())
+        assert about["num_workers"] == len(after)
+        logged = records(folder_of(place, "job", mode) / f"cpu{rank}")
+        resumed = [record for record in logged if record.get("events", [{"kind": ""}])[0]["kind"] == "resume"]
+        first_rounds += [record["num_iters"] for record in resumed]
+        assert logged[-1]["num_iters"] > 6
+    if OWNERS[mode].waits:
+        assert len(first_rounds) == len(after) and len(set(first_rounds)) == 1
+    checkpoints = folder_of(place, "job", mode) / ".checkpoints"
+    assert not list(checkpoints.glob(f"worker-{len(after)}-*.ckpt"))  # another job would take it for its own

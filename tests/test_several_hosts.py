@@ -140,16 +140,16 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     assert left(net) == []
 
 
-def start_two(net: Network, folder: Path, mode: str, *options: str, more: Sequence[str] = ()) -> Launcher:
-    """A job without an end on the first two hosts, once both have done some rounds."""
+def start(net: Network, folder: Path, mode: str, *options: str, more: Sequence[str] = (), count: int = 2) -> Launcher:
+    """A job without an end on the first hosts, once all have done some rounds."""
     flags = ["-m", mode, *options, "--", "-e", "1000", "--min-step-time", "0.02", *more]
-    launcher = Launcher(net, folder, hosts_of(net, 2), *flags)
-    wait_for(lambda: all(training(host, mode) for host in net.hosts[:2]), "round 3")
+    launcher = Launcher(net, folder, hosts_of(net, count), *flags)
+    wait_for(lambda: all(training(host, mode) for host in net.hosts[:count]), "round 3")
     return launcher
 
 
 def test_ctrl_c_ends_the_round_on_all_hosts(net, tmp_path):
-    launcher = start_two(net, tmp_path, "sync", "--collective", "ring")
+    launcher = start(net, tmp_path, "sync", "--collective", "ring")
     launcher.process.send_signal(signal.SIGINT)
     code, output = launcher.end()
     assert code == 0, output
@@ -161,7 +161,7 @@ def test_ctrl_c_ends_the_round_on_all_hosts(net, tmp_path):
 
 
 def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home(net, tmp_path):
-    launcher = start_two(net, tmp_path, "local-sgd")
+    launcher = start(net, tmp_path, "local-sgd")
     (worker,) = workers(net.hosts[1])
     os.kill(worker, signal.SIGKILL)
     code, output = launcher.end()
@@ -177,7 +177,7 @@ def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home
 
 def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_path):
     flags = ["--ckpt-frequency", "2", "--checkpoint", str(tmp_path / "kept"), "--on-worker-death", "restart"]
-    launcher = start_two(net, tmp_path, "backup", more=flags)
+    launcher = start(net, tmp_path, "backup", more=flags)
     wait_for(lambda: all(NAME in names(host) for host in net.hosts[:2]), "that processes can be forked")
     (worker,) = workers(net.hosts[1])
     os.kill(worker, signal.SIGKILL)
@@ -197,7 +197,7 @@ def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_p
 
 
 def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
-    launcher = start_two(net, tmp_path, "ssp", more=["-l", "0.0005", "--on-worker-death", "continue"])
+    launcher = start(net, tmp_path, "ssp", more=["-l", "0.0005", "--on-worker-death", "continue"])
     (hand,) = (pid for pid, line in commands(net.hosts[1]).items() if b"python" in line and b"remote.py" in line)
     os.kill(hand, signal.SIGKILL)  # the worker dies with it
     wait_for(lambda: not workers(net.hosts[1]), "the end of the worker there")
@@ -213,8 +213,35 @@ def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
     assert left(net) == []
 
 
+def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
+    flags = ["--ckpt-frequency", "2", "--checkpoint", str(tmp_path / "kept"), "--on-worker-death", "restart"]
+    hosts = net.hosts[:3]
+    launcher = start(net, tmp_path, "esync", more=["-ll", "0.0005", *flags], count=3)
+    wait_for(lambda: all(training(host, "esync", 5) for host in hosts), "checkpoints")
+    (hand,) = (pid for pid, line in commands(hosts[1]).items() if b"python" in line and b"remote.py" in line)
+    os.kill(hand, signal.SIGKILL)
+    folder = tmp_path / "logs" / "lenet" / "esync"
+    logs = [folder / f"{host.name}-cpu.log" for host in (hosts[0], hosts[2])]
+    wait_for(lambda: all("| goes on after round " in log.read_text() for log in logs), "a checkpoint of each")
+    again = 3 + max(iter_files(project(hosts[0]) / "logs" / "lenet" / "esync" / "h1" / "cpu"))
+    wait_for(lambda: all(training(host, "esync", again) for host in (hosts[0], hosts[2])), "rounds after that")
+    launcher.process.send_signal(signal.SIGINT)
+    code, output = launcher.end()
+    assert code == 3, output
+    assert re.search(
+        r"the connection to h2 ended with exit code 255: what came after round \d+ is lost: all others are", output
+    ), output
+    assert "error: the logs of h2 stay there" in output
+    for host in (hosts[0], hosts[2]):
+        about = read_json(folder / host.name / "cpu" / RUN_FILE)
+        assert (about["num_workers"], about["ended"]) == (2, "a signal came")
+        rounds = [*iter_files(folder / host.name / "cpu")]
+        assert rounds == [*range(1, len(rounds) + 1)] and len(rounds) >= again
+    assert left(net) == []
+
+
 def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(net, tmp_path):
-    launcher = start_two(net, tmp_path, "async")
+    launcher = start(net, tmp_path, "async")
     launcher.process.kill()
     wait_for(lambda: not left(net), "the end of every process")
     launcher.end()

@@ -30,6 +30,12 @@ def of_device(names: Iterable[str], device: str) -> list[str]:
     return [name for name in names if pattern.fullmatch(name)]
 
 
+def ranks_in(names: Iterable[str]) -> list[int]:
+    """The ranks of the workers that have files, ascending."""
+    pattern = re.compile(worker_name(r"(\d+)") + r"-\d{8,}\.ckpt")
+    return sorted({int(match[1]) for name in names if (match := pattern.fullmatch(name))})
+
+
 def file_name(whose: str, round_: int) -> str:
     """Name of the file of a process's checkpoint after a round."""
     return f"{whose}-{round_:08d}.ckpt"
@@ -90,11 +96,14 @@ def newest(files: Mapping[str, int], before: Mapping[str, int], config: Config, 
         before: those that an earlier job left there. Training begins by setting them aside; as long as one of them is
             there, this job has none that counts.
     """
-    owners = [SERVER, *map(worker_name, range(num_workers))]
-    found = {whose: rounds_in(files, whose) for whose in owners}
+    ranks = [rank for rank in ranks_in(files) if rank < num_workers]
+    if len(ranks) < num_workers:  # there may be others than before, and who has none takes another's (keeping.py)
+        ranks = ranks_in(files)
+    found = {whose: rounds_in(files, whose) for whose in [SERVER, *map(worker_name, ranks)]}
     if any(before.get(name) == files[name] for rounds in found.values() for name in rounds.values()):
         return None
-    good = [list(found[worker_name(rank)]) for rank in range(num_workers)]
+    good = [list(found[worker_name(rank)]) for rank in ranks]
+    good += [[]] * (num_workers - len(ranks))
     if has_server_state(config):
         good[0] = [round_ for round_ in good[0] if round_ in found[SERVER]]
     return round_of([unfinished(rounds, config.max_rounds) for rounds in good], 0, config)

@@ -9,6 +9,7 @@ a warning, for the one before it.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import logging
@@ -40,10 +41,9 @@ class Damaged(Exception):
     """A file is no checkpoint, or not all of one."""
 
 
-def job_of(config: Config, num_workers: int) -> dict[str, Any]:
+def job_of(config: Config) -> dict[str, Any]:
     """What must be the same for a job to go on, as JSON gives it back."""
-    flags = {name: getattr(config, name) for name in _SAME if config.mode in modes_of(name)}
-    return json.loads(json.dumps(flags | {"num_workers": num_workers}))
+    return json.loads(json.dumps({name: getattr(config, name) for name in _SAME if config.mode in modes_of(name)}))
 
 
 def encode(tree: Any) -> bytes:
@@ -135,6 +135,10 @@ class Checkpoints:
         """As `to_text` says: folders may have any name."""
         return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep]),)
 
+    def of(self, name: str) -> Checkpoints:
+        """Those of another process of the job."""
+        return Checkpoints(self.folder, name, self._job, self._keep)
+
     def paths(self) -> dict[int, Path]:
         """The files by round, ascending."""
         if not self.folder.is_dir():
@@ -207,7 +211,8 @@ class Checkpoints:
         if later:
             (self.folder / EARLIER).mkdir(exist_ok=True)
         for path in later:
-            path.replace(self.folder / EARLIER / path.name)
+            with contextlib.suppress(FileNotFoundError):  # another worker has done it
+                path.replace(self.folder / EARLIER / path.name)
 
 
 def _from_text(text: str) -> Checkpoints:

@@ -14,6 +14,7 @@ from trainer.checkpoint_rounds import (
     SERVER,
     has_server_state,
     host_and_device,
+    ranks_in,
     round_of,
     unfinished,
     worker_name,
@@ -70,13 +71,15 @@ class Keeper:
     """
 
     def __init__(self, config: Config, rank: int, num_workers: int) -> None:
-        # Of a job that survives, workers come and go, ranks change, and all have the same model.
-        job = job_of(config, 0 if config.survives else num_workers)
+        job = job_of(config)
+        # Of a job that survives, ranks change, and all have the same model.
         which = host_and_device(platform.node(), config.device) if config.survives else rank
         self._config = config
         self._mine = Checkpoints(config.checkpoint_folder, worker_name(which), job, config.ckpt_keep)
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
         self._all = [self._mine, *([self._servers] if has_server_state(config) and rank == 0 else [])]
+        self._num_workers = num_workers
+        self._sources: dict[int, Checkpoints] = {}  # whose checkpoint of a round this worker would go on from
         self._every = config.ckpt_frequency
         self.goes_on = bool(config.resume)
         self._writer = Writer(self._mine)
@@ -89,12 +92,17 @@ class Keeper:
         """Those that this worker could go on from."""
         if not self.goes_on:
             return []
-        good = set.intersection(*(set(each.good_rounds()) for each in self._all))
+        self._sources = dict.fromkeys(self._mine.good_rounds(), self._mine)
+        if not self._sources and not self._config.survives:
+            self._sources = {round_: each for each in self._of_ranks() for round_ in each.good_rounds()}
+        good = set(self._sources).intersection(*(each.good_rounds() for each in self._all[1:]))
         return unfinished(good, self._config.max_rounds if self._config.on_worker_death != END else 0)
 
     def choose(self, of_all: Sequence[Sequence[int]]) -> None:
-        """Decides which checkpoint to go on from (checkpoint_rounds.py), and reads it. Where each has its own rounds, a
-        worker that has none yet begins with the model of the others.
+        """Decides which checkpoint to go on from (checkpoint_rounds.py), and reads it.
+
+        There may be more workers than before, or others: who has no checkpoint takes that of another worker. Where it
+        finds none, and the model is on a server, it begins with that.
 
         Args:
             of_all: good rounds of all workers, by rank.
@@ -116,14 +124,33 @@ class Keeper:
             logging.warning("warning: this worker has no checkpoint yet: its batches begin anew")
             return
         self._round = round_
-        self.resumed = self._mine.load(round_)
+        self.resumed = self._load(round_)
         if len(self._all) > 1:
             self.of_server = self._servers.load(round_)
         logging.info("goes on after round %d", round_)
 
+    def _of_ranks(self, first: int = 0) -> list[Checkpoints]:
+        """Those of all workers that have some here, from a rank on."""
+        mine = self._mine
+        ranks = ranks_in(path.name for path in mine.folder.glob("*.ckpt"))
+        return [mine.of(worker_name(rank)) for rank in ranks if rank >= first]
+
+    def _load(self, round_: int) -> Any:
+        source = self._sources[round_]
+        state = source.load(round_)
+        if source is not self._mine:
+            logging.info("this worker has no checkpoint here: it takes that of %s", source.name)
+            self._writer.write(round_, state)
+        return state
+
     def begin(self) -> None:
-        """Training begins: what belongs to another job, or to rounds that are done again, is set aside."""
+        """Training begins: what belongs to another job, to rounds that are done again, or to workers that are no
+        longer there, is set aside."""
+        self._writer.wait()
         self.set_aside(self._round)
+        if not self._config.survives:
+            for each in self._of_ranks(self._num_workers):
+                each.set_aside()
 
     def set_aside(self, after: int) -> None:
         """What is later than a round."""

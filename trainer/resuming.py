@@ -44,6 +44,8 @@ def restore(trainer: Trainer) -> None:
     trainer.evaluations.accuracy = state["accuracy"]
     if state.get("partition", trainer.membership.partition_sha256) == trainer.membership.partition_sha256:
         trainer.context.batches.restore(state["batches"])
+    else:
+        logging.info("this worker has other samples than before: its batches begin anew")
     trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
     trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)
     trainer.restore_own(state["own"])

@@ -69,7 +69,8 @@ class WBSPOptimizer(WholeModelOptimizer):
         """As WholeModelOptimizer says: every worker begins with the release that is shown."""
         super().restore(saved)
         self._release, self._samples = saved["release"], saved["samples"]
-        self._arrivals, self._released = list(saved["arrivals"]), list(saved["released"])
+        if len(saved["arrivals"]) == self.keys.num_workers:  # else nobody knows which of them is which
+            self._arrivals, self._released = list(saved["arrivals"]), list(saved["released"])
         known = Status(False, self._release, False, False, self._samples, tuple(self._released), "")
         self._status = [known for _ in self._status]
 
