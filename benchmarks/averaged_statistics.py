@@ -32,7 +32,6 @@ from utils import write_json  # noqa: E402
 
 BATCH = 64
 BATCHES = 40  # for new statistics: each is moved nine tenths of ten times over
-TEST_IMAGES = 2000
 
 
 def train(given: argparse.Namespace, folder: Path) -> list[Path]:
@@ -45,11 +44,11 @@ def train(given: argparse.Namespace, folder: Path) -> list[Path]:
     return sorted(folder.rglob("worker-0-*.ckpt"))
 
 
-def accuracies(network: Any, model: Sequence[Any], dataset: data.Dataset) -> dict[str, float]:
+def accuracies(network: Any, model: Sequence[Any], dataset: data.Dataset, test_images: int) -> dict[str, float]:
     """Test accuracy of a model as it is, and with statistics of its own weights."""
     parameters, feed = Parameters(network), DeviceFeed(mx.cpu(), 0)
     parameters.replace([mx.nd.array(array) for array in model])
-    test = data.Samples(*(part[:TEST_IMAGES] for part in dataset.test))
+    test = data.Samples(*(part[:test_images] for part in dataset.test))
     evaluate = Evaluator(network, test, feed, BATCH)
     as_it_is = evaluate()
     for begin in range(0, BATCH * BATCHES, BATCH):
@@ -68,6 +67,7 @@ def main() -> None:
     parser.add_argument("--cluster", default="paper")
     parser.add_argument("--local-lr", type=float, default=0.0005)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--test-images", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="the numbers as JSON")
     given = parser.parse_args()
@@ -77,10 +77,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for number, path in enumerate(train(given, Path(name)), start=1):
             state = checkpoints.decode(path.read_bytes())["state"]
-            rows.append({"round": number} | accuracies(network, state["model"], dataset))
-    print("| round | accuracy | with new statistics |\n| --- | --- | --- |")
+            found = accuracies(network, state["model"], dataset, given.test_images)
+            rows.append({"round": number, "seconds": round(state["elapsed_s"], 1)} | found)
+    print("| round | virtual s | accuracy | with new statistics |\n| --- | --- | --- | --- |")
     for row in rows:
-        print(f"| {row['round']} | {row['as it is']:.3f} | {row['new statistics']:.3f} |")
+        print(f"| {row['round']} | {row['seconds']:g} | {row['as it is']:.3f} | {row['new statistics']:.3f} |")
     if given.output:
         about = {name: value for name, value in vars(given).items() if name != "output"}
         write_json(given.output, {"about": about, "commit": version.commit(), "rows": rows})

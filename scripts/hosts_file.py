@@ -80,11 +80,15 @@ class Hosts:
     places: Mapping[str, tuple[str, ...]]  # of ROLES: names of hosts, one at least
 
     def only(self, names: Collection[str]) -> Hosts:
-        """Those of these names; each role has one of them."""
+        """Those of these names. A role that none of them has is the first one's: its host had nothing to do in it."""
+        hosts = {name: host for name, host in self.hosts.items() if name in names}
         return Hosts(
-            {name: host for name, host in self.hosts.items() if name in names},
+            hosts,
             tuple(worker for worker in self.workers if worker.host in names),
-            {role: tuple(name for name in there if name in names) for role, there in self.places.items()},
+            {
+                role: tuple(name for name in there if name in names) or (next(iter(hosts)),)
+                for role, there in self.places.items()
+            },
         )
 
 

@@ -68,6 +68,7 @@ class Keeper:
         resumed: what this worker goes on from; None where it begins.
         of_server: what the parameter server goes on from; rank 0 alone has it.
         goes_on: the job does, even if this worker has nothing to go on from.
+        is_anothers: what this worker goes on from is the checkpoint of another one.
     """
 
     def __init__(self, config: Config, rank: int, num_workers: int) -> None:
@@ -87,6 +88,7 @@ class Keeper:
         self._round = 0  # that this worker goes on from
         self.resumed: Any = None
         self.of_server: Any = None
+        self.is_anothers = False
 
     def good_rounds(self) -> list[int]:
         """Those that this worker could go on from."""
@@ -138,16 +140,19 @@ class Keeper:
     def _load(self, round_: int) -> Any:
         source = self._sources[round_]
         state = source.load(round_)
-        if source is not self._mine:
+        self.is_anothers = source is not self._mine
+        if self.is_anothers:
             logging.info("this worker has no checkpoint here: it takes that of %s", source.name)
             self._writer.write(round_, state)
         return state
 
     def begin(self) -> None:
-        """Training begins: what belongs to another job, to rounds that are done again, or to workers that are no
-        longer there, is set aside."""
+        """Training begins: what belongs to another job, or to rounds that are done again, is set aside."""
         self._writer.wait()
         self.set_aside(self._round)
+
+    def all_have_begun(self) -> None:
+        """Nobody needs the checkpoints any more of workers that are no longer there: they are set aside, too."""
         if not self._config.survives:
             for each in self._of_ranks(self._num_workers):
                 each.set_aside()

@@ -180,6 +180,8 @@ class Trainer:
         if self.context.keeper is not None:
             self.context.keeper.begin()
         self.come_together()
+        if self.context.keeper is not None:
+            self.context.keeper.all_have_begun()
         self.measure = self.open_measure(open_log())
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
         self.evaluations.begin()

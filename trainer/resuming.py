@@ -79,7 +79,9 @@ class Before(NamedTuple):
 
 def read_back(trainer: Trainer, folder: Path) -> Before:
     """Takes the rounds that are done again out of a worker's logs, and says what they were; tells its progress of the
-    others."""
+    others. Logs where this worker had no checkpoint, and took another's, are those of an earlier job."""
+    if trainer.context.keeper is not None and trainer.context.keeper.is_anothers:
+        _drop_after(folder, 0)
     records = list(read_rounds(folder, logging.warning))
     kept = [record for record in records if record["num_iters"] <= trainer.rounds]
     trainer.progress.go_on(kept, trainer.is_evaluator)
