@@ -184,7 +184,7 @@ def test_in_every_mode_another_number_of_workers_goes_on(
     place: Path, mode: str, before: tuple[str, ...], after: tuple[str, ...]
 ) -> None:
     """Those that are new among workers that wait for each other begin behind the same round as the others."""
-    run(place, "job", mode, 30, cluster=cluster_of(place, MORE[1]))  # leaves logs that are not this job's
+    run(place, "job", mode, 8, cluster=cluster_of(place, MORE[1]))  # leaves logs that are not this job's
     run(place, "job", mode, 6, cluster=cluster_of(place, before))
     run(place, "job", mode, 12, "--resume", cluster=cluster_of(place, after))
     first_rounds = []
