@@ -121,13 +121,10 @@ class Algorithm(Entry):
         return (*self.flags, *(flag for group, is_in in groups if is_in for flag in group))
 
 
-DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout", "min_workers")
+DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout", "min_workers", "leave")
 STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take steps as trainer/steps.py says
 OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
-SUM_FLAGS = (
-    *("collective", "job", "compression", "compression_threshold"),
-    *("fault_timeout", "leave"),
-)
+SUM_FLAGS = ("collective", "job", "compression", "compression_threshold", "fault_timeout")
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
 # --------------------------------------------------------------------------------------------------- the table

@@ -57,7 +57,7 @@ class PeerLost(JobError):
 
 
 class JobOver(JobError):
-    """The job has ended without this process, which has nothing left to do."""
+    """The job has ended without this process, or goes on without it; here nothing is left to do."""
 
     exit_code = EXIT_OK
 

@@ -127,6 +127,7 @@ def train(
     compression: Compression = AS_IT_IS,
     collective: str = PS,
     killed: Mapping[int, int] | None = None,
+    leaving: Mapping[int, int] | None = None,
 ) -> Trained:
     """Runs workers in virtual time for so many rounds each.
 
@@ -135,6 +136,7 @@ def train(
         membership: what a rank asks at the start of each round; else all workers take part, with their samples.
         collective: of schedules.SUMS, or the parameter server.
         killed: by rank, how many rounds a worker does before it is; the others know at once.
+        leaving: as `killed`, of those that were asked to leave.
     """
     lost: set[int] = set()
     clock = VirtualClock()
@@ -163,6 +165,8 @@ def train(
                     trainers[rank].run(lambda: path)
                 except Killed:
                     lost.add(rank)
+                if trainers[rank].has_left:
+                    lost.add(rank)
                 ended_s[rank] = clock.now()
 
             return run
@@ -185,6 +189,7 @@ def train(
                 limits=Limits(rounds),
                 membership=membership(rank) if membership else those_left,
                 lost=lambda: frozenset(lost),
+                leaves=lambda rank=rank: rank in (leaving or {}) and trainers[rank].rounds >= leaving[rank],
                 transport=place(rank),
                 compression=compression,
                 num_servers=1,

@@ -36,7 +36,7 @@ from trainer.sync_switch import SyncSwitchTrainer
 from trainer.sync_switch_optimizer import PhaseRule, Settings
 from trainer.wbsp import WBSPTrainer
 from trainer.whole_models import LOST, UPLOAD, Keys, WholeModelOptimizer
-from utils import RUN_FILE, read_json, read_rounds
+from utils import LEFT, RUN_FILE, read_json, read_rounds
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))
@@ -51,7 +51,11 @@ def after_steps(weight: np.ndarray, *ranks: int, factor: float = 1.0) -> np.ndar
 
 
 def run(
-    build: Callable[[Context], Trainer], steps_s: Sequence[float], killed: dict[int, int], rounds: int
+    build: Callable[[Context], Trainer],
+    steps_s: Sequence[float],
+    killed: dict[int, int],
+    rounds: int,
+    leaving: dict[int, int] | None = None,
 ) -> tuple[Trained, list[float]]:
     """Returns, too, when each worker's last round ended, since training began."""
 
@@ -60,7 +64,7 @@ def run(
         return build(context)
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
-    trained = train(TransportKind.SERVER, workers, with_page, rounds, killed=killed)
+    trained = train(TransportKind.SERVER, workers, with_page, rounds, killed=killed, leaving=leaving)
     return trained, [round(trainer.measure.elapsed_s, 3) for trainer in trained.trainers]
 
 
@@ -78,9 +82,23 @@ def test_asgd_goes_on_and_the_others_gradients_count_for_the_samples_that_are_le
     np.testing.assert_allclose(trained.weights(0), weight, **CLOSE)
 
 
-def test_ssp_does_not_wait_for_the_clock_of_the_lost() -> None:
-    _, ended_s = run(lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), {1: 1}, rounds=3)
+@pytest.mark.parametrize(("killed", "leaving"), [({1: 1}, {}), ({}, {1: 1})])
+def test_ssp_does_not_wait_for_the_clock_of_the_lost(killed: dict[int, int], leaving: dict[int, int]) -> None:
+    trained, ended_s = run(lambda context: SSPTrainer(context, ETA, staleness=0), (1.0, 4.0, 2.0), killed, 3, leaving)
     assert ended_s[0] == ended_s[2] == 4.0 + 2.0 + 2.0  # one round with the slowest, two without
+    assert [trainer.has_left for trainer in trained.trainers] == [False, bool(leaving), False]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_a_worker_has_done_that_leaves_counts(overlap: bool) -> None:
+    """WBSP uploads it with its farewell, and the other one has it with its next release."""
+    trained, _ = run(lambda context: WBSPTrainer(context, ETA, overlap), (1.0, 0.4), {}, 2, leaving={1: 1})
+    # Half of the one's update, since it was there; the other one's, which comes when it is alone, are whole.
+    both = ZERO - ETA * (gradient(ZERO, batch(0)) + gradient(ZERO, batch(1)) / 2)
+    assert trained.trainers[1].rounds == 1
+    assert not np.allclose(trained.weights(0), after_steps(ZERO, 0, 0))
+    if not overlap:
+        np.testing.assert_allclose(trained.weights(0), after_steps(both, 0), **CLOSE)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -247,7 +265,6 @@ def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_nobody_i
     [
         ("-m sync", "choose mode .*ssp.*, or restart"),
         ("-m ssp --ckpt-frequency 5", "takes nobody back, also not from a checkpoint"),
-        ("-m ssp --leave 1", "--leave 1 belongs to mode esync"),
         ("-m wbsp --fault-timeout 3", "--fault-timeout 3.0 belongs to mode esync"),
         ("-m local --min-workers 3", "--min-workers 3 belongs to mode"),
     ],
@@ -262,17 +279,20 @@ def test_what_does_not_go_together_is_said(flags: str, why: str, capsys) -> None
 
 
 JOBS = {
-    # mode: its flags, and who is killed: the fastest evaluates, and is rank 0 or not; the slowest holds up the others.
+    # mode: its flags, and who is killed, or leaves: the fastest evaluates, and is rank 0 or not; the slowest holds up
+    # the others.
     "ssp": ("-l 0.0006 --staleness 2 --max-rounds 80", 0),
     "wbsp": ("-ll 0.001 --max-rounds 200", 2),
     "sync-switch": ("-l 0.001 --switch-order 1 --train-steps 60", 2),
+    "backup": ("-l 0.001 --backup 0 --max-rounds 80 --leave 1", 2),
 }
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("mode", JOBS)
-def test_a_real_job_whose_worker_is_killed_goes_on_to_its_end(mode: str, tmp_path: Path) -> None:
+def test_a_real_job_whose_worker_is_killed_or_leaves_goes_on_to_its_end(mode: str, tmp_path: Path) -> None:
     own, victim = JOBS[mode]
+    leaves = "--leave" in own
     job = ["-m", mode, "-n", "mlp", "--workers", "0.02,0.04,0.08", "--log-base", str(tmp_path)]
     flags = [*own.split(), "-e", "20", "--on-worker-death", CONTINUE, *on_few_images()]
     with subprocess.Popen(
@@ -283,14 +303,14 @@ def test_a_real_job_whose_worker_is_killed_goes_on_to_its_end(mode: str, tmp_pat
         wait_for(lambda: [*logs.glob(f"*/cpu{victim}/iter-4.txt")], "round 4")
         device = f"cpu{victim}".encode()
         (pid,) = (pid for pid in children(launcher.pid) if device in Path(f"/proc/{pid}/cmdline").read_bytes())
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGTERM if leaves else signal.SIGKILL)
         output, _ = launcher.communicate(timeout=DEADLINE_S)
     assert (launcher.returncode, running(tmp_path)) == (0, []), output
-    assert f"worker {victim} (cpu{victim}) was killed by signal 9: the others go on without it." in output
+    assert (f"worker {victim} (cpu{victim}) was killed by signal 9: the others go on without it." in output) != leaves
     folders = device_folders(logs)
     left = [folder for rank, folder in enumerate(folders) if rank != victim]
     assert all(read_json(folder / RUN_FILE).get("ended") for folder in left)
-    assert not read_json(folders[victim] / RUN_FILE).get("ended")
+    assert read_json(folders[victim] / RUN_FILE).get("ended") == (LEFT if leaves else None)
     for folder in left:
         records = list(read_rounds(folder, pytest.fail))
         texts = [

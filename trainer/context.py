@@ -56,6 +56,7 @@ class Context:
     clock: Clock = field(default_factory=RealClock)
     limits: Limits = field(default_factory=Limits)
     stop_requested: Callable[[], bool] = lambda: False  # a signal came
+    leaves: Callable[[], bool] = lambda: False  # this worker was asked to leave, while the others go on
     evaluate: Callable[[], float | None] | None = None  # None: it only takes time
     eval_every: int = 1  # rounds
     eval_every_s: float = 0.0  # in place of `eval_every` where it is not 0

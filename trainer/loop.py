@@ -28,6 +28,7 @@ from utils import (
     EVALUATED,
     FORWARD_BACKWARD,
     GET_BATCH,
+    LEFT,
     LOCAL_UPDATE,
     STOPPED,
     JobError,
@@ -249,6 +250,8 @@ class Trainer:
         # Whatever came while this rank waited for the others is a reason too.
         stop = self._stop_request() or done or self.finished
         reason = (stop or "another worker asked for it") if agreed or done else ""
+        if not reason and self.context.company is None and self.context.leaves():
+            self.has_left, reason = True, LEFT
         loss = self._last_loss()
         accuracy = self.evaluations.after_round(last=bool(reason))
         self._write(samples, loss, accuracy)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +33,12 @@ class Company:
 
     Attributes:
         card: this worker's, with its set-up.
-        leaves: whether this worker was asked to leave, while the others go on.
     """
 
     generations: Generations
     transport: CollectiveTransport
     attendance: Gathers
     card: Card
-    leaves: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class Survival:
     @property
     def wants_to_leave(self) -> bool:
         """Whether this worker leaves after the round, while the others go on."""
-        return self._company is not None and self._company.leaves()
+        return self._company is not None and self._trainer.context.leaves()
 
     def begin(self) -> bool:
         """Before training: returns whether this worker has come to a job at work, and has its model now."""

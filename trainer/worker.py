@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import pkgutil
@@ -29,8 +28,7 @@ from trainer.membership import Membership, of_all, without
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
-from trainer.survival import Company
-from utils import EXIT_OK, SetupError, setup_logging
+from utils import EXIT_OK, LEFT, JobOver, SetupError, setup_logging
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -68,12 +66,13 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             _membership(config, dataset, joined),
             folder,
             transport=joined.transport if joined else None,
-            company=_company(joined, config, signals),
+            company=joined.company if joined else None,
             num_servers=cluster.num_servers if cluster else 0,
             state_server=state,
             clock=clock,
             trace=trace,
             stop_requested=lambda: signals.requested and not config.leave,
+            leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
             lost=joined.lost if joined else frozenset,
             keeper=_keeper(config, joined),
@@ -96,6 +95,9 @@ def train(
         members: rank, host and device of all workers, where they are known.
         begins: called when all workers are there and training begins.
         more: facts of the run, for the folder.
+
+    Raises:
+        JobOver: this worker has left alone, so that a parameter server's job must take it for lost.
     """
     config, membership = context.config, context.membership()
     build = pkgutil.resolve_name(config.algorithm.trainer)
@@ -126,6 +128,8 @@ def train(
     facts["final_weights_sha256"] = trainer.parameters.sha256()
     folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
+    if trainer.has_left and context.company is None:
+        raise JobOver(LEFT)
     return facts
 
 
@@ -223,12 +227,6 @@ def _membership(config: Config, dataset: data.Dataset, joined: Joined | None) ->
         return without(lost, membership, dataset.train.labels, config) if lost else membership
 
     return lambda: without_those(joined.lost())
-
-
-def _company(joined: Joined | None, config: Config, signals: SignalWatch) -> Company | None:
-    if joined is None or joined.company is None:
-        return None
-    return dataclasses.replace(joined.company, leaves=lambda: bool(config.leave and signals.requested))
 
 
 def _keeper(config: Config, joined: Joined | None) -> Keeper | None:
