@@ -20,7 +20,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-
 import simulate
 from benchmarks.namespace_job import Rounds, missing, network, run_job
 from config import AMONG_WORKERS, PS

@@ -8,8 +8,8 @@ the scheduler, the parameter servers and the state server run too, unless the co
 (scripts/setup.sh, scripts/get_data.sh); ssh logs in without a question. Ctrl-C ends the job with the workers' rounds, a
 second one at once; a process that dies ends it, and so does the end of this program or of a connection. With
 --ckpt-frequency N --on-worker-death restart behind `--` a process that dies does not: all go on from the newest
-checkpoint. Logs: LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in
-LOG_BASE/NETWORK/MODE/.
+checkpoint. With --ckpt-frequency SIGUSR1 has the job go on with the hosts that are in the file by then. Logs:
+LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in LOG_BASE/NETWORK/MODE/.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a host was lost, 130 killed.
 """
 
@@ -27,6 +27,7 @@ from pathlib import Path
 from algorithms import ENTRIES, Workers
 from config import END
 from scripts import hosts_file, launch, survival
+from scripts.changed_hosts import Changes
 from scripts.console import console
 from scripts.hosts_layout import (
     EXAMPLE_CARD,
@@ -216,19 +217,47 @@ def begin(plan: Plan, links: Mapping[str, Link], job: Job, layout: Layout) -> No
         )
 
 
-def run(plan: Plan, say: Callable[[str], None] = console) -> int:
-    """Runs the job to its end and brings its logs home; returns the exit code."""
+def run(read: Callable[[], Plan], say: Callable[[str], None] = console) -> int:
+    """Runs a job to its end, with whatever hosts come and go (changed_hosts.py); returns the exit code.
+
+    Args:
+        read: the command line and the hosts file; raises SetupError.
+
+    Raises:
+        SetupError: the first hosts cannot begin.
+    """
+    with Changes(read, say) as changes:
+        if changes.plan.is_dry_run:
+            show(changes.plan, say)
+            return EXIT_OK
+        worst, failed = EXIT_OK, (EXIT_SETUP, EXIT_PEER_LOST)
+        while True:
+            try:
+                outcome = run_once(changes.plan, say, changes)
+            except SetupError as error:
+                if not changes.go_back(str(error)):
+                    raise
+                continue
+            if outcome.changes:
+                changes.go_on()
+                worst = max(worst, outcome.exit_code)
+            elif outcome.has_trained or outcome.exit_code not in failed or not changes.go_back("they could not begin"):
+                return outcome.exit_code or worst
+
+
+def run_once(plan: Plan, say: Callable[[str], None], changes: Changes) -> Outcome:
+    """Runs the job until it is over, or goes on with other hosts, and brings its logs home."""
     with launch.claimed(plan.job.log_folder), connected(plan) as links:
         facts = meet(plan, links)
         job, layout = place(plan, links, facts)
         begin(plan, links, job, layout)
-        for line in launch.warnings(job, layout):
+        for line in launch.warnings(job, layout) if not changes.have_come else ():
             say(line)
         address = f"{layout.scheduler.address}:{job.root_port}"
         meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
         say(f"connected to {', '.join(links)}{meeting}")
         survives = survival_of(plan, facts, job, layout, links)
-        outcome = supervise(job, layout, links, say, survives)
+        outcome = supervise(job, layout, links, say, survives, changes)
         for link in links.values():
             if lost := link.unconfirmed():
                 say(
@@ -238,7 +267,7 @@ def run(plan: Plan, say: Callable[[str], None] = console) -> int:
         are_home = [bring_home(job, layout, link, say) for name, link in links.items() if name in layout.sites]
         for line in launch.last_word(job, outcome):
             say(line)
-        return outcome.exit_code or (EXIT_OK if all(are_home) else EXIT_PEER_LOST)
+        return outcome if outcome.exit_code or all(are_home) else outcome._replace(exit_code=EXIT_PEER_LOST)
 
 
 def survival_of(
@@ -287,7 +316,12 @@ def roles_of(job: Job, layout: Layout, links: Mapping[str, Link]) -> list[Role]:
 
 
 def supervise(
-    job: Job, layout: Layout, links: Mapping[str, Link], say: Callable[[str], None], survives: Survival | None
+    job: Job,
+    layout: Layout,
+    links: Mapping[str, Link],
+    say: Callable[[str], None],
+    survives: Survival | None,
+    changes: Changes,
 ) -> Outcome:
     """Runs the processes on their hosts until all have ended."""
     service = (layout.state_server.address, job.state_server_port)
@@ -298,7 +332,7 @@ def supervise(
 
     waits, together = Waits(grace_s=job.grace_s), job.algorithm.is_distributed
     roles = roles_of(job, layout, links)
-    return Supervisor(roles, say, waits, start, list(links.values()), together, survives).run()
+    return Supervisor(roles, say, waits, start, list(links.values()), together, survives, changes).run()
 
 
 def bring_home(job: Job, layout: Layout, link: Link, say: Callable[[str], None]) -> bool:
@@ -315,11 +349,7 @@ def bring_home(job: Job, layout: Layout, link: Link, say: Callable[[str], None])
 def main(arguments: Sequence[str]) -> int:
     """The command: parses, runs, returns the exit code."""
     try:
-        plan = parse(arguments)
-        if plan.is_dry_run:
-            show(plan, console)
-            return EXIT_OK
-        return run(plan)
+        return run(lambda: parse(arguments))
     except (SetupError, OSError) as error:  # the disk here is full, say
         print(f"error: {error}", file=sys.stderr)
         return EXIT_SETUP

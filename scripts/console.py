@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from scripts.process import Kind, Role, Running, last_lines
+from utils import STOPPED
 
 # The last ones are ssh's words for a connection that is gone.
 _ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
@@ -64,6 +65,11 @@ def last_error(role: Role) -> str:
 def has_trained(role: Role) -> bool:
     """Whether a worker has said that a round was done."""
     return any(_ROUND.match(parse_log_line(line)[1]) for line in last_lines(role.log))
+
+
+def was_stopped(role: Role) -> bool:
+    """Whether a worker has said that it ended for a signal, and not because the job was done."""
+    return any(f": {STOPPED}; " in line for line in last_lines(role.log))
 
 
 def console(line: str) -> None:

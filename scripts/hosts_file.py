@@ -16,7 +16,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Host:
     port: str
     folder: str
     interface: str
-    where: str  # file and line, for messages
+    where: str = field(compare=False)  # file and line, for messages
 
 
 @dataclass(frozen=True)

@@ -330,6 +330,6 @@ def warnings(job: Job, layout: Layout) -> list[str]:
 
 def last_word(job: Job, outcome: Outcome) -> list[str]:
     """What the user is told once the job has ended well."""
-    if outcome.exit_code != EXIT_OK:
+    if outcome.exit_code != EXIT_OK or outcome.changes:
         return []
     return [f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}"]

@@ -3,7 +3,7 @@
 Standard library only. One thread, one loop that looks at every process ten times a second; so a process that dies is
 noticed within a second, and nothing here can block on a process that does not answer.
 
-    RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round
+    RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round, also where others are to take part
        |                   |
        +--workers done-----+--> SETTLING: the parameter servers end by themselves --> everything is stopped
 
@@ -20,9 +20,9 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
-from scripts.console import Forwarder, has_trained, last_error
+from scripts.console import Forwarder, has_trained, last_error, was_stopped
 from scripts.process import Kind, Process, Role, Running, last_lines
 from scripts.restarts import Death, Whom
 from scripts.stop_signals import StopSignals
@@ -52,6 +52,17 @@ class Outcome(NamedTuple):
     exit_code: int  # utils.EXIT_*
     was_stopped: bool  # by a signal
     failed_log: Path | None = None  # of the process that ended the job, where one did
+    has_trained: bool = False  # each worker, a round at least
+    changes: bool = False  # the workers have ended for others to take part
+
+
+class Change(Protocol):
+    """Somebody who may want other workers to take part."""
+
+    asked: bool
+
+    def accept(self) -> bool:
+        """Asked then, while all workers train: whether these are to end with their round."""
 
 
 class _State(enum.Enum):
@@ -90,6 +101,7 @@ class Supervisor:
         links: Sequence[Running] = (),
         leave_together: bool = False,
         survival: Survival | None = None,
+        change: Change | None = None,
     ) -> None:
         """
         Args:
@@ -101,6 +113,7 @@ class Supervisor:
                 left alone.
             leave_together: the workers do, also where no server is among the roles.
             survival: says what is done when a process has died; None: the job ends.
+            change: other workers may take part then, in a job that goes on from a checkpoint of this one.
         """
         self._roles = roles
         self._waits = waits
@@ -111,6 +124,8 @@ class Supervisor:
         if survival is not None and survival.others_go_on:
             self._leave_together = False  # one may be let go, and the others go on
         self._survival = survival
+        self._change = change
+        self._is_changing = False
         self._console = Forwarder(say)
         self._processes: list[Running] = []
         self._signals = StopSignals()
@@ -118,7 +133,6 @@ class Supervisor:
         self._since = self._started_at = time.monotonic()
         self._left_out: list[Running] = []  # processes without which the others go on
         self._due: list[tuple[float, Running]] = []  # processes that are started again alone, and when
-        self._hosts_gone: set[str] = set()
         self._service_was_away = False  # since the last start of all
 
     def run(self) -> Outcome:
@@ -138,9 +152,19 @@ class Supervisor:
             except _Finished as end:
                 if str(end):
                     self._say(str(end))
-                return Outcome(end.exit_code, bool(self._signals.first), end.failed_log)
+                return self._outcome(end)
             finally:
                 _kill([*self._processes, *self._left_out])
+
+    def _outcome(self, end: _Finished) -> Outcome:
+        workers = [worker.role for worker in self._of(Kind.WORKER)]
+        return Outcome(
+            end.exit_code,
+            bool(self._signals.first),
+            end.failed_log,
+            has_trained=bool(workers) and all(map(has_trained, workers)),
+            changes=self._is_changing and end.exit_code == EXIT_OK and any(map(was_stopped, workers)),
+        )
 
     # ------------------------------------------------------------------------------------------------- start
 
@@ -206,10 +230,11 @@ class Supervisor:
 
     def _look_for_hosts_that_are_gone(self, killed: Sequence[Running]) -> None:
         """Of a process there nobody sees the end: it ends within a minute, since it has lost its launcher."""
-        unseen = [process for process in killed if process.exit_code is None]
-        hosts = {process.role.host for process in unseen} - self._hosts_gone
-        if not hosts:
+        gone = [link.role.host for link in self._links if link.ended_at is not None]
+        unseen = [process for process in killed if process.exit_code is None and process.role.host not in gone]
+        if not unseen:
             return
+        hosts = {process.role.host for process in unseen}
         links = [link for link in self._links if link.role.host in hosts]
         for link in links:
             if link.exit_code is None:
@@ -403,7 +428,6 @@ class Supervisor:
             self._processes = [process for process in self._processes if process not in gone]
             self._due = [(at, process) for at, process in self._due if process not in gone]
             return
-        self._hosts_gone |= {process.role.host for process in failed if process in self._links}
         if decision.whom is Whom.ALL:
             raise _StartAgain(decision.wait_s, failed)
         self._service_was_away = True
@@ -413,6 +437,7 @@ class Supervisor:
 
     def _obey_signals(self, now: float) -> None:
         if not self._signals.first:
+            self._look_for_change(now)
             return
         if self._signals.is_repeated:
             raise _Finished(EXIT_FORCED, "a second signal: everything is killed at once")
@@ -420,9 +445,21 @@ class Supervisor:
             return
         name, grace_s, workers = self._signals.first, self._waits.grace_s, self._of(Kind.WORKER)
         self._say(f"{name}: the workers end with this round, within {grace_s:g} s; once more kills them at once")
-        self._enter(_State.STOPPING, now)
         if not workers:
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
+        self._stop(workers, now)
+
+    def _look_for_change(self, now: float) -> None:
+        if self._change is None or not self._change.asked or self._state is not _State.RUNNING or self._due:
+            return
+        workers = self._of(Kind.WORKER)
+        all_train = all(worker.exit_code is None and has_trained(worker.role) for worker in workers)
+        if workers and all_train and self._change.accept():
+            self._is_changing = True
+            self._stop(workers, now)
+
+    def _stop(self, workers: Sequence[Running], now: float) -> None:
+        self._enter(_State.STOPPING, now)
         for worker in workers:
             worker.send(signal.SIGTERM)
 

@@ -242,6 +242,45 @@ def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
     assert left(net) == []
 
 
+def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
+    """A file that is wrong; one without h2 and with h3; and one with a host that cannot begin."""
+    first, second, third = net.hosts[:3]
+    logs = tmp_path / "logs" / "lenet" / "esync"
+    flags = ["--ckpt-frequency", "2", "--checkpoint", str(tmp_path / "kept")]
+    launcher = start(net, tmp_path, "esync", more=["-ll", "0.0005", *flags])
+    header, *rows = hosts_of(net, 3).splitlines(keepends=True)
+
+    def change(*lines: str) -> None:
+        (tmp_path / "hosts.csv").write_text("".join([header, *lines]))
+        launcher.process.send_signal(signal.SIGUSR1)
+
+    def trains_on(*hosts: Host) -> None:
+        rounds = [*iter_files(project(first) / "logs" / "lenet" / "esync" / "h1" / "cpu")]
+        wait_for(lambda: all(training(host, "esync", rounds[-1] + 5) for host in hosts), "rounds after that")
+
+    change(*rows, "h4,one,cpu,,\n")
+    trains_on(first, second)
+    change(rows[0], rows[2])
+    wait_for(lambda: (logs / "h3-cpu.log").exists() and "goes on after" in (logs / "h3-cpu.log").read_text(), "h3")
+    trains_on(first, third)
+    change(rows[0], rows[2], "h4,1,cpu,,/nowhere\n")
+    wait_for(lambda: not workers(third), "the end of the round")
+    wait_for(lambda: workers(third), "another start")
+    trains_on(first, third)
+    launcher.process.send_signal(signal.SIGINT)
+    code, output = launcher.end()
+    assert code == 0, output
+    assert re.search(r"error: .* 'one'.*: the job goes on as it was", output), output
+    assert "the job goes on with 2 worker(s) on h1, h3" in output
+    assert re.search(r"error: .*h4: no folder /nowhere.*: the job goes on with the hosts that it had", output), output
+    assert read_json(logs / "h2" / "cpu" / RUN_FILE)["ended"] == "a signal came"
+    for host in (first, third):
+        about, rounds = read_json(logs / host.name / "cpu" / RUN_FILE), [*iter_files(logs / host.name / "cpu")]
+        assert (about["num_workers"], about["ended"]) == (2, "a signal came")
+        assert rounds == [*range(rounds[0], rounds[0] + len(rounds))]  # each once; h3 began with another's checkpoint
+    assert left(net) == []
+
+
 def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(net, tmp_path):
     launcher = start(net, tmp_path, "async")
     launcher.process.kill()

@@ -133,9 +133,8 @@ class Keeper:
 
     def _of_ranks(self, first: int = 0) -> list[Checkpoints]:
         """Those of all workers that have some here, from a rank on."""
-        mine = self._mine
-        ranks = ranks_in(path.name for path in mine.folder.glob("*.ckpt"))
-        return [mine.of(worker_name(rank)) for rank in ranks if rank >= first]
+        ranks = ranks_in(path.name for path in self._mine.folder.glob("*.ckpt"))
+        return [self._mine.of(worker_name(rank)) for rank in ranks if rank >= first]
 
     def _load(self, round_: int) -> Any:
         source = self._sources[round_]
