@@ -28,7 +28,7 @@ from trainer.membership import Membership, of_all, without
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
-from utils import EXIT_OK, LEFT, JobOver, SetupError, setup_logging
+from utils import EXIT_OK, JobOver, SetupError, setup_logging
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -129,7 +129,7 @@ def train(
     folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
     if trainer.has_left and context.company is None:
-        raise JobOver(LEFT)
+        raise JobOver("asked to leave")
     return facts
 
 
