@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
-from scripts.console import Forwarder, has_trained, last_error, was_stopped
-from scripts.process import Kind, Process, Role, Running, last_lines
-from scripts.restarts import Death, Whom
+from scripts.console import Forwarder, has_trained, was_stopped
+from scripts.deaths import death_of, failure_of, how_it_ended
+from scripts.process import Kind, Process, Role, Running
+from scripts.restarts import Whom
 from scripts.stop_signals import StopSignals
 from scripts.survival import Survival
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
@@ -301,7 +302,7 @@ class Supervisor:
         for process in failed:
             role, code = process.role, process.exit_code
             if code != EXIT_OK:
-                self._say(f"warning: {role.label} {_how(code)} at the very end; its log: {role.log}")
+                self._say(f"warning: {role.label} {how_it_ended(code)} at the very end; its log: {role.log}")
 
     def _newly_ended(self, until: float) -> list[Running]:
         """The processes whose end is not noted yet. Where all of these have only lost a peer, it waits so long for the
@@ -361,31 +362,14 @@ class Supervisor:
     # ---------------------------------------------------------------------------------------------- failures
 
     def _fail(self, failed: Sequence[Running]) -> None:
-        """Processes have ended that should not. Of several, EXIT_PEER_LOST is a consequence: name the cause."""
-        causes = [process for process in failed if process.exit_code != EXIT_PEER_LOST] or failed[:1]
-        first = causes[0]
+        """Processes have ended that should not."""
+        first, how, log, says_why = failure_of(failed, self._links)
         if self._state is _State.STOPPING and first.exit_code in (EXIT_FORCED, -signal.SIGTERM):
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
         self._console.forward(self._processes)
-        how = " and ".join(f"{cause.role.label} {_how(cause.exit_code)}" for cause in causes)
-        lines, said = last_lines(first.role.log), last_error(first.role)
-        reason = (said and f", says: {said}") if lines else ", is empty: is the disk full?"
-        log = f" Its log, {first.role.log}{reason}" if lines or first not in self._links else ""  # ssh may say nothing
         code = EXIT_SETUP if first.exit_code == EXIT_SETUP else EXIT_PEER_LOST
         end = _Finished(code, f"error: {how}; stopping the job.{log}", first.role.log)
-        self._end(how, log, failed, end, says_why=bool(said))
-
-    def _death_of(self, process: Running) -> Death:
-        there = self._on_host_of(process)
-        workers = [other for other in (*there, process) if other.role.kind is Kind.WORKER]
-        return Death(
-            process.role.kind,
-            process.exit_code,
-            last_error(process.role),
-            is_link=process in self._links,
-            with_service=len(there) > len(workers),
-            has_trained=bool(workers) and all(has_trained(worker.role) for worker in workers),
-        )
+        self._end(how, log, failed, end, says_why)
 
     def _on_host_of(self, link: Running) -> list[Running]:
         """The processes on the host to which a connection leads; none where it is no connection."""
@@ -403,7 +387,7 @@ class Supervisor:
         """
         if self._survival is None or self._state is not _State.RUNNING:
             raise end
-        deaths = [self._death_of(process) for process in failed]
+        deaths = [death_of(process, self._on_host_of(process), process in self._links) for process in failed]
         now = time.monotonic()
         try:
             workers = self._of(Kind.WORKER)
@@ -469,9 +453,3 @@ def _kill(processes: Sequence[Running]) -> None:
         process.send(signal.SIGKILL)
     for process in processes:
         process.reap()
-
-
-def _how(code: int | None) -> str:
-    if not code:
-        return "ended before the workers"
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
