@@ -515,6 +515,7 @@ def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
         {"gather": "speed", "value": 1},  # before its rank
         {"gather": [], "value": 1},
         {"last_words": 5},
+        {"leaves": True},  # nobody goes on yet
     ],
 )
 def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(message):
@@ -649,6 +650,19 @@ def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():
     assert server.ended.wait(DEADLINE_S)
     assert server.end == ("all workers are done", EXIT_OK)
     assert scheduler.ended.wait(DEADLINE_S)
+
+
+def test_who_leaves_alone_is_lost_to_the_others_and_the_last_one_ends_the_job_in_order():
+    _, (scheduler, server, *workers) = job_that_goes_on()
+    workers[1].attendance.leave_alone()
+    wait_for(lambda: workers[0].attendance.lost == workers[2].attendance.lost == {1}, "the news")
+    workers[2].attendance.leave_alone()
+    wait_for(lambda: workers[0].attendance.lost == {1, 2}, "the news")
+    assert not any(member.end for member in (scheduler, server, *workers))
+    workers[0].attendance.leave_alone()
+    for member in (server, scheduler):
+        assert member.ended.wait(DEADLINE_S)
+        assert member.end == ("all workers are done", EXIT_OK)
 
 
 def test_fewer_workers_than_there_must_be_end_the_job():

@@ -11,7 +11,7 @@ up. Lines of JSON; those that a process sends, and that it gets:
     {"rank": ...}
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
     {"last_words": ...}, {"goodbye": true}      {"end": why, "code": ...}: end with this line and exit code
-                                                {"lost": rank, "why": ...}: a worker is, and the others go on
+    {"leaves": true}, while the others go on    {"lost": rank, "why": ...}: a worker is, and the others go on
 
 The first bytes tell a plain MXNet program (ZeroMQ's begin with 0xff) from a process of ours, on both sides, so both can
 be in one job; what is compared and found out here then lacks.
@@ -139,8 +139,15 @@ class Attendance:
 
     def leave(self) -> None:
         """Says good-bye: from here on processes leave because the job is done."""
+        self._leave(goodbye=True)
+
+    def leave_alone(self) -> None:
+        """Says good-bye, while the others go on: they take this worker for lost."""
+        self._leave(leaves=True)
+
+    def _leave(self, **message: Any) -> None:
         self._left = True
-        if self._send(goodbye=True) and self._lines is not None:
+        if self._send(**message) and self._lines is not None:
             self._lines.close()
 
     def _send(self, **message: Any) -> bool:

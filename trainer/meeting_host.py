@@ -190,6 +190,9 @@ class Host:
                 self._answer_gathers()
             case {"last_words": str(text)} if guest.card:
                 guest.last_words = text
+            case {"leaves": True} if self._goes_on and guest.role == "worker" and guest.rank is not None:
+                self._guests.remove(guest)
+                self._go_on_without(guest.rank, f"{guest.name} was asked to leave", in_order=True)
             case {"goodbye": True} if guest.card:
                 guest.said_goodbye = True
                 if guest.role == "worker" and guest.rank is not None:
@@ -375,9 +378,9 @@ class Host:
         (flag, *_) = names_of(field)
         return next((card.setup.get(flag, "") for card in self._cards() if card.role == "worker"), "")
 
-    def _go_on_without(self, rank: int, why: str) -> None:
+    def _go_on_without(self, rank: int, why: str, in_order: bool = False) -> None:
         left = self._num_workers - len(self._lost) - 1
-        if left < self._min_workers:
+        if left < self._min_workers and (left or not in_order):
             self._finish(f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}", EXIT_PEER_LOST)
             return
         self._lost.add(rank)

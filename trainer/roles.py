@@ -111,7 +111,8 @@ def joined(
 
     Raises:
         SetupError: the set-ups differ, or a port is closed.
-        JobOver: where the others go on without the lost, this worker is done, and ends at once.
+        JobOver: where the others go on without the lost, this worker is done, and ends at once. In the block it says
+            that this worker leaves alone.
         PeerLost: the job was not complete in time.
     """
     from trainer.engine import mx
@@ -130,6 +131,9 @@ def joined(
             mx.nd.waitall()
             if not leaves_out:
                 store._barrier()
+    except JobOver:
+        attendance.leave_alone()
+        raise
     except Exception as error:
         attendance.last_words(str(error) or type(error).__name__)
         raise
