@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from config import Config
@@ -244,6 +246,24 @@ def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
     keeper = Keeper(config, 0, 1)
     keeper.choose([keeper.good_rounds()])
     assert (keeper.good_rounds(), keeper.resumed) == (good, {"rounds": good[-1]})
+
+
+def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_what_there_is(tmp_path):
+    """As one whose host has fewer workers than before: cpu, where there were cpu0 and cpu1."""
+    config = Config(
+        mode="sync", collective="ring", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1, on_worker_death="continue"
+    )
+    for device, round_ in (("cpu0", 4), ("cpu1", 6)):
+        Checkpoints(tmp_path, worker_name(f"h1-{device}"), job_of(config)).save(round_, {"rounds": round_})
+    keeper = Keeper(config, 0, 1)
+    keeper.choose([keeper.good_rounds()])
+    assert (keeper.resumed, keeper.is_anothers) == ({"rounds": 6}, True)
+    keeper.close()
+    keeper.all_have_begun(came_late=False)
+    assert len([*tmp_path.glob("*.ckpt")]) == 3  # those that are away may come back
+    for came_late, left in ((True, 3), (False, 0)):
+        Keeper(replace(config, resume=0), 0, 1).all_have_begun(came_late)
+        assert len([*tmp_path.glob("*.ckpt")]) == left
 
 
 def test_each_worker_goes_on_from_its_own_where_nobody_waits():

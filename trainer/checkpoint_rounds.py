@@ -30,6 +30,12 @@ def of_device(names: Iterable[str], device: str) -> list[str]:
     return [name for name in names if pattern.fullmatch(name)]
 
 
+def workers_in(names: Iterable[str]) -> list[str]:
+    """The names of the workers that have files."""
+    pattern = re.compile(rf"({worker_name('.+')})-\d{{8,}}\.ckpt")
+    return sorted({match[1] for name in names if (match := pattern.fullmatch(name))})
+
+
 def ranks_in(names: Iterable[str]) -> list[int]:
     """The ranks of the workers that have files, ascending."""
     pattern = re.compile(worker_name(r"(\d+)") + r"-\d{8,}\.ckpt")

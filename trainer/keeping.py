@@ -18,6 +18,7 @@ from trainer.checkpoint_rounds import (
     round_of,
     unfinished,
     worker_name,
+    workers_in,
 )
 from trainer.checkpoints import Checkpoints, is_finite, job_of
 from utils import SetupError
@@ -95,8 +96,8 @@ class Keeper:
         if not self.goes_on:
             return []
         self._sources = dict.fromkeys(self._mine.good_rounds(), self._mine)
-        if not self._sources and not self._config.survives:
-            self._sources = {round_: each for each in self._of_ranks() for round_ in each.good_rounds()}
+        if not self._sources:
+            self._sources = {round_: each for each in self._others() for round_ in each.good_rounds()}
         good = set(self._sources).intersection(*(each.good_rounds() for each in self._all[1:]))
         return unfinished(good, self._config.max_rounds if self._config.on_worker_death != END else 0)
 
@@ -131,10 +132,11 @@ class Keeper:
             self.of_server = self._servers.load(round_)
         logging.info("goes on after round %d", round_)
 
-    def _of_ranks(self, first: int = 0) -> list[Checkpoints]:
-        """Those of all workers that have some here, from a rank on."""
-        ranks = ranks_in(path.name for path in self._mine.folder.glob("*.ckpt"))
-        return [self._mine.of(worker_name(rank)) for rank in ranks if rank >= first]
+    def _others(self) -> list[Checkpoints]:
+        """Those of all workers that have some here."""
+        files = [path.name for path in self._mine.folder.glob("*.ckpt")]
+        names = workers_in(files) if self._config.survives else map(worker_name, ranks_in(files))
+        return [self._mine.of(name) for name in names]
 
     def _load(self, round_: int) -> Any:
         source = self._sources[round_]
@@ -150,10 +152,18 @@ class Keeper:
         self._writer.wait()
         self.set_aside(self._round)
 
-    def all_have_begun(self) -> None:
-        """Nobody needs the checkpoints any more of workers that are no longer there: they are set aside, too."""
-        if not self._config.survives:
-            for each in self._of_ranks(self._num_workers):
+    def all_have_begun(self, came_late: bool) -> None:
+        """Nobody needs the checkpoints any more of workers that are no longer there: they are set aside, too. Where
+        workers come and go, those of an earlier job.
+
+        Args:
+            came_late: this worker, to a job at work.
+        """
+        if self._config.survives and (self.goes_on or came_late):
+            return  # whoever is away may come back
+        there = [] if self._config.survives else [worker_name(rank) for rank in range(self._num_workers)]
+        for each in self._others():
+            if each.name not in there:
                 each.set_aside()
 
     def set_aside(self, after: int) -> None:

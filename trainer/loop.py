@@ -182,7 +182,7 @@ class Trainer:
             self.context.keeper.begin()
         self.come_together()
         if self.context.keeper is not None:
-            self.context.keeper.all_have_begun()
+            self.context.keeper.all_have_begun(came_late=self.job_age_s is not None)
         self.measure = self.open_measure(open_log())
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
         self.evaluations.begin()
