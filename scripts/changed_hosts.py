@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -28,6 +28,7 @@ class Changes:
 
     Attributes:
         plan: of the job as it is now.
+        there: names of its hosts that are there still.
         asked: somebody wants the file to be read again.
         have_come: the plan is not the first.
     """
@@ -42,6 +43,7 @@ class Changes:
         self._read = read
         self._say = say
         self._before: Plan | None = None
+        self.there: Callable[[], Collection[str]] = lambda: self.plan.hosts.hosts
         self.asked = False
         self.have_come = False
         self._handler: Any = signal.signal(signal.SIGUSR1, self._note)
@@ -70,6 +72,7 @@ class Changes:
         except SystemExit:  # a flag in it
             self._say(f"error: a flag is wrong: {_AS_IT_WAS}")
             return False
+        self.plan = dataclasses.replace(self.plan, hosts=self.plan.hosts.only(self.there()))
         if plan.hosts == self.plan.hosts:
             self._say(f"the hosts file says what it said: {_AS_IT_WAS}")
             return False
@@ -85,7 +88,7 @@ class Changes:
         self._say(f"the job goes on with {len(hosts.workers)} worker(s) on {', '.join(hosts.hosts)}")
 
     def go_back(self, why: str) -> bool:
-        """The job could not begin; returns whether it does with what there was before."""
+        """The job could not begin; returns whether it goes on with the hosts from before the change."""
         if self._before is None:
             return False
         self._say(f"error: {why}: the job goes on with the hosts that it had")

@@ -230,33 +230,39 @@ def run(read: Callable[[], Plan], say: Callable[[str], None] = console) -> int:
         if changes.plan.is_dry_run:
             show(changes.plan, say)
             return EXIT_OK
-        worst, failed = EXIT_OK, (EXIT_SETUP, EXIT_PEER_LOST)
+        all_home = True
         while True:
             try:
-                outcome = run_once(changes.plan, say, changes)
+                outcome, are_home = run_once(changes.plan, say, changes)
             except SetupError as error:
                 if not changes.go_back(str(error)):
                     raise
                 continue
+            all_home &= are_home
             if outcome.changes:
                 changes.go_on()
-                worst = max(worst, outcome.exit_code)
-            elif outcome.has_trained or outcome.exit_code not in failed or not changes.go_back("they could not begin"):
-                return outcome.exit_code or worst
+            elif not (has_failed_to_begin(outcome) and changes.go_back("with these hosts it could not begin")):
+                return outcome.exit_code or (EXIT_OK if all_home else EXIT_PEER_LOST)
 
 
-def run_once(plan: Plan, say: Callable[[str], None], changes: Changes) -> Outcome:
-    """Runs the job until it is over, or goes on with other hosts, and brings its logs home."""
+def has_failed_to_begin(outcome: Outcome) -> bool:
+    """Whether something is wrong with the hosts, which another hosts file may put right."""
+    return outcome.exit_code in (EXIT_SETUP, EXIT_PEER_LOST) and not (outcome.has_trained or outcome.was_stopped)
+
+
+def run_once(plan: Plan, say: Callable[[str], None], changes: Changes) -> tuple[Outcome, bool]:
+    """Runs the job until it is over, or goes on with other hosts; returns, too, whether all its logs came home."""
     with launch.claimed(plan.job.log_folder), connected(plan) as links:
         facts = meet(plan, links)
         job, layout = place(plan, links, facts)
         begin(plan, links, job, layout)
-        for line in launch.warnings(job, layout) if not changes.have_come else ():
+        for line in launch.warnings(job, layout, goes_on=changes.have_come):
             say(line)
         address = f"{layout.scheduler.address}:{job.root_port}"
         meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
         say(f"connected to {', '.join(links)}{meeting}")
         survives = survival_of(plan, facts, job, layout, links)
+        changes.there = partial(there, links)
         outcome = supervise(job, layout, links, say, survives, changes)
         for link in links.values():
             if lost := link.unconfirmed():
@@ -267,7 +273,12 @@ def run_once(plan: Plan, say: Callable[[str], None], changes: Changes) -> Outcom
         are_home = [bring_home(job, layout, link, say) for name, link in links.items() if name in layout.sites]
         for line in launch.last_word(job, outcome):
             say(line)
-        return outcome if outcome.exit_code or all(are_home) else outcome._replace(exit_code=EXIT_PEER_LOST)
+        return outcome, all(are_home)
+
+
+def there(links: Mapping[str, Link]) -> list[str]:
+    """The hosts that are not gone."""
+    return [name for name, link in links.items() if link.exit_code is None]
 
 
 def survival_of(
@@ -283,8 +294,7 @@ def survival_of(
 
     def left() -> Plan:
         """Without the hosts that are gone."""
-        there = [name for name, link in links.items() if link.exit_code is None]
-        return dataclasses.replace(plan, job=job_again, hosts=plan.hosts.only(there))
+        return dataclasses.replace(plan, job=job_again, hosts=plan.hosts.only(there(links)))
 
     def files() -> dict[str, int]:
         found: dict[str, int] = {}
@@ -331,7 +341,8 @@ def supervise(
         return links[role.host].start(role, layout.sites[role.host].folder, service if is_service else None)
 
     waits, together = Waits(grace_s=job.grace_s), job.algorithm.is_distributed
-    roles = roles_of(job, layout, links)
+    # After a change logs go on where they are.
+    roles = [dataclasses.replace(role, appends=changes.have_come) for role in roles_of(job, layout, links)]
     return Supervisor(roles, say, waits, start, list(links.values()), together, survives, changes).run()
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from scripts.process import Kind, Role, Running, last_lines
-from utils import STOPPED
 
 # The last ones are ssh's words for a connection that is gone.
 _ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
@@ -67,9 +66,9 @@ def has_trained(role: Role) -> bool:
     return any(_ROUND.match(parse_log_line(line)[1]) for line in last_lines(role.log))
 
 
-def was_stopped(role: Role) -> bool:
-    """Whether a worker has said that it ended for a signal, and not because the job was done."""
-    return any(f": {STOPPED}; " in line for line in last_lines(role.log))
+def has_ended_for(reason: str, role: Role) -> bool:
+    """Whether a worker has said that it ended, and that this was why."""
+    return any(f": {reason}; " in line for line in last_lines(role.log))
 
 
 def console(line: str) -> None:

@@ -223,5 +223,7 @@ def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device:
 def _parsed(where: str, cells: Mapping[str, str], column: str, parse: Callable[[str], Any], default: str = "") -> Any:
     try:
         return parse(cells[column] or default)
-    except (ValueError, argparse.ArgumentTypeError) as error:
+    except argparse.ArgumentTypeError as error:
         raise SetupError(f"{where}, column {column}: {error}") from None
+    except ValueError:
+        raise SetupError(f"{where}, column {column}: {cells[column]!r} is no number") from None

@@ -322,9 +322,10 @@ def stale_warnings(log_folder: Path, devices: Collection[tuple[str, str]]) -> li
     ]
 
 
-def warnings(job: Job, layout: Layout) -> list[str]:
-    """What the user should know before the job begins."""
-    stale = stale_warnings(job.log_folder, {(seat.site.name, seat.device) for seat in layout.seats})
+def warnings(job: Job, layout: Layout, goes_on: bool = False) -> list[str]:
+    """What the user should know before the job begins, or goes on with others than before."""
+    devices = {(seat.site.name, seat.device) for seat in layout.seats}
+    stale = [] if goes_on else stale_warnings(job.log_folder, devices)
     return [*filter(None, [job.chosen]), *stale]
 
 

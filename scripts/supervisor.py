@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
-from scripts.console import Forwarder, has_trained, was_stopped
+from scripts.console import Forwarder, has_ended_for, has_trained
 from scripts.deaths import death_of, failure_of, how_it_ended
 from scripts.process import Kind, Process, Role, Running
 from scripts.restarts import Whom
 from scripts.stop_signals import StopSignals
 from scripts.survival import Survival
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, STOPPED, SetupError
 
 POLL_S = 0.1
 CAUSE_S = 0.5  # the longest that the end of a killed process may be seen after that of the peer which has noticed it
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     was_stopped: bool  # by a signal
     failed_log: Path | None = None  # of the process that ended the job, where one did
     has_trained: bool = False  # each worker, a round at least
-    changes: bool = False  # the workers have ended for others to take part
+    changes: bool = False  # the workers have ended for others to take part, or were lost meanwhile and are to survive
 
 
 class Change(Protocol):
@@ -159,12 +159,16 @@ class Supervisor:
 
     def _outcome(self, end: _Finished) -> Outcome:
         workers = [worker.role for worker in self._of(Kind.WORKER)]
+        if end.exit_code == EXIT_OK:
+            has_way = any(has_ended_for(reason, role) for reason in (STOPPED, LEFT) for role in workers)
+        else:
+            has_way = self._survival is not None
         return Outcome(
             end.exit_code,
             bool(self._signals.first),
             end.failed_log,
             has_trained=bool(workers) and all(map(has_trained, workers)),
-            changes=self._is_changing and end.exit_code == EXIT_OK and any(map(was_stopped, workers)),
+            changes=self._is_changing and has_way,
         )
 
     # ------------------------------------------------------------------------------------------------- start
@@ -392,13 +396,7 @@ class Supervisor:
         try:
             workers = self._of(Kind.WORKER)
             gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
-            # One that was frozen may wake up when the others are done.
-            counts = (None,) if self._survival.takes_back else (None, EXIT_OK)
-            anybody_left = not workers or any(
-                worker.exit_code in counts or not self._survival.others_go_on
-                for worker in workers
-                if worker not in gone
-            )
+            anybody_left = not workers or any(self._may_go_on(worker) for worker in workers if worker not in gone)
             decision = self._survival.after(deaths, now - self._started_at, self._service_was_away, anybody_left)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
@@ -417,6 +415,15 @@ class Supervisor:
         self._service_was_away = True
         self._due += [(now + decision.wait_s, process) for process in failed]
 
+    def _may_go_on(self, worker: Running) -> bool:
+        """Whether a worker that was not lost is reason enough to go on."""
+        assert self._survival is not None
+        if worker.exit_code is None or not self._survival.others_go_on:
+            return True
+        # One that was frozen may wake up when the others are done.
+        is_done = worker.exit_code == EXIT_OK and not has_ended_for(LEFT, worker.role)
+        return is_done and not self._survival.takes_back
+
     # ----------------------------------------------------------------------------------------------- signals
 
     def _obey_signals(self, now: float) -> None:
@@ -425,6 +432,9 @@ class Supervisor:
             return
         if self._signals.is_repeated:
             raise _Finished(EXIT_FORCED, "a second signal: everything is killed at once")
+        if self._is_changing:
+            self._is_changing = False
+            self._say(f"{self._signals.first}: the job does not go on with others")
         if self._state is not _State.RUNNING:
             return
         name, grace_s, workers = self._signals.first, self._waits.grace_s, self._of(Kind.WORKER)
@@ -436,9 +446,8 @@ class Supervisor:
     def _look_for_change(self, now: float) -> None:
         if self._change is None or not self._change.asked or self._state is not _State.RUNNING or self._due:
             return
-        workers = self._of(Kind.WORKER)
-        all_train = all(worker.exit_code is None and has_trained(worker.role) for worker in workers)
-        if workers and all_train and self._change.accept():
+        workers = [worker for worker in self._of(Kind.WORKER) if worker.exit_code is None]
+        if workers and all(has_trained(worker.role) for worker in workers) and self._change.accept():
             self._is_changing = True
             self._stop(workers, now)
 

@@ -58,7 +58,7 @@ def test_a_row_is_a_host_with_its_workers(tmp_path):
     [
         ("-oProxyCommand=x,1,cpu,\n", 2, "is no address"),
         ("me@h1,1,cpu,\n", 2, "the user has the column user"),
-        ("h1,1,cpu,\n\nh2,x,cpu,\n", 4, "column workers: invalid literal"),
+        ("h1,1,cpu,\n\nh2,x,cpu,\n", 4, "column workers: 'x' is no number"),
         ("h1,-1,cpu,\n", 2, "column workers: -1 is out of range"),
         ("h1,1,tpu,\n", 2, "'tpu' is no device; give cpu, or gpu with its number"),
         ("h1,3,gpu0 gpu1,\n", 2, r"3 worker\(s\) and 2 devices \(gpu0 gpu1\)"),

@@ -200,3 +200,22 @@ def test_in_every_mode_another_number_of_workers_goes_on(
         assert len(first_rounds) == len(after) and len(set(first_rounds)) == 1
     checkpoints = folder_of(place, "job", mode) / ".checkpoints"
     assert not list(checkpoints.glob(f"worker-{len(after)}-*.ckpt"))  # another job would take it for its own
+
+
+@pytest.mark.parametrize("took_part", [True, False])
+def test_whose_logs_they_are_says_who_took_part_and_not_whose_checkpoint_it_is(place: Path, took_part: bool) -> None:
+    """As where other hosts come, and ranks go by their addresses: a worker that took part finds no checkpoint of its
+    rank; a new one finds that of another worker under its rank, and logs of an earlier job."""
+    before = "two.csv" if took_part else "one.csv"
+    run(place, "job", "sync", 9, cluster="two.csv")
+    run(place, "job", "sync", 4, cluster=before)
+    for round_ in (2, 4):
+        mine, others = (checkpoint(place, "job", "sync", worker_name(rank), round_) for rank in (1, 0))
+        if took_part:
+            mine.unlink()
+        else:
+            mine.write_bytes(others.read_bytes())
+    run(place, "job", "sync", 8, "--resume", cluster="two.csv")
+    logged = records(folder_of(place, "job", "sync") / "cpu1")
+    assert [record["num_iters"] for record in logged] == list(range(1 if took_part else 5, 9))
+    assert logged[-1]["total_time"] < 9 * 0.3

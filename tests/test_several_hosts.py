@@ -23,6 +23,7 @@ from utils import RUN_FILE, iter_files, read_json
 
 pytestmark = pytest.mark.cluster
 
+STOPPED_TOGETHER = ("a signal came", "another worker asked for it")  # whoever heard of it first
 NOT_COPIED = (".git", ".venv*", "data", "logs", "results", "tests", ".*_cache", "__pycache__")
 
 
@@ -157,7 +158,7 @@ def test_ctrl_c_ends_the_round_on_all_hosts(net, tmp_path):
     assert code == 0, output
     assert "all 2 workers are connected with each other" in output and "scheduler" not in output
     folders = [tmp_path / "logs" / "lenet" / "sync" / host.name / "cpu" for host in net.hosts[:2]]
-    assert [read_json(folder / RUN_FILE)["ended"] for folder in folders] == ["a signal came"] * 2
+    assert all(read_json(folder / RUN_FILE)["ended"] in STOPPED_TOGETHER for folder in folders)
     assert len({len(iter_files(folder)) for folder in folders}) == 1
     assert left(net) == []
 
@@ -236,7 +237,7 @@ def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
     assert "error: the logs of h2 stay there" in output
     for host in (hosts[0], hosts[2]):
         about = read_json(folder / host.name / "cpu" / RUN_FILE)
-        assert (about["num_workers"], about["ended"]) == (2, "a signal came")
+        assert about["num_workers"] == 2 and about["ended"] in STOPPED_TOGETHER
         rounds = [*iter_files(folder / host.name / "cpu")]
         assert rounds == [*range(1, len(rounds) + 1)] and len(rounds) >= again
     assert left(net) == []
@@ -273,10 +274,10 @@ def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
     assert re.search(r"error: .* 'one'.*: the job goes on as it was", output), output
     assert "the job goes on with 2 worker(s) on h1, h3" in output
     assert re.search(r"error: .*h4: no folder /nowhere.*: the job goes on with the hosts that it had", output), output
-    assert read_json(logs / "h2" / "cpu" / RUN_FILE)["ended"] == "a signal came"
+    assert read_json(logs / "h2" / "cpu" / RUN_FILE)["ended"] in STOPPED_TOGETHER
     for host in (first, third):
         about, rounds = read_json(logs / host.name / "cpu" / RUN_FILE), [*iter_files(logs / host.name / "cpu")]
-        assert (about["num_workers"], about["ended"]) == (2, "a signal came")
+        assert about["num_workers"] == 2 and about["ended"] in STOPPED_TOGETHER
         assert rounds == [*range(rounds[0], rounds[0] + len(rounds))]  # each once; h3 began with another's checkpoint
     assert left(net) == []
 

@@ -22,7 +22,7 @@ from scripts.roles import Options, build_roles
 from scripts.supervisor import Outcome, Supervisor, Waits
 from scripts.survival import Survival, of_job
 from trainer.checkpoint_rounds import file_name, worker_name
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, read_rounds
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, SetupError, read_rounds
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 # Each start of it leaves a mark with its name; at the first it is killed as soon as the others are there.
@@ -143,13 +143,20 @@ LAST = "while not (here / 'workers are done').exists(): time.sleep(0.01)\n"
         # It was frozen, and wakes up when the job is over; or it never does.
         (f"{ROUND}{LAST}time.sleep(0.3); sys.exit(3)", EXIT_OK, "worker 0 ended with exit code 3: the others go on"),
         (ROUND + FOREVER, EXIT_OK, "warning: worker 0 did not end with the others; killed"),
+        # The other one was asked to leave, and did.
+        (
+            f"{ROUND}time.sleep(2)\n{DIE}",
+            EXIT_PEER_LOST,
+            "error: worker 0 was killed by signal 9; stopping the job.",
+        ),
     ],
 )
 def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, line, tmp_path):
+    other = f"print('ended after round 1: {LEFT}; logs in x')" if "sleep(2)" in end else f"time.sleep(0.8)\n{DONE}"
     roles = (
         role(tmp_path, Kind.SERVER, SERVER),
         role(tmp_path, Kind.WORKER, end, "worker 0"),
-        role(tmp_path, Kind.WORKER, f"time.sleep(0.8)\n{DONE}", "worker 1"),
+        role(tmp_path, Kind.WORKER, other, "worker 1"),
     )
     lines: list[str] = []
     kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True, takes_back=False)

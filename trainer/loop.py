@@ -248,7 +248,7 @@ class Trainer:
         stop, done = self._stop_request(), self.context.limits.rounds_done(self.rounds)
         agreed = self.agree(bool(stop or (done and self.rounds_in_step)))
         # Whatever came while this rank waited for the others is a reason too.
-        stop = self._stop_request() or done or self.finished
+        stop = done or self.finished or self._stop_request()
         reason = (stop or "another worker asked for it") if agreed or done else ""
         if not reason and self.context.company is None and self.context.leaves():
             self.has_left, reason = True, LEFT
@@ -269,9 +269,9 @@ class Trainer:
 
     def _stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""
-        if self.context.stop_requested():
-            return STOPPED
-        return self.context.limits.reached(self.measure.elapsed_s, self.evaluations.accuracy)
+        if reached := self.context.limits.reached(self.measure.elapsed_s, self.evaluations.accuracy):
+            return reached
+        return STOPPED if self.context.stop_requested() else ""
 
     def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:
         """Gradients of the loss summed over the batch. Only begins: wait for them before you time them.

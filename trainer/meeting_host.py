@@ -381,7 +381,8 @@ class Host:
     def _go_on_without(self, rank: int, why: str, in_order: bool = False) -> None:
         left = self._num_workers - len(self._lost) - 1
         if left < self._min_workers and (left or not in_order):
-            self._finish(f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}", EXIT_PEER_LOST)
+            text = f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
+            self._finish(text, EXIT_OK if in_order else EXIT_PEER_LOST)
             return
         self._lost.add(rank)
         for guest in self._known():

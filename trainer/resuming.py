@@ -30,7 +30,14 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "steps": trainer.stepper.state(),
         "sample_counts": list(trainer.membership.sample_counts),
         "own": trainer.own_state(),
+        "workers": sorted({*trainer.membership.places, *_workers_before(trainer)}),
     }
+
+
+def _workers_before(trainer: Trainer) -> list[str]:
+    """Who had taken part in the job before it went on, where the checkpoint says so."""
+    keeper = trainer.context.keeper
+    return list(keeper.resumed.get("workers", ())) if keeper is not None and keeper.resumed is not None else []
 
 
 def restore(trainer: Trainer) -> None:
@@ -79,8 +86,8 @@ class Before(NamedTuple):
 
 def read_back(trainer: Trainer, folder: Path) -> Before:
     """Takes the rounds that are done again out of a worker's logs, and says what they were; tells its progress of the
-    others. Logs where this worker had no checkpoint, and took another's, are those of an earlier job."""
-    if trainer.context.keeper is not None and trainer.context.keeper.is_anothers:
+    others. Logs of a worker that has not taken part before are those of an earlier job."""
+    if _is_new(trainer):
         _drop_after(folder, 0)
     records = list(read_rounds(folder, logging.warning))
     kept = [record for record in records if record["num_iters"] <= trainer.rounds]
@@ -88,6 +95,14 @@ def read_back(trainer: Trainer, folder: Path) -> Before:
     _drop_after(folder, trainer.rounds)
     elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in records)])
     return Before(trainer.rounds, elapsed_s, sum(len(record["time"]) for record in records[len(kept) :]))
+
+
+def _is_new(trainer: Trainer) -> bool:
+    """Whether this worker has not taken part before: whose checkpoint it has says nothing where ranks have changed."""
+    places, before = trainer.membership.places, _workers_before(trainer)
+    if places and before:
+        return places[trainer.membership.rank] not in before
+    return trainer.context.keeper is not None and trainer.context.keeper.is_anothers
 
 
 def _drop_after(folder: Path, rounds: int) -> None:
