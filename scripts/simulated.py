@@ -19,7 +19,6 @@ from typing import Any
 import summary
 from report.metrics import Devices
 from scripts.roles import ROOT
-from trainer.virtual_job import HOST
 from utils import DIVERGED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -65,7 +64,7 @@ class Ended:
         """
         folder = self.base / self.folder
         try:
-            about = read_json(next(iter(sorted(folder.glob(f"{HOST}/*/{RUN_FILE}"))), folder / RUN_FILE))
+            about = read_json(next(iter(sorted(folder.glob(f"*/*/{RUN_FILE}"))), folder / RUN_FILE))
             return about, summary.summarise_mode(folder, lambda text: None)
         except OSError as error:
             raise SetupError(str(error)) from None

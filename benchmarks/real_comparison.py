@@ -1,0 +1,121 @@
+"""The reported runs of a comparison again, on real processes: what they take, and whether the order is the same.
+
+    .venv/bin/python benchmarks/real_comparison.py results/comparison-mlp results/real-comparison-mlp --jobs 2
+    .venv/bin/python benchmarks/comparison.py results/real-comparison-mlp --page results/README.md
+
+Each run of the first folder on that cluster, i.i.d. (benchmarks/study.py made it in virtual time, with the step size
+that was chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside the
+workers evaluates, so that training waits for none. A run is a line of the second folder; what stands there is not done
+again. All algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
+Prints, for each algorithm, the median seconds to the target of both kinds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from algorithms import ENTRIES, folder_name  # noqa: E402
+from benchmarks.study_run import Task, result  # noqa: E402
+from report import comparison, run_lines  # noqa: E402
+from report.comparison import IID, REPORT, RunLine  # noqa: E402
+from scripts.simulated import OUTPUT, Ended  # noqa: E402
+
+
+def command_of(virtual: RunLine) -> list[str]:
+    """The launcher's words for what simulate.py was told."""
+    own, rest = virtual.command[1:7], virtual.command[7:]
+    assert own[::2] == ["-m", "--cluster", "-n"]
+    return ["scripts/local_cluster.sh", *own, "--", *rest, "--evaluator", "1"]
+
+
+def run(virtual: RunLine) -> RunLine | None:
+    """Does one on real processes."""
+    command = command_of(virtual)
+    before, behind = command[: command.index("--")], command[command.index("--") :]
+    folder = f"{virtual.network}/{folder_name(virtual.entry, False)}"
+    with tempfile.TemporaryDirectory() as base:
+        with (Path(base) / OUTPUT).open("wb") as output:
+            code = subprocess.run(
+                [*before, "--log-base", base, *behind], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            ).returncode  # fmt: skip
+        task = Task(
+            *(virtual.phase, virtual.workload, virtual.entry, virtual.study, virtual.trial, virtual.seed),
+            *(virtual.step_size, virtual.momentum),
+        )
+        return result(task, command, Ended(Path(base), folder, code))
+
+
+def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> None:
+    """A line for each algorithm, the fastest real one first."""
+    print(f"|  | real, s to {target:g} | virtual | real / virtual | place: real | virtual |\n{'| --- ' * 6}|")
+    medians = []
+    for entry in ENTRIES:
+        here = [line.seconds_to(target) for line in real if line.entry == entry]
+        if here:
+            seeds = {line.seed for line in real if line.entry == entry}
+            there = [line.seconds_to(target) for line in virtual if line.entry == entry and line.seed in seeds]
+            medians.append((statistics.median(here), statistics.median(there), entry, here))
+    in_theory = sorted(there_s for _, there_s, _, _ in medians)
+    for place, (here_s, there_s, entry, here) in enumerate(sorted(medians), start=1):
+        ratio = f"{here_s / there_s:.2f}" if max(here_s, there_s) < math.inf else "-"
+        spread = f"{here_s:.1f} ({min(here):.1f} to {max(here):.1f}, {len(here)} runs)"
+        places = f"{place} | {in_theory.index(there_s) + 1}"
+        print(f"| {ENTRIES[entry].title} | {spread} | {there_s:.1f} | {ratio} | {places} |")
+
+
+def main() -> None:
+    """Does what is not done yet, until the budget is spent, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("virtual", type=Path, help="folder of the comparison")
+    parser.add_argument("real", type=Path, help="folder of what is made")
+    parser.add_argument("--cluster", default="nine-ways")
+    parser.add_argument("--network", default="mlp")
+    parser.add_argument("--entries", default=",".join(ENTRIES), help="the algorithms")
+    parser.add_argument("--target", type=float, default=0.85)
+    parser.add_argument("--jobs", type=int, default=1, help="side by side")
+    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
+    given = parser.parse_args()
+    entries, until = given.entries.split(","), time.monotonic() + given.budget
+    lines = [
+        line
+        for line in comparison.read(given.virtual)
+        if line.phase == REPORT and line.workload == (given.cluster, IID, given.network) and line.entry in entries
+    ]
+    given.real.mkdir(parents=True, exist_ok=True)
+    done = comparison.read(given.real) if (given.real / run_lines.RUNS_FILE).exists() else []
+
+    def do(virtual: RunLine) -> None:
+        if time.monotonic() > until:
+            return
+        line = run(virtual)
+        if line is not None:
+            run_lines.append(given.real, line)
+            done.append(line)
+            said = (
+                line.failed or f"{line.seconds_to(given.target):.1f} s, {virtual.seconds_to(given.target):.1f} virtual"
+            )
+            print(f"{line.entry}, seed {line.seed}: {said}", flush=True)
+
+    known = {line.key for line in done}
+    with ThreadPoolExecutor(given.jobs) as pool:
+        todo = sorted((line for line in lines if line.key not in known), key=lambda line: line.seed)
+        list(pool.map(do, todo))
+    table(lines, done, given.target)
+
+
+if __name__ == "__main__":
+    main()
