@@ -1,6 +1,6 @@
 """The published experiments again, in virtual time (simulate.py), and tables that have the published numbers beside.
 
---quick takes about five minutes on two cores, with a small network in place of ResNet-18; --full takes hours. Each run
+--quick takes two to five minutes on two cores, with a small network in place of ResNet-18; --full takes hours. Each run
 is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the program, is not done
 again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables and draws the five
 figures of the preprint's cluster. With --page the part of a page between `<!-- reproduction FOLDER -->` and
