@@ -7,7 +7,7 @@ Each run of the first folder on that cluster, i.i.d. (benchmarks/study.py made i
 that was chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside the
 workers evaluates, so that training waits for none. A run is a line of the second folder; what stands there is not done
 again. All algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
-Prints, for each algorithm, the median seconds to the target of both kinds.
+Prints, for each algorithm, the median seconds to the target of both kinds, and how much slower real workers are.
 """
 
 from __future__ import annotations
@@ -60,21 +60,29 @@ def run(virtual: RunLine) -> RunLine | None:
 
 
 def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> None:
-    """A line for each algorithm, the fastest real one first."""
-    print(f"|  | real, s to {target:g} | virtual | real / virtual | place: real | virtual |\n{'| --- ' * 6}|")
+    """A line for each algorithm, the fastest real one first; of the virtual runs those with the same seeds."""
+    titles = (f"s to {target:g}: real", "virtual", "ratio", "samples/s: ratio", "place: real", "virtual")
+    print(f"|  | {' | '.join(titles)} |\n{'| --- ' * 7}|")
     medians = []
     for entry in ENTRIES:
-        here = [line.seconds_to(target) for line in real if line.entry == entry]
-        if here:
-            seeds = {line.seed for line in real if line.entry == entry}
-            there = [line.seconds_to(target) for line in virtual if line.entry == entry and line.seed in seeds]
-            medians.append((statistics.median(here), statistics.median(there), entry, here))
-    in_theory = sorted(there_s for _, there_s, _, _ in medians)
-    for place, (here_s, there_s, entry, here) in enumerate(sorted(medians), start=1):
+        pairs = [
+            (here, there)
+            for here in real
+            for there in virtual
+            if here.entry == there.entry == entry and here.seed == there.seed
+        ]
+        if pairs:
+            here_s, there_s = ([line.seconds_to(target) for line in kind] for kind in zip(*pairs, strict=True))
+            speed = statistics.median(here.samples_per_s / there.samples_per_s for here, there in pairs)
+            medians.append((statistics.median(here_s), statistics.median(there_s), speed, entry, here_s))
+    in_theory = sorted(there_s for _, there_s, *_ in medians)
+    for place, (here_s, there_s, speed, entry, each_s) in enumerate(sorted(medians), start=1):
         ratio = f"{here_s / there_s:.2f}" if max(here_s, there_s) < math.inf else "-"
-        spread = f"{here_s:.1f} ({min(here):.1f} to {max(here):.1f}, {len(here)} runs)"
-        places = f"{place} | {in_theory.index(there_s) + 1}"
-        print(f"| {ENTRIES[entry].title} | {spread} | {there_s:.1f} | {ratio} | {places} |")
+        spread = f"{here_s:.1f} ({min(each_s):.1f} to {max(each_s):.1f}, {len(each_s)} runs)"
+        places = " | ".join(
+            f"{each}" if s < math.inf else "-" for each, s in ((place, here_s), (in_theory.index(there_s) + 1, there_s))
+        )
+        print(f"| {ENTRIES[entry].title} | {spread} | {there_s:.1f} | {ratio} | {speed:.2f} | {places} |")
 
 
 def main() -> None:
