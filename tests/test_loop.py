@@ -56,6 +56,13 @@ def test_a_target_that_is_just_reached_is_reached(tmp_path):
     assert evaluations(rounds) == [(1, 0.5), (2, 0.625), (3, 0.75), (4, 0.9)]  # a round more, and the end of it
 
 
+def test_a_job_that_is_done_says_so_and_is_evaluated_also_where_a_signal_came_in_its_last_round(tmp_path):
+    reason, rounds = run(
+        tmp_path, limits=Limits(1, 0, 0), stop_requested=lambda: True, evaluate=lambda: 0.5, eval_every=100
+    )
+    assert (reason, evaluations(rounds)) == ("1 rounds done", [(1, 0.5)])
+
+
 def test_after_a_signal_nothing_is_evaluated_any_more(tmp_path):
     came = []
     reason, rounds = run(

@@ -665,13 +665,17 @@ def test_who_leaves_alone_is_lost_to_the_others_and_the_last_one_ends_the_job_in
         assert member.end == ("all workers are done", EXIT_OK)
 
 
-def test_fewer_workers_than_there_must_be_end_the_job():
-    _, (scheduler, server, survivor, killed) = job_that_goes_on(num_workers=2, min_workers=2)
-    killed.is_killed()
+@pytest.mark.parametrize("leaves", [False, True])
+def test_fewer_workers_than_there_must_be_end_the_job(leaves):
+    _, (scheduler, server, survivor, other) = job_that_goes_on(num_workers=2, min_workers=2)
+    if leaves:
+        other.attendance.leave_alone()
+    else:
+        other.is_killed()
     for member in (scheduler, server, survivor):
         assert member.ended.wait(DEADLINE_S)
         assert member.end[0].endswith("1 worker(s) are left, and --min-workers is 2")
-        assert member.end[1] == EXIT_PEER_LOST
+        assert member.end[1] == (EXIT_OK if leaves else EXIT_PEER_LOST)
 
 
 @pytest.mark.parametrize("role", ["server", "a worker that does not train yet"])

@@ -44,8 +44,12 @@ class Evaluations:
         if self._context.saver is not None:
             self._context.saver.end()
 
-    def after_round(self, last: bool) -> float | None:
+    def after_round(self, last: bool, is_stopped: bool = False) -> float | None:
         """Evaluates where that is due, or has it done, and saves the model if it is the best so far, or the last.
+
+        Args:
+            last: the job ends with it.
+            is_stopped: for a signal, so that nobody waits for one more evaluation.
 
         Returns:
             The accuracy, where this worker has measured it now.
@@ -53,7 +57,6 @@ class Evaluations:
         evaluate, saver, trainer = self._context.evaluate, self._context.saver, self._trainer
         if evaluate is None or not trainer.is_evaluator or trainer.has_left:  # then another one does it
             return None
-        is_stopped = self._context.stop_requested()
         if self._beside is not None:
             self._take(self._beside, wait=last and not is_stopped)
         is_due = self._is_due() or (last and not is_stopped)

@@ -253,7 +253,7 @@ class Trainer:
         if not reason and self.context.company is None and self.context.leaves():
             self.has_left, reason = True, LEFT
         loss = self._last_loss()
-        accuracy = self.evaluations.after_round(last=bool(reason))
+        accuracy = self.evaluations.after_round(last=bool(reason), is_stopped=reason == STOPPED)
         self._write(samples, loss, accuracy)
         self._save_if_due(last=bool(reason))
         return reason
