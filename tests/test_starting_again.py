@@ -33,6 +33,7 @@ if not mark.exists():
     mark.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 """
+UNTIL_SERVER = "while not (here / 'server-0.pid').exists(): time.sleep(0.01)\n"
 PIDS = "\nwith (here / f'{sys.argv[2]}.pids').open('a') as file: print(os.getpid(), file=file)"
 # Waits until another one has started for the second time; which of two starts first is not certain.
 UNTIL_AGAIN = """
@@ -59,7 +60,7 @@ def test_when_a_worker_is_killed_all_but_the_state_server_start_again_and_the_jo
     outcome, lines = supervise(
         role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
         role(tmp_path, Kind.SERVER, PIDS + SERVER, "server 0"),
-        role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{DONE}", "worker 0", title="cpu0"),
+        role(tmp_path, Kind.WORKER, f"{PIDS}\n{UNTIL_SERVER}{ONCE}{DONE}", "worker 0", title="cpu0"),
         newest=(None, 40),
     )
     assert (outcome, running(tmp_path)) == (Outcome(EXIT_OK, was_stopped=False), [])
