@@ -34,17 +34,11 @@ from report.comparison import IID, REPORT, RunLine  # noqa: E402
 from scripts.simulated import OUTPUT, Ended  # noqa: E402
 
 
-def command_of(virtual: RunLine) -> list[str]:
-    """The launcher's words for what simulate.py was told."""
+def run(virtual: RunLine) -> RunLine | None:
+    """Does one on real processes, with the launcher's words for what simulate.py was told."""
     own, rest = virtual.command[1:7], virtual.command[7:]
     assert own[::2] == ["-m", "--cluster", "-n"]
-    return ["scripts/local_cluster.sh", *own, "--", *rest, "--evaluator", "1"]
-
-
-def run(virtual: RunLine) -> RunLine | None:
-    """Does one on real processes."""
-    command = command_of(virtual)
-    before, behind = command[: command.index("--")], command[command.index("--") :]
+    before, behind = ["scripts/local_cluster.sh", *own], ["--", *rest, "--evaluator", "1"]
     folder = f"{virtual.network}/{folder_name(virtual.entry, False)}"
     with tempfile.TemporaryDirectory() as base:
         with (Path(base) / OUTPUT).open("wb") as output:
@@ -56,7 +50,7 @@ def run(virtual: RunLine) -> RunLine | None:
             *(virtual.phase, virtual.workload, virtual.entry, virtual.study, virtual.trial, virtual.seed),
             *(virtual.step_size, virtual.momentum),
         )
-        return result(task, command, Ended(Path(base), folder, code))
+        return result(task, [*before, *behind], Ended(Path(base), folder, code))
 
 
 def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> None:

@@ -53,6 +53,7 @@ class Outcome(NamedTuple):
     exit_code: int  # utils.EXIT_*
     was_stopped: bool  # by a signal
     failed_log: Path | None = None  # of the process that ended the job, where one did
+    # Where the workers may change:
     has_trained: bool = False  # each worker, a round at least
     changes: bool = False  # the workers have ended for others to take part, or were lost meanwhile and are to survive
 
@@ -158,17 +159,16 @@ class Supervisor:
                 _kill([*self._processes, *self._left_out])
 
     def _outcome(self, end: _Finished) -> Outcome:
+        how = Outcome(end.exit_code, bool(self._signals.first), end.failed_log)
+        if self._change is None:  # nobody asks what else the logs say
+            return how
         workers = [worker.role for worker in self._of(Kind.WORKER)]
         if end.exit_code == EXIT_OK:
             has_way = any(has_ended_for(reason, role) for reason in (STOPPED, LEFT) for role in workers)
         else:
             has_way = self._survival is not None
-        return Outcome(
-            end.exit_code,
-            bool(self._signals.first),
-            end.failed_log,
-            has_trained=bool(workers) and all(map(has_trained, workers)),
-            changes=self._is_changing and has_way,
+        return how._replace(
+            has_trained=bool(workers) and all(map(has_trained, workers)), changes=self._is_changing and has_way
         )
 
     # ------------------------------------------------------------------------------------------------- start

@@ -20,6 +20,8 @@ WORKER = "def end(*_): print('round complete', flush=True); sys.exit(0)\nsignal.
 STUBBORN_WORKER = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" + UP + IDLE
 # Ends by itself after the workers, as a parameter server does; they tell by a file.
 SERVER = UP + "\nwhile not (here / 'workers are done').exists(): time.sleep(0.05)"
+LINE = "2026-11-23 02:00:00 worker 0 cpu0 | round 1, 1 step(s), 0.1 s"  # of a worker that has trained
+ROUND = f"\nprint('{LINE}', flush=True)\n"
 DONE = "(here / 'workers are done').touch()"
 
 

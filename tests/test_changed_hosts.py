@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import running
-from stand_ins import FOREVER, role
+from stand_ins import FOREVER, ROUND, role
 
 from scripts import cluster
 from scripts.changed_hosts import Changes
@@ -105,13 +105,11 @@ def test_what_changes_nothing_is_said(launcher, flags, hosts, workers, said):
 
 # ---------------------------------------------------------------------------------------------- a job that gives way
 
-ROUND = "print('2026-11-23 02:00:00 worker 0 cpu0 | round 1, 1 step(s), 0.1 s', flush=True)\n"
 TRAINS = """
 def end(*_):
     time.sleep(0.5)
     {end}
 signal.signal(signal.SIGTERM, end)
-print('2026-11-23 02:00:00 worker 0 cpu0 | round 1, 1 step(s), 0.1 s', flush=True)
 """
 ENDS = "print('2026-11-23 02:00:00 worker 0 cpu0 | ended after round 2: {why}; logs in x', flush=True); sys.exit(0)"
 DIES = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -136,7 +134,8 @@ def give_way(
 ) -> tuple[Outcome, list[str]]:
     """A job whose workers end so when they are asked to."""
     roles = [
-        role(folder, Kind.WORKER, TRAINS.format(end=end) + FOREVER, f"worker {rank}") for rank, end in enumerate(ends)
+        role(folder, Kind.WORKER, TRAINS.format(end=end) + ROUND + FOREVER, f"worker {rank}")
+        for rank, end in enumerate(ends)
     ]
     roles += [role(folder, Kind.WORKER, f"{ROUND}sys.exit(0)", "worker that is done")]
     lines: list[str] = []

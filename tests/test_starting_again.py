@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, running, wait_for
 from few_images import on_few_images
-from stand_ins import DONE, FOREVER, SERVER, UP, role
+from stand_ins import DONE, FOREVER, LINE, ROUND, SERVER, UP, role
 
 import summary
 from scripts import local_cluster
@@ -131,8 +131,6 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
     ]
 
 
-LINE = "2026-11-23 02:00:00 worker 0 cpu0 | round 1, 1 step(s), 0.1 s"
-ROUND = f"\nprint('{LINE}', flush=True)\n"
 LAST = "while not (here / 'workers are done').exists(): time.sleep(0.01)\n"
 
 
