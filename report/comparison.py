@@ -157,6 +157,11 @@ class Comparison:
         """In the order of the table of algorithms."""
         return [entry for entry in ENTRIES if any(line.entry == entry for line in self.lines)]
 
+    def workloads_of(self, phase: str) -> list[Workload]:
+        """Those that have runs of a phase."""
+        there = {line.workload for line in self.lines if line.phase == phase}
+        return [workload for workload in self.workloads if workload in there]
+
     def runs(self, phase: str, workload: Workload, entry: str) -> list[RunLine]:
         """Those of an algorithm on a job; empty where there are none."""
         return self._parts.get((phase, workload, entry), [])

@@ -34,7 +34,7 @@ def page(comparison: Comparison, target: float) -> str:
     for phase, title in ((REPORT, "Tuned"), (UNTUNED, "One step size for all")):
         if not any(line.phase == phase for line in comparison.lines):
             continue
-        for network, split in dict.fromkeys((its.network, its.split) for its in comparison.workloads):
+        for network, split in dict.fromkeys((its.network, its.split) for its in comparison.workloads_of(phase)):
             parts.append(
                 f"{title}, {network}, {SPLIT_WORDS[split]}: seconds to {accuracy_text(target)} on the test set"
             )
@@ -69,7 +69,7 @@ def notes(comparison: Comparison) -> str:
 
 def times_table(comparison: Comparison, phase: str, network: str, split: str, target: float) -> str:
     """A row an algorithm; of each cluster seconds to the target, and how many times as fast as one machine alone."""
-    jobs = [job for job in comparison.workloads if (job.network, job.split) == (network, split)]
+    jobs = [job for job in comparison.workloads_of(phase) if (job.network, job.split) == (network, split)]
     rows = [["", *(cell for job in jobs for cell in (f"{job.cluster}, s", "x alone"))]]
     for entry in comparison.entries:
         cells = [

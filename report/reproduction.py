@@ -156,16 +156,18 @@ def _training(rows: Sequence[Row]) -> list[list[str]]:
     table = [["", "", f"minutes to {goal}: published", "here", "ratio"]]
     table[0] += [f"SSGD's time to {goal} / this: published", "here", "ratio"]
     table[0] += ["accuracy after 120 min: published", "here, the last", "after min", "the best"]
+    has_seeds = len({row.seed for row in rows}) > 1
     for row in rows:
         its = published.RESNET18.get(row.entry)
         iid = its if row.split == IID else None
-        baseline = next((each for each in rows if each.entry == "sync" and each.split == row.split), None)
+        alike = (row.split, row.seed)
+        baseline = next((each for each in rows if each.entry == "sync" and (each.split, each.seed) == alike), None)
         speed_up = published.RESNET18["sync"].minutes / iid.minutes if iid else None
         final = its and (its.accuracy if row.split == IID else its.accuracy_by_class)
         minutes = row.seconds_to_target
         table.append(
             [
-                f"{row.name}, {row.network}",
+                f"{row.name}, {row.network}{f', seed {row.seed}' if has_seeds else ''}",
                 SPLIT_WORDS[row.split],
                 *beside(None if minutes is None else minutes / 60, iid and iid.minutes, ".1f"),
                 *beside(_sooner(baseline, row), speed_up and round(speed_up, 1), ".1f"),

@@ -1,10 +1,11 @@
 """Hosts that come to a job while it runs, or leave it: SIGUSR1 has the launcher read the hosts file again.
 
-    all workers end with their round -> the logs come home -> the job goes on from its checkpoints with the hosts that
-    are in the file now, as after Ctrl-C with the same command and --resume
+    the hosts that are in the file now get ready -> all workers end with their round -> the logs of hosts that leave
+    come home -> the job goes on from its checkpoints with those that are there now, as after Ctrl-C with the same
+    command and --resume
 
-Where the file is wrong, or says what it said, nothing happens. Where the new hosts cannot begin, the job goes on with
-those that it had.
+Where the file is wrong, or says what it said, or a host does not get ready, nothing happens. Where the new hosts cannot
+begin, the job goes on with those that it had.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from collections.abc import Callable, Collection
 from types import FrameType, TracebackType
 from typing import Any
 
+from config import Config
 from scripts import launch
+from scripts.connections import Connections
+from scripts.hosts_file import Host
 from scripts.hosts_layout import Plan, example
 from scripts.survival import RESUME
 from utils import SetupError
@@ -28,8 +32,8 @@ class Changes:
 
     Attributes:
         plan: of the job as it is now.
+        connections: to its hosts, and to those that get ready.
         there: names of its hosts that are there still.
-        asked: somebody wants the file to be read again.
         have_come: the plan is not the first.
     """
 
@@ -44,10 +48,13 @@ class Changes:
         self._say = say
         self._before: Plan | None = None
         self.there: Callable[[], Collection[str]] = lambda: self.plan.hosts.hosts
-        self.asked = False
         self.have_come = False
+        self._is_asked = False  # to read the file again
+        self._are_ready: Callable[[], bool] | None = None  # where hosts get ready
+        self._is_accepted = False  # they are, and are waited for no more
         self._handler: Any = signal.signal(signal.SIGUSR1, self._note)
         self.plan = self._next = read()
+        self.connections: Connections | None = None
 
     def __enter__(self) -> Changes:
         return self
@@ -56,34 +63,67 @@ class Changes:
         signal.signal(signal.SIGUSR1, self._handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self._is_asked = True
 
-    def accept(self) -> bool:
-        """Reads the file again; returns whether the workers are to end for what it says now."""
-        self.asked = False
-        if not next(launch.worker_configs(*example(self.plan)))[0].ckpt_frequency:
-            self._say(f"error: a job without checkpoints (--ckpt-frequency) cannot change its hosts: {_AS_IT_WAS}")
-            return False
+    def look(self, all_train: Callable[[], bool]) -> bool:
+        """Called again and again while the job runs; returns whether the workers are to end with their round now.
+
+        Args:
+            all_train: whether all workers do, so that these may end.
+        """
         try:
-            plan = self._read()
+            if self._is_asked and not self._is_accepted and all_train():
+                self._is_asked = False
+                self._are_ready = self._begin()
+            # Also while the workers end: a host that hears nothing for a minute gives up.
+            if self._are_ready is None or not self._are_ready() or self._is_accepted or not all_train():
+                return False
         except SetupError as error:
-            self._say(f"error: {error}: {_AS_IT_WAS}")
-            return False
-        except SystemExit:  # a flag in it
-            self._say(f"error: a flag is wrong: {_AS_IT_WAS}")
+            if not self._is_accepted:
+                self._leave(f"error: {error}")
             return False
         self.plan = dataclasses.replace(self.plan, hosts=self.plan.hosts.only(self.there()))
-        if plan.hosts == self.plan.hosts:
-            self._say(f"the hosts file says what it said: {_AS_IT_WAS}")
-            return False
-        self._say("SIGUSR1: the hosts file says something else now: the workers end with this round")
-        self._next = plan
+        self._is_accepted = True
+        self._say(f"ready: {', '.join(self._next.hosts.hosts)}; the workers end with this round")
         return True
+
+    def _begin(self) -> Callable[[], bool] | None:
+        """Reads the file again, and lets the hosts get ready that it names now; None where nothing changes.
+
+        Raises:
+            SetupError: the file is wrong, or nothing can change.
+        """
+        if not self._told(self.plan).ckpt_frequency:
+            raise SetupError("a job without checkpoints (--ckpt-frequency) cannot change its hosts")
+        try:
+            plan = self._read()
+        except SystemExit:
+            raise SetupError("a flag is wrong") from None
+        if plan.hosts == self.plan.hosts.only(self.there()):
+            self._leave("the hosts file says what it said")
+            return None
+        self._next = plan
+        self._say("SIGUSR1: the hosts file says something else now; its hosts get ready while the job goes on")
+        return self.connections.get_ready(plan, self._told(plan)) if self.connections else lambda: True
+
+    def _told(self, plan: Plan) -> Config:
+        return next(launch.worker_configs(*example(plan)))[0]
+
+    def _leave(self, why: str) -> None:
+        self._are_ready = None
+        if self.connections:
+            self.connections.keep(self.plan.hosts.hosts.values())
+        self._say(f"{why}: {_AS_IT_WAS}")
+
+    def stays(self, host: Host) -> bool:
+        """Whether a host of the job has part in it, too, after the change that was accepted."""
+        return host in self._next.hosts.hosts.values()
 
     def go_on(self) -> None:
         """The workers have ended: now comes what was accepted."""
         self._before, self.plan = _resumed(self.plan), _resumed(self._next)
         self.have_come = True
+        self._are_ready, self._is_accepted = None, False
         hosts = self.plan.hosts
         self._say(f"the job goes on with {len(hosts.workers)} worker(s) on {', '.join(hosts.hosts)}")
 
@@ -93,6 +133,7 @@ class Changes:
             return False
         self._say(f"error: {why}: the job goes on with the hosts that it had")
         self.plan, self._before = self._before, None
+        self._are_ready, self._is_accepted = None, False
         return True
 
 

@@ -16,11 +16,10 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from algorithms import ENTRIES, Workers
 from config import END
 from scripts import hosts_file, launch, survival
 from scripts.changed_hosts import Changes
+from scripts.connections import Connections, data_of
 from scripts.console import console
 from scripts.hosts_layout import (
     EXAMPLE_CARD,
@@ -136,38 +136,13 @@ def show(plan: Plan, say: Callable[[str], None]) -> None:
 # -------------------------------------------------------------------------------------------------------- the job
 
 
-@contextlib.contextmanager
-def connected(plan: Plan) -> Iterator[dict[str, Link]]:
-    """Connections to all hosts. What still runs there when the block is left ends with them."""
-    links: dict[str, Link] = {}
-
-    def pump_all() -> None:
-        for link in links.values():
-            link.pump()
-
-    try:
-        for name, host in plan.hosts.hosts.items():
-            command = ssh_command(plan.ssh, host, host.folder or str(ROOT))
-            links[name] = Link(host, command, plan.job.log_folder / f"{name}-ssh.log", pump_all)
-        yield links
-    except FileNotFoundError as error:
-        raise SetupError(f"{plan.ssh[0]} cannot be started: {error.strerror}; choose another with --ssh") from None
-    finally:
-        for link in links.values():
-            link.hang_up()
-        for link in links.values():
-            link.reap()
-            if not link.role.log.read_bytes():
-                link.role.log.unlink()
-
-
 def meet(plan: Plan, links: Mapping[str, Link]) -> dict[str, Facts]:
     """Asks the hosts what only they know.
 
     Raises:
         SetupError: a host cannot be reached, or cannot take part. The message names the host.
     """
-    hellos = {name: next(link.answers()) for name, link in links.items()}
+    hellos = {name: link.hello() for name, link in links.items()}
     first = plan.hosts.places["scheduler"][0]
     toward = ""
     facts = {}
@@ -204,7 +179,7 @@ def begin(plan: Plan, links: Mapping[str, Link], job: Job, layout: Layout) -> No
         SetupError: the log folder of a host cannot be written to.
     """
     told = next(launch.worker_configs(job, layout))[0]
-    forks = (told.dataset, told.data_dir) if told.on_worker_death != END and not told.leaves_out else None
+    forks = data_of(told) if told.on_worker_death != END and not told.leaves_out else None
     for name, site in layout.sites.items():
         workers = [worker for worker in plan.hosts.workers if worker.host == name]
         traces = {trace_file(worker): worker.straggler_trace for worker in workers}
@@ -230,19 +205,23 @@ def run(read: Callable[[], Plan], say: Callable[[str], None] = console) -> int:
         if changes.plan.is_dry_run:
             show(changes.plan, say)
             return EXIT_OK
-        all_home = True
-        while True:
-            try:
-                outcome, are_home = run_once(changes.plan, say, changes)
-            except SetupError as error:
-                if not changes.go_back(str(error)):
+        plan, all_home = changes.plan, True
+        with launch.claimed(plan.job.log_folder), Connections(plan) as connections:
+            changes.connections = connections
+            while True:
+                try:
+                    outcome, are_home = run_once(changes.plan, connections.to(changes.plan.hosts.hosts), say, changes)
+                except SetupError as error:
+                    if changes.go_back(str(error)):
+                        continue
+                    for link in connections.there if changes.have_come else ():
+                        bring_home(plan.job, link, say)
                     raise
-                continue
-            all_home &= are_home
-            if outcome.changes:
-                changes.go_on()
-            elif not (has_failed_to_begin(outcome) and changes.go_back("with these hosts it could not begin")):
-                return outcome.exit_code or (EXIT_OK if all_home else EXIT_PEER_LOST)
+                all_home &= are_home
+                if outcome.changes:
+                    changes.go_on()
+                elif not (has_failed_to_begin(outcome) and changes.go_back("with these hosts it could not begin")):
+                    return outcome.exit_code or (EXIT_OK if all_home else EXIT_PEER_LOST)
 
 
 def has_failed_to_begin(outcome: Outcome) -> bool:
@@ -250,30 +229,33 @@ def has_failed_to_begin(outcome: Outcome) -> bool:
     return outcome.exit_code in (EXIT_SETUP, EXIT_PEER_LOST) and not (outcome.has_trained or outcome.was_stopped)
 
 
-def run_once(plan: Plan, say: Callable[[str], None], changes: Changes) -> tuple[Outcome, bool]:
+def run_once(
+    plan: Plan, links: Mapping[str, Link], say: Callable[[str], None], changes: Changes
+) -> tuple[Outcome, bool]:
     """Runs the job until it is over, or goes on with other hosts; returns, too, whether all its logs came home."""
-    with launch.claimed(plan.job.log_folder), connected(plan) as links:
-        facts = meet(plan, links)
-        job, layout = place(plan, links, facts)
-        begin(plan, links, job, layout)
-        for line in launch.warnings(job, layout, goes_on=changes.have_come):
-            say(line)
-        address = f"{layout.scheduler.address}:{job.root_port}"
-        meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
-        say(f"connected to {', '.join(links)}{meeting}")
-        survives = survival_of(plan, facts, job, layout, links)
-        changes.there = partial(there, links)
-        outcome = supervise(job, layout, links, say, survives, changes)
-        for link in links.values():
-            if lost := link.unconfirmed():
-                say(
-                    f"warning: nobody saw the end of {', '.join(lost)}: the connection is gone, and without it they "
-                    "are killed within a minute"
-                )
-        are_home = [bring_home(job, layout, link, say) for name, link in links.items() if name in layout.sites]
-        for line in launch.last_word(job, outcome):
-            say(line)
-        return outcome, all(are_home)
+    facts = meet(plan, links)
+    job, layout = place(plan, links, facts)
+    begin(plan, links, job, layout)
+    for line in launch.warnings(job, layout, goes_on=changes.have_come):
+        say(line)
+    address = f"{layout.scheduler.address}:{job.root_port}"
+    meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
+    say(f"connected to {', '.join(links)}{meeting}")
+    survives = survival_of(plan, facts, job, layout, links)
+    changes.there = partial(there, links)
+    outcome = supervise(job, layout, links, say, survives, changes)
+    for link in links.values():
+        if lost := link.unconfirmed():
+            say(
+                f"warning: nobody saw the end of {', '.join(lost)}: the connection is gone, and without it they "
+                "are killed within a minute"
+            )
+    # Those of hosts that stay come at the end of all: the others wait meanwhile.
+    are_done = [link for link in links.values() if not (outcome.changes and changes.stays(link.host))]
+    are_home = [bring_home(job, link, say) for link in are_done if link.host.name in layout.sites]
+    for line in launch.last_word(job, outcome):
+        say(line)
+    return outcome, all(are_home)
 
 
 def there(links: Mapping[str, Link]) -> list[str]:
@@ -346,13 +328,13 @@ def supervise(
     return Supervisor(roles, say, waits, start, list(links.values()), together, survives, changes).run()
 
 
-def bring_home(job: Job, layout: Layout, link: Link, say: Callable[[str], None]) -> bool:
+def bring_home(job: Job, link: Link, say: Callable[[str], None]) -> bool:
     """Fetches one host's logs; says where they are if that does not work, and returns whether it did."""
     name = link.host.name
     try:
         link.fetch_logs(job.log_folder / name)
     except (SetupError, OSError) as error:
-        say(f"error: the logs of {name} stay there, in {layout.sites[name].folder}: {error}")
+        say(f"error: the logs of {name} stay there, in {job.folder_there / name} of the project: {error}")
         return False
     return True
 

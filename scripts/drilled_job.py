@@ -1,4 +1,4 @@
-"""A real job on this machine that something is done to: its processes, its rounds, what it says and what it leaves.
+"""A real job on this machine that processes are killed of: its processes, what it says, and when all train again.
 
 LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,89 +14,40 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithms import MEMBERS, OWNERS, TransportKind, folder_name
-from config import CONTINUE, RESTART
+from algorithms import folder_name
+from config import CONTINUE
 from scripts import forking
+from scripts.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, Logs, notices, wait_for
+from scripts.faults import AMONG_WORKERS, NAMES, Fault
 from scripts.ports import free_ports
 from scripts.roles import base_environment
-from utils import read_rounds
+from scripts.survival import RESUME
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = "0.03,0.06,0.15"
-NAMES = ("worker0", "worker1", "worker2")
-BATCH = 64
-CHECKPOINT_EVERY = 5  # rounds
-ROUNDS_BEFORE = 2 * CHECKPOINT_EVERY  # of each worker, before a fault
-MORE_ROUNDS = 2
 WRITTEN_S = 0.5  # in which a checkpoint is written that was begun
 AGAIN_S = 0.3  # after a death, another one
 FREEZE_S = 20.0
-LONGEST_S = 60.0  # from a fault until all train again
-END_S = 60.0  # and beyond the job's own seconds for it to end
-NOTICED = re.compile(
-    r" is gone|was killed by signal|did not answer|is frozen|ended with exit code|closed its connection"
-)
 # What each mode is given beside the fault's own flags; learning rates as in nine_ways.sh.
 FLAGS = {
     "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
     "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.003", "wbsp-pcc": "-ll 0.003", "backup": "-l 0.003",
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 20 100000", "lb-bsp": "-l 0.003",
 }  # fmt: skip
-# A schedule of sums for each of the modes that can do without a parameter server: all three are drilled.
-AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
 
 
-@dataclass(frozen=True)
-class Fault:
-    """Something that happens to a job.
-
-    Attributes:
-        victims: processes that it happens to, by the names of their logs.
-        ways: to survive, in which it is tried.
-        then: die AGAIN_S later.
-        freezes: for FREEZE_S, in place of a kill -9.
-        damages: the newest checkpoint of rank 0 first, half of which is gone.
-        comes: another worker comes; nobody dies.
-        leaves_out: a parameter server that waits for nobody can go on without the victims, who do not come back.
-    """
-
-    victims: Sequence[str]
-    ways: Sequence[str] = (CONTINUE, RESTART)
-    then: Sequence[str] = ()
-    freezes: bool = False
-    damages: bool = False
-    comes: bool = False
-    leaves_out: bool = False
+def leaves_out(way: str, mode: str) -> bool:
+    """Whether the others go on beside a parameter server, without who is lost; such a job has no checkpoints."""
+    return way == CONTINUE and mode not in AMONG_WORKERS
 
 
-FAULTS = {
-    "none": Fault((), leaves_out=True),
-    "worker": Fault(["worker2"], leaves_out=True),
-    "rank-0": Fault(["worker0"], leaves_out=True),
-    "two": Fault(["worker0", "worker2"], leaves_out=True),
-    "all": Fault([*NAMES, "state-server"]),
-    "again": Fault(["worker2"], then=["worker0"]),
-    "freeze": Fault(["worker2"], freezes=True, leaves_out=True),
-    "late": Fault((), ways=(CONTINUE,), comes=True),
-    "server": Fault(["server0"], ways=(RESTART,)),
-    "scheduler": Fault(["scheduler"], ways=(RESTART,)),
-    "worker-and-server": Fault(["worker2", "server0"], ways=(RESTART,)),
-    "damaged": Fault(["worker2"], ways=(RESTART,), damages=True),
-    "state-server": Fault(["state-server"]),
-}
-
-
-def can_happen(fault: str, way: str, mode: str) -> bool:
-    """Whether a job of this mode can survive in this way, and has what the fault happens to."""
-    if way not in FAULTS[fault].ways:
-        return False
-    if way == CONTINUE and mode not in AMONG_WORKERS:
-        return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
-    return fault != "state-server" or OWNERS[mode].has_state_server or way == CONTINUE
+def flags_of(way: str, mode: str, seconds: float) -> list[str]:
+    """What each worker of a drilled job is given behind `--`."""
+    flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
+    return flags if leaves_out(way, mode) else [*flags, "--ckpt-frequency", str(CHECKPOINT_EVERY)]
 
 
 class Job:
@@ -105,21 +55,23 @@ class Job:
 
     Attributes:
         command: it was started with.
+        logs: of its workers.
         lines: that it said, and when.
     """
 
-    def __init__(self, way: str, mode: str, seconds: float, log_base: Path) -> None:
-        shutil.rmtree(log_base, ignore_errors=True)
-        own = ["-m", mode, "-n", "lenet", "--workers", WORKERS, "--log-base", str(log_base)]
-        flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
-        self._leaves_out = way == CONTINUE and mode not in AMONG_WORKERS
+    def __init__(self, way: str, mode: str, seconds: float, log_base: Path, resumes: bool = False) -> None:
+        """
+        Args:
+            resumes: it goes on from the newest checkpoint that is there.
+        """
+        if not resumes:
+            shutil.rmtree(log_base, ignore_errors=True)
+        self._leaves_out = leaves_out(way, mode)
+        launcher, self.logs = self.plan(mode, log_base)
         if way == CONTINUE and not self._leaves_out:
-            own += ["--collective", AMONG_WORKERS[mode]]
-        if not self._leaves_out:
-            flags += ["--ckpt-frequency", str(CHECKPOINT_EVERY)]
-        self.command = [sys.executable, "-m", "scripts.local_cluster", *own, "--", *flags]
-        self._log_base = log_base
-        self._folder = log_base / "lenet" / folder_name(mode, split_by_class=False)
+            launcher += ["--collective", AMONG_WORKERS[mode]]
+        flags = [*flags_of(way, mode, seconds), *(RESUME if resumes else ())]
+        self.command = [sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags]
         self._launcher = subprocess.Popen(
             self.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -127,6 +79,11 @@ class Job:
         self._late: subprocess.Popen[bytes] | None = None
         self.lines: list[tuple[float, str]] = []
         threading.Thread(target=self._read, daemon=True).start()
+
+    def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
+        """The launcher and its options but for the mode and the network, and the logs of its workers."""
+        options = ["scripts.local_cluster", "--workers", WORKERS, "--log-base", str(log_base)]
+        return options, Logs(log_base, log_base / "lenet" / folder_name(mode, split_by_class=False))
 
     def _read(self) -> None:
         assert self._launcher.stdout is not None
@@ -137,6 +94,10 @@ class Job:
     def is_over(self) -> bool:
         """Whether the launcher has ended."""
         return self._launcher.poll() is not None
+
+    def notices(self) -> list[str]:
+        """The first lines that it said of faults."""
+        return notices(line for _, line in self.lines)[:4]
 
     def _children(self) -> Iterator[int]:
         for task in Path(f"/proc/{self._launcher.pid}/task").glob("*"):
@@ -153,27 +114,17 @@ class Job:
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and processes can be forked."""
-        trains = all(len(self.rounds(name)) >= ROUNDS_BEFORE for name in NAMES)
-        return trains and (self._leaves_out or any(_name_of(pid) == forking.NAME for pid in self._children()))
-
-    def rounds(self, worker: str) -> dict[int, float]:
-        """The rounds in a worker's log, and when each was written."""
-        found = {}
-        for path in self._folder.glob(f"*/cpu{worker[-1]}/iter-*.txt"):
-            with contextlib.suppress(OSError):  # it is one of those that are done again
-                found[int(path.stem[5:])] = path.stat().st_mtime
-        return found
+        return self.logs.have_begun() and (
+            self._leaves_out or any(_name_of(pid) == forking.NAME for pid in self._children())
+        )
 
     def wait_for(self, condition: Callable[[], bool], longest_s: float) -> bool:
         """Whether it came true in time, and before the job ended."""
-        give_up = time.time() + longest_s
-        while time.time() < give_up:
-            if condition():
-                return True
-            if self.is_over:
-                return condition()
-            time.sleep(0.01)
-        return False
+        return wait_for(condition, longest_s, lambda: self.is_over)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the launcher."""
+        self._launcher.send_signal(number)
 
     def end(self, longest_s: float) -> int | None:
         """The launcher's exit code; None where it had to be killed."""
@@ -199,9 +150,9 @@ class Job:
         """
         if fault.damages:
             time.sleep(WRITTEN_S)
-        pids, before = self.pids(), {name: set(self.rounds(name)) for name in NAMES}
+        pids, before = self.pids(), self.logs.all_rounds()
         if fault.damages:
-            newest = max(self._folder.glob("*/.checkpoints/worker-0-*.ckpt"))
+            newest = max(self.logs.folder.glob("*/.checkpoints/worker-0-*.ckpt"))
             os.truncate(newest, newest.stat().st_size // 2)
         began = time.time()
         if fault.comes:
@@ -217,23 +168,17 @@ class Job:
             _send(self.pids(), fault.then, signal.SIGKILL)
         left = [name for name in NAMES if name not in gone]
         back = ["worker3"] if fault.comes else [] if never_back else [name for name in NAMES if name in gone]
-        row: dict[str, Any] = {"began": began, "again_s": self._train_again(left, began)}
+        row: dict[str, Any] = {"began": began, "again_s": self.train_again(left, began)}
         if row["again_s"] is not None:
-            first = {name: min(n for n, at in self.rounds(name).items() if at > began) for name in left}
-            row["rounds_lost"] = max(0, *(max(before[name]) + 1 - first[name] for name in left))
+            row["rounds_lost"] = self.logs.rounds_lost(before, left, began)
         if back:
-            row["back_s"] = self._train_again(back, began)
+            row["back_s"] = self.train_again(back, began)
         return row
 
-    def _train_again(self, workers: Sequence[str], since: float) -> float | None:
-        """Seconds until all of them have done two more rounds; None: never."""
-
-        def later(name: str) -> list[float]:
-            return sorted(at for at in self.rounds(name).values() if at > since)
-
-        if not self.wait_for(lambda: all(len(later(name)) >= MORE_ROUNDS for name in workers), LONGEST_S):
-            return None
-        return round(max((later(name)[MORE_ROUNDS - 1] for name in workers), default=since) - since, 2)
+    def train_again(self, workers: Sequence[str], since: float) -> float | None:
+        """Waits until all of them have done two more rounds; returns the seconds, or None: never."""
+        self.wait_for(lambda: self.logs.again_s(workers, since) is not None, LONGEST_S)
+        return self.logs.again_s(workers, since)
 
     def _come(self, like: int) -> None:
         """Starts a worker with the same command as another one, but for its device's name."""
@@ -241,53 +186,8 @@ class Job:
         words[words.index("--device-name") + 1] = "cpu3"
         cluster = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(len(NAMES)), "DMLC_INTERFACE": "lo"}
         environment = base_environment(os.environ) | cluster | {"PORT": str(free_ports(1)[0])}
-        with (self._folder / "worker3.log").open("wb") as log:
+        with (self.logs.folder / "worker3.log").open("wb") as log:
             self._late = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=environment)
-
-    def noticed_s(self, began: float) -> float | None:
-        """Seconds from a fault until another process said so."""
-        return next((round(at - began, 2) for at, line in self.lines if at > began and NOTICED.search(line)), None)
-
-    # --------------------------------------------------------------------------------------- what it has left
-
-    def _records(self) -> Iterator[dict[str, Any]]:
-        for folder in sorted(self._folder.glob("*/cpu*")):
-            yield from read_rounds(folder, lambda text: None)
-
-    def accuracy(self) -> float | None:
-        """The last one that any worker has measured."""
-        found = [(record["total_time"], record["accuracy"]) for record in self._records() if "accuracy" in record]
-        return max(found)[1] if found else None
-
-    def events(self) -> list[str]:
-        """What the logs tell of lost workers, and of those that have come."""
-        return [
-            event["text"]
-            for record in self._records()
-            for event in record.get("events", [])
-            if event["kind"] in (MEMBERS.name, "resume")
-        ]
-
-    def steps(self) -> int:
-        """Local steps of all workers that are in the logs."""
-        return sum(record["num_samples"] // BATCH for record in self._records())
-
-    def steps_lost(self) -> int:
-        """Local steps of all workers that were done, and have no part in the model."""
-        return sum(record.get("steps_lost", 0) for record in self._records())
-
-    def trained_s(self) -> float:
-        """Seconds from the first round to the last, with all in which nothing was trained."""
-        times = [at for name in NAMES for at in self.rounds(name).values()]
-        return max(times) - min(times) if times else 0.0
-
-    def numbers_missing(self) -> int:
-        """Rounds that no worker has in its log, of those below its last."""
-        return sum(max(found) - len(found) for name in NAMES if (found := self.rounds(name)))
-
-    def left_running(self) -> int:
-        """Processes of the job that outlive it."""
-        return sum(str(self._log_base) in command for command in _commands())
 
     def resources(self) -> dict[str, dict[str, int]]:
         """Of the processes that last as long as the job: KiB of memory, open files."""
@@ -314,12 +214,6 @@ def _name_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
-
-
-def _commands() -> Iterator[str]:
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            yield (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 def _send(pids: Mapping[str, int], victims: Sequence[str], number: int) -> None:

@@ -1,8 +1,9 @@
-"""What becomes of a job when its processes die: real clusters on this machine, in a table.
+"""What becomes of a job when processes of it die, a link is cut or the disk is full: real clusters, in a table.
 
     scripts/fault_drill.sh                                  # all ways to survive, modes and faults: hours
     scripts/fault_drill.sh --ways continue --faults worker,rank-0
     scripts/fault_drill.sh --soak 40                        # faults at random, in jobs of 40 s, each beside a calm one
+    scripts/fault_drill.sh --ways continue --faults cut-5,cut-20,cut          # as root
     scripts/fault_drill.sh --table                          # what was measured so far
 
 LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step, for --seconds each. The fault comes in the middle of a round,
@@ -10,13 +11,23 @@ when every worker has done some. The table has seconds from the fault until anot
 workers that are left (all of them, where all are started again) have done two more rounds (in brackets: until those
 have who had died, or have come) / rounds lost. A run is a line of FOLDER/drill.jsonl (soak.jsonl); what stands there is
 not done again.
+
+As root also: cut-5, cut-20 and cut take the cable of the slowest worker out, for so many seconds or until the others
+are done (each worker in a network namespace; in brackets: from its return; a cut that ends makes the job so much
+longer). disk-full fills the disk of logs and checkpoints, a tmpfs, until the job has ended; then there is room again,
+and the same command with --resume is started, from which on the seconds until all train again count.
+
+come: a fourth worker stands in the hosts file of scripts/cluster.sh, which reads it again: the longest pause of the
+others between two rounds (in brackets: from the signal until the new worker has done two).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
+import signal
 import statistics
 import sys
 import time
@@ -25,21 +36,30 @@ from pathlib import Path
 from typing import Any
 
 from config import CONTINUE, RESTART
-from scripts.drilled_job import END_S, FAULTS, FLAGS, LONGEST_S, NOTICED, Job, can_happen, listening
-from utils import append_line
+from scripts import drilled_cut, drilled_disk, drilled_hosts
+from scripts.drilled_job import FLAGS, Job, listening
+from scripts.drilled_logs import BATCH, END_S, LONGEST_S, noticed_s
+from scripts.faults import AMONG_WORKERS, FAULTS, can_happen, of_soak
+from utils import EXIT_OK, EXIT_SETUP, append_line
 
-SAMPLES = 64  # of a step
 LAST_S = 15.0  # of a soak without a new fault
 PAUSE_S = (30.0, 60.0)  # between two faults of a soak
 
 Row = dict[str, Any]
+Planned = tuple[str, str, str]  # a job by its way, its mode and its fault
 
 
 def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     """One job with one fault."""
     fault = FAULTS[name]
-    job = Job(way, mode, seconds, folder / "logs")
     row: Row = {"way": way, "mode": mode, "fault": name, "seconds": seconds}
+    if fault.cut_s:
+        return row | drilled_cut.drill(mode, fault.cut_s, seconds, folder / "logs")
+    if fault.fills_disk:
+        return row | drilled_disk.drill(way, mode, seconds, folder / "disk")
+    if fault.in_hosts:
+        return row | drilled_hosts.drill(way, mode, seconds, folder / "logs")
+    job = Job(way, mode, seconds, folder / "logs")
     try:
         if job.wait_for(job.has_begun, LONGEST_S) and name != "none":
             row |= job.strike(fault, way)
@@ -48,21 +68,24 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
         job.end(0.0)
     time.sleep(0.5)
     if "began" in row:  # its line on the console may come after the next rounds
-        row["noticed_s"] = job.noticed_s(row.pop("began"))
-    return row | _left(job)
+        row["noticed_s"] = noticed_s(job.lines, row.pop("began"))
+    return row | job.logs.left() | {"said": job.notices()}
 
 
-def _left(job: Job) -> Row:
-    return {
-        "accuracy": job.accuracy(),
-        "steps": job.steps(),
-        "steps_lost": job.steps_lost(),
-        "trained_s": round(job.trained_s(), 2),
-        "missing": job.numbers_missing(),
-        "events": job.events(),
-        "left_running": job.left_running(),
-        "said": [line for _, line in job.lines if NOTICED.search(line)][:4],
-    }
+def is_in_order(row: Mapping[str, Any]) -> bool:
+    """Whether a job has ended as it should. A full disk ends it first with the code for what users can put right."""
+    return row["exit_code"] == EXIT_OK and row.get("full_exit_code", EXIT_SETUP) == EXIT_SETUP
+
+
+def possible(todo: Sequence[Planned]) -> list[Planned]:
+    """Those jobs that can be run on this machine and as this user; prints which others cannot, and why."""
+    left = [*todo]
+    for what, missing in (("cut_s", drilled_cut.missing), ("fills_disk", drilled_disk.missing)):
+        names = {name: None for _, _, name in left if name in FAULTS and getattr(FAULTS[name], what)}
+        if names and (why := missing()):
+            print(f"left out: {', '.join(names)}: {why}", flush=True)
+            left = [planned for planned in left if planned[2] not in names]
+    return left
 
 
 def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Random | None) -> Row:
@@ -71,7 +94,7 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
     Args:
         choose: the faults and the pauses; None: there are none.
     """
-    faults = [name for name in FAULTS if name not in ("none", "late") and can_happen(name, way, mode)]
+    faults = of_soak(way, mode)
     ports, job = listening(), Job(way, mode, seconds, folder / "logs")
     row: Row = {"way": way, "mode": mode, "fault": "soak" if choose else "none", "seconds": seconds, "faults": []}
     try:
@@ -79,7 +102,7 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
         row["before"] = row["after"] = job.resources()
         until = time.monotonic() + (choose.uniform(*PAUSE_S) / 2 if choose else seconds)
         while not job.is_over:
-            if choose and time.monotonic() >= until and job.trained_s() < seconds - LAST_S:
+            if choose and time.monotonic() >= until and job.logs.trained_s() < seconds - LAST_S:
                 name = choose.choice(faults)
                 row["faults"].append({"fault": name, "again_s": job.strike(FAULTS[name], way)["again_s"]})
                 until = time.monotonic() + choose.uniform(*PAUSE_S)
@@ -90,8 +113,8 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
     finally:
         job.end(0.0)
     time.sleep(0.5)
-    row |= _left(job) | {"ports": [ports, listening()]}
-    return row | {"samples_s": round(row["steps"] * SAMPLES / row["trained_s"], 1) if row["trained_s"] else None}
+    row |= job.logs.left() | {"said": job.notices(), "ports": [ports, listening()]}
+    return row | {"samples_s": round(row["steps"] * BATCH / row["trained_s"], 1) if row["trained_s"] else None}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -105,9 +128,25 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
             if fault != "none" and any(cells):
                 _print([fault, *cells])
         faults = [row for (fault, _), row in of_way.items() if fault != "none"]
-        ended, left = sum(row["exit_code"] == 0 for row in faults), sum(row["left_running"] for row in faults)
+        ended, left = sum(map(is_in_order, faults)), sum(row["left_running"] for row in faults)
         print(f"\n{ended} of {len(faults)} jobs ended in order, {left} processes were left;")
-        print(f"accuracies less those of the undisturbed jobs: {_differences(of_way)}\n")
+        print(f"accuracies less those of undisturbed jobs as long: {_differences(of_way)}\n")
+
+
+def cut_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each job of which a link was cut; nothing where there is none."""
+    cut = [row for row in rows if row["fault"] in FAULTS and FAULTS[row["fault"]].cut_s and "pause_s" in row]
+    if cut:
+        print(
+            "| mode | cut for | longest pause of the others, s | rounds of theirs meanwhile | back after, s "
+            "| rounds that it missed |"
+        )
+        print("| --- " * 6 + "|")
+    for row in cut:
+        cut_s = FAULTS[row["fault"]].cut_s
+        cut_for = "until the others were done" if math.isinf(cut_s) else f"{cut_s:g} s"
+        told = [row[key] for key in ("pause_s", "rounds_meanwhile", "back_s", "rounds_missed")]
+        _print([f"{row['mode']}, {AMONG_WORKERS[row['mode']]}", cut_for, *told])
 
 
 def _cell(row: Mapping[str, Any]) -> str:
@@ -122,7 +161,10 @@ def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     found = [
         row["accuracy"] - of_way["none", mode]["accuracy"]
         for (fault, mode), row in of_way.items()
-        if fault != "none" and row["accuracy"] and ("none", mode) in of_way
+        if fault != "none"
+        and row["accuracy"]
+        and ("none", mode) in of_way
+        and of_way["none", mode]["seconds"] == row["seconds"]
     ]
     return f"{min(found):+.3f} to {max(found):+.3f}, median {statistics.median(found):+.3f}" if found else "none"
 
@@ -184,7 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if can_happen("all" if given.soak else name, way, mode)  # of a soak all must come back
         and (way, mode, name, given.seed) not in done
     ]
-    for number, (way, mode, name) in enumerate([] if given.table else todo, start=1):
+    todo = [] if given.table else possible(todo)
+    for number, (way, mode, name) in enumerate(todo, start=1):
         if given.soak:
             choose = random.Random(f"{given.seed} {way} {mode}") if name == "soak" else None
             row = soak(way, mode, given.soak, folder, choose) | {"seed": given.seed}
@@ -193,9 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         append_line(path, json.dumps(row))
         rows.append(row)
         print(f"{number} of {len(todo)}: {json.dumps(row)}", flush=True)
-    (soak_table if given.soak else table)(rows)
-    return int(any(row["exit_code"] != 0 or row["left_running"] for row in rows))
+    for show in (soak_table,) if given.soak else (table, cut_table):
+        show(rows)
+    return int(not all(is_in_order(row) and not row["left_running"] for row in rows))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unmounts the disk, removes the hosts
     sys.exit(main())

@@ -1,9 +1,10 @@
 """Starts a job's processes by fork where that saves their import of MXNet (scripts/fork_server.py).
 
 Standard library only. The workers of a job on this machine are forked from one such server, so that all of them cost
-one import. A job that survives on several hosts has one on each for what is started again; there the first processes
-are started afresh while it imports. So is whatever is started while it is not ready, or was killed. The state server
-imports no MXNet, and always is; scheduler and parameter server import hardly any of it, and do not wait for the import.
+one import. A job that survives, or changes its hosts, on several hosts has one on each for what is started again; there
+the first processes are started afresh while it imports. So is whatever is started while it is not ready, or was killed.
+The state server imports no MXNet, and always is; scheduler and parameter server import hardly any of it, and do not
+wait for the import.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class AdoptedChild:
 
 
 class ForkServer:
-    """The server of this process, from the first that it could fork on; another one when that has died.
+    """The server of this process, from `warm` or the first that it could fork on; another one when that has died.
 
     What it starts becomes a child of this process.
 
@@ -125,15 +126,34 @@ class ForkServer:
             self._server.kill()
             return self._answer(ANSWER_S)
 
-    def _can_fork(self, patience_s: float) -> bool:
+    def warm(self) -> None:
+        """Starts the server where none runs, so that it is ready when something is to be started.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        if self._server is not None and self._server.poll() is None:
+            return
+        self.close()
+        with open_log(self._role) as log:
+            self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
+        self._heard, self._is_ready = b"", False
+
+    def is_warm(self) -> bool:
+        """Whether nobody need wait for the server any more: it is ready, or it has died."""
         if self._server is None or self._server.poll() is not None:
-            self.close()
-            try:
-                with open_log(self._role) as log:
-                    self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
-            except OSError:  # the role's own start says why
-                return False
-            self._heard, self._is_ready = b"", False
+            return True
+        return self._listen(0.0)
+
+    def _can_fork(self, patience_s: float) -> bool:
+        try:
+            self.warm()
+        except OSError:  # the role's own start says why
+            return False
+        return self._listen(patience_s)
+
+    def _listen(self, patience_s: float) -> bool:
+        """Whether the server is ready, or says so in time."""
         if not self._is_ready:
             with contextlib.suppress(TimeoutError, EOFError):
                 self._is_ready = self._answer(patience_s)["is"] == "ready"

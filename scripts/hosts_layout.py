@@ -140,7 +140,7 @@ def _site(job: Job, name: str, facts: Facts, num_processes: int) -> Site:
         interface=facts.interface,
         python=facts.python,
         root=root,
-        log_folder=root / "logs" / job.mode_folder,
+        log_folder=root / job.folder_there,
         environment=base_environment(given, threads),
     )
 

@@ -84,7 +84,10 @@ class Link:
         """
         self.host = host
         self._meanwhile = meanwhile
-        self.is_silent = False  # it did not confirm a kill
+        self.is_silent = False  # it did not confirm a kill, so far
+        self._is_broken = False  # not all that it answered was taken: what comes next would be taken for something else
+        self._is_hung_up = False
+        self._warmth: dict[str, Any] | None = None  # what it has answered to `warm`
         self.ended_at: float | None = None
         self.role = Role(
             name=f"the connection to {host.name}",
@@ -104,12 +107,15 @@ class Link:
         self._outgoing, self._partial = b"", b""
         self._pinged_at = time.monotonic()
         self._answers: list[dict[str, Any]] = []
+        self._hello: dict[str, Any] | None = None
         self._processes: dict[str, RemoteProcess] = {}
 
     # ----------------------------------------------------------------------------------------------- messages
 
     def send_message(self, **message: Any) -> None:
         """Tells the host something. A connection that is gone is noticed elsewhere."""
+        if self._is_hung_up:
+            return
         self._outgoing += json.dumps(message).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             while self._outgoing:
@@ -139,31 +145,55 @@ class Link:
         except (ValueError, TypeError, KeyError):
             return  # what a login script prints
         if kind in ("line", "ended", "ready"):
-            self._processes[message["name"]].take(message)
+            if process := self._processes.get(message["name"]):
+                process.take(message)
+        elif kind in ("warm", "cold"):
+            self._warmth = message
         else:
             self._answers.append(message)
+
+    def answer(self) -> dict[str, Any] | None:
+        """The next of what the host answers; None: it has not come yet. Waits for the end of a connection that is gone.
+
+        Raises:
+            SetupError: the host says that something cannot be done, or the connection is gone.
+        """
+        is_there = self.pump()
+        if self._answers:
+            answer = self._answers.pop(0)
+            if answer["is"] == "error":
+                raise SetupError(f"{self.host.where}: {self.host.name}: {answer['text']}")
+            if answer["is"] == "hello":
+                self._hello = answer
+            return answer
+        if not is_there:
+            raise SetupError(f"{self.host.where}: {self.host.name}: {self._why_gone()}")
+        return None
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Waits for what the host answers, message by message.
 
         Raises:
-            SetupError: it says that something cannot be done, the connection is gone, or it is silent.
+            SetupError: as `answer`, or the host is silent.
         """
         last = time.monotonic()
         while True:
-            is_there = self.pump()
-            while self._answers:
-                last = time.monotonic()
-                answer = self._answers.pop(0)
-                if answer["is"] == "error":
-                    raise SetupError(f"{self.host.where}: {self.host.name}: {answer['text']}")
+            while (answer := self.answer()) is not None:
                 yield answer
-            if not is_there:
-                raise SetupError(f"{self.host.where}: {self.host.name}: {self._why_gone()}")
+                last = time.monotonic()
             if time.monotonic() > last + ANSWER_S:
+                self._is_broken = True
                 raise SetupError(f"{self.host.where}: {self.host.name} did not answer within {ANSWER_S:g} s")
             self._meanwhile()
             select.select([self._from], [], [], 0.2)
+
+    def hello(self) -> dict[str, Any]:
+        """What the host says of itself, first of all. Waits for it.
+
+        Raises:
+            SetupError: as `answers`.
+        """
+        return self._hello or next(self.answers())
 
     def ask(self, **message: Any) -> dict[str, Any]:
         """Tells the host something and waits for its answer.
@@ -173,6 +203,37 @@ class Link:
         """
         self.send_message(**message)
         return next(self.answers())
+
+    def warm(self, folder: str, forks: Sequence[str], imports: bool) -> None:
+        """Lets the host get ready for a start, whatever runs there: `is_warm` says when it is.
+
+        Args:
+            folder: of the host's logs there.
+            forks: what workers read: dataset and folder.
+            imports: what workers need; else it is enough that the host is connected.
+        """
+        self._warmth = None if imports else {"is": "warm"}
+        if imports:
+            self.send_message(do="warm", folder=folder, forks=list(forks))
+
+    def is_warm(self) -> bool:
+        """Whether it is ready: processes can be forked there, or never will be. Waits as `answer`.
+
+        Raises:
+            SetupError: it cannot be, or the connection is gone.
+        """
+        if self._hello is None and self.answer() is None:
+            return False
+        if not self.pump():
+            raise SetupError(f"{self.host.where}: {self.host.name}: {self._why_gone()}")
+        if self._warmth is not None and self._warmth["is"] == "cold":
+            raise SetupError(f"{self.host.where}: {self.host.name}: {self._warmth['text']}")
+        return self._warmth is not None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether another start may use it."""
+        return self.exit_code is None and not self.is_silent and not self._is_broken
 
     def _why_gone(self) -> str:
         self._child.wait()
@@ -215,6 +276,10 @@ class Link:
         self.pump()
         return name in self._processes and self._processes[name].is_ready
 
+    def forget(self) -> None:
+        """The processes so far are of another start."""
+        self._processes = {}
+
     def unconfirmed(self) -> list[str]:
         """The processes that nobody saw end."""
         return [name for name, process in self._processes.items() if process.exit_code is None]
@@ -236,15 +301,19 @@ class Link:
     def hang_up(self) -> None:
         """Ends the connection, and with it whatever still runs on the host. The host has no more to do then."""
         assert self._child.stdin
+        self._is_hung_up = True
         self._child.stdin.close()
 
     def reap(self) -> None:
-        """Waits for the end of a connection that was hung up."""
+        """Waits for the end of a connection that was hung up. Its log stays where there is something in it."""
         try:
             self._child.wait(KILL_S)
         except subprocess.TimeoutExpired:
             self.send(signal.SIGKILL)
             self._child.wait()
+        with contextlib.suppress(OSError):
+            if not self.role.log.stat().st_size:
+                self.role.log.unlink()
 
     # ------------------------------------------------------------------------------------------------- logs
 
@@ -279,12 +348,14 @@ class Link:
             shutil.rmtree(arriving, ignore_errors=True)
 
     def _receive(self, archive: Path) -> None:
+        self._is_broken = True  # until the end has come
         self.send_message(do="fetch")
         with archive.open("wb") as file:
             for answer in self.answers():
-                if answer["is"] != "part":
+                if answer["is"] == "fetched":
                     break
                 file.write(base64.b64decode(answer["data"]))
+        self._is_broken = False
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -331,7 +402,7 @@ class RemoteProcess:
         elif message["is"] == "ready":
             self.is_ready = True
         else:
-            self._code = message["code"]
+            self._code, self._link.is_silent = message["code"], False
 
     @property
     def exit_code(self) -> int | None:

@@ -9,6 +9,8 @@ started.
     {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
     {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
     {"do": "checkpoints", ...}          ->  {"is": "checkpoints", "files": {...}}, names and when they were written
+    {"do": "warm", "folder": ..., ...}  ->  {"is": "warm"} once processes can be forked here, or never will be;
+                                            {"is": "cold", "text": ...}: why this host cannot get ready
     {"do": "begin", "folder": ..., ...} ->  {"is": "begun"}; logs that change from here on are this job's
     {"do": "fetch"}                     ->  {"is": "part", "data": ...} of a tar archive, then {"is": "fetched"}
     {"do": "ping"}
@@ -27,7 +29,7 @@ import select
 import signal
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,6 +66,7 @@ class Job:
         self._ended: set[str] = set()
         self._logs: Logs | None = None
         self._forks: ForkServer | None = None
+        self._is_asked_to_warm = False
 
     def do(self, message: Message) -> None:
         """Does what the launcher asks.
@@ -85,15 +88,16 @@ class Job:
                 say(**{"is": "ports"}, ports=free_ports(message["count"]))
             case "checkpoints":
                 say(**{"is": "checkpoints"}, files=files_in(Path(message["folder"])))
+            case "warm":
+                self._warm(message)
             case "begin":
-                folder = Path(message["folder"])
-                folder.mkdir(parents=True, exist_ok=True)
+                folder = _folder(message)
                 for name, text in message["files"].items():
                     (folder / name).write_text(text)
-                self._logs = Logs(folder, message["devices"])
+                self._logs = self._logs or Logs(folder)
+                self._logs.watch(message["devices"])
                 if message.get("forks"):
-                    dataset, data_dir = message["forks"]
-                    self._forks = ForkServer(dataset, data_dir, folder / FORK_SERVER_LOG)
+                    self._fork_from(message)
                 say(**{"is": "begun"})
             case "fetch":
                 if self._logs:
@@ -103,6 +107,21 @@ class Job:
                 pass
             case other:
                 raise SetupError(f"this host's project does not know {other!r}: update it to the launcher's version")
+
+    def _warm(self, message: Message) -> None:
+        try:
+            self._fork_from(message).warm()
+        except OSError as error:
+            say(**{"is": "cold"}, text=str(error))
+        else:
+            self._is_asked_to_warm = True
+
+    def _fork_from(self, message: Message) -> ForkServer:
+        """What is started from now on is forked where it can be."""
+        if self._forks is None:
+            dataset, data_dir = message["forks"]
+            self._forks = ForkServer(dataset, data_dir, _folder(message) / FORK_SERVER_LOG)
+        return self._forks
 
     def _start(self, message: Message) -> None:
         role = Role(
@@ -129,6 +148,9 @@ class Job:
 
     def look(self) -> None:
         """Tells what is new of the processes."""
+        if self._is_asked_to_warm and self._forks and self._forks.is_warm():
+            self._is_asked_to_warm = False
+            say(**{"is": "warm"})
         for name, process in self._processes.items():
             if name in self._ended:
                 continue
@@ -150,24 +172,33 @@ class Job:
             self._forks.close()
 
 
+def _folder(message: Message) -> Path:
+    """Of this host in the log tree, which is made; a relative one is the project's."""
+    folder = ROOT / message["folder"]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 class Logs:
     """The folder of this host in the log tree, and which of the logs there are this job's."""
 
-    def __init__(self, folder: Path, devices: list[str]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._devices = devices
-        self._before = dict(self._signatures())
+        self._devices: list[str] = []
+        self._before = dict(_signatures(folder.iterdir()))
 
-    def _signatures(self) -> Iterator[tuple[Path, tuple[int, int]]]:
-        runs = [self.folder / device / RUN_FILE for device in self._devices]
-        for path in [*self.folder.iterdir(), *runs]:
-            if path.is_file():
-                status = path.stat()
-                yield path, (status.st_ino, status.st_mtime_ns)
+    def watch(self, devices: list[str]) -> None:
+        """The job has workers of these names from now on, which may have left logs in an earlier one."""
+        new = [device for device in devices if device not in self._devices]
+        self._devices += new
+        self._before |= dict(_signatures(self._runs(new)))
+
+    def _runs(self, devices: list[str]) -> list[Path]:
+        return [self.folder / device / RUN_FILE for device in devices]
 
     def _changed(self) -> Iterator[Path]:
         """A worker that begins empties its folder and writes run.json: then all that is there is this job's."""
-        for path, signature in self._signatures():
+        for path, signature in _signatures([*self.folder.iterdir(), *self._runs(self._devices)]):
             if self._before.get(path) == signature or path.suffix == ".log":  # the launcher has the processes' lines
                 continue
             if path.parent == self.folder:
@@ -185,6 +216,14 @@ class Logs:
             for path in self._changed():
                 if not path.name.startswith("."):
                     archive.add(path, arcname=str(path.relative_to(self.folder)), recursive=False)
+
+
+def _signatures(paths: Iterable[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
+    """What tells whether a file is still the one that it was."""
+    for path in paths:
+        if path.is_file():
+            status = path.stat()
+            yield path, (status.st_ino, status.st_mtime_ns)
 
 
 class _Parts(io.RawIOBase):

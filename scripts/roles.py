@@ -61,6 +61,11 @@ class Job:
         return Path(self.network) / folder_name(self.mode, self.split_by_class)
 
     @property
+    def folder_there(self) -> Path:
+        """Holds the hosts' folders on another host, seen from its project."""
+        return Path("logs") / self.mode_folder
+
+    @property
     def log_folder(self) -> Path:
         """Of this mode; holds the hosts' folders and the processes' logs."""
         return self.log_base / self.mode_folder

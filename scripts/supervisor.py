@@ -61,10 +61,8 @@ class Outcome(NamedTuple):
 class Change(Protocol):
     """Somebody who may want other workers to take part."""
 
-    asked: bool
-
-    def accept(self) -> bool:
-        """Asked then, while all workers train: whether these are to end with their round."""
+    def look(self, all_train: Callable[[], bool]) -> bool:
+        """Called in each step: whether the workers are to end with their round now, which they can where all train."""
 
 
 class _State(enum.Enum):
@@ -444,12 +442,14 @@ class Supervisor:
         self._stop(workers, now)
 
     def _look_for_change(self, now: float) -> None:
-        if self._change is None or not self._change.asked or self._state is not _State.RUNNING or self._due:
-            return
-        workers = [worker for worker in self._of(Kind.WORKER) if worker.exit_code is None]
-        if workers and all(has_trained(worker.role) for worker in workers) and self._change.accept():
+        if self._change is not None and self._change.look(self._all_train):
             self._is_changing = True
-            self._stop(workers, now)
+            self._stop([worker for worker in self._of(Kind.WORKER) if worker.exit_code is None], now)
+
+    def _all_train(self) -> bool:
+        workers = [worker for worker in self._of(Kind.WORKER) if worker.exit_code is None]
+        is_calm = self._state is _State.RUNNING and not self._due
+        return is_calm and bool(workers) and all(has_trained(worker.role) for worker in workers)
 
     def _stop(self, workers: Sequence[Running], now: float) -> None:
         self._enter(_State.STOPPING, now)

@@ -21,10 +21,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 SSHD = "/usr/sbin/sshd"
 DELAYED_SWITCH = str(Path(__file__).resolve().parents[1] / "benchmarks" / "delayed_switch.py")
@@ -53,11 +51,6 @@ def missing() -> str:
         return f"no network namespaces here: {done.stderr.strip()}"
     _run("ip", "netns", "delete", name)
     return ""
-
-
-def needs_namespaces(test: Callable[..., object]) -> Callable[..., object]:
-    """Skips a test where the hosts cannot be made. Asked when the test runs: the probe takes time."""
-    return pytest.mark.usefixtures("namespaces_can_be_made")(test)
 
 
 class Host:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import running
+from cluster_processes import running, wait_for
 from stand_ins import FOREVER, ROUND, role
 
-from scripts import cluster
+from scripts import cluster, connections
 from scripts.changed_hosts import Changes
+from scripts.connections import Connections
 from scripts.hosts_layout import Plan
 from scripts.process import Kind
 from scripts.supervisor import Outcome, Supervisor, Waits
@@ -26,41 +29,56 @@ from utils import EXIT_OK, EXIT_PEER_LOST, LEFT, STOPPED
 class Launcher:
     """What a launcher knows, and what it has said."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, ssh: str = "ssh") -> None:
         self.lines: list[str] = []
         self._path = folder / "hosts.csv"
-        self._arguments = ["--hosts", str(self._path), "-m", "esync", "--log-base", str(folder), "--", *flags]
+        own = ["--hosts", str(self._path), "--ssh", ssh, "-m", "esync", "--log-base", str(folder)]
+        self._arguments = [*own, "--", *flags]
         self.names("h1", "h2")
         self.changes = Changes(lambda: cluster.parse(self._arguments), self.lines.append)
 
     def names(self, *hosts: str, workers: str = "1") -> None:
         """Writes the file."""
-        self._path.write_text("address,workers\n# ours\n" + "".join(f"{host},{workers}\n" for host in hosts))
+        self.says("address,workers\n# ours\n" + "".join(f"{host},{workers}\n" for host in hosts))
+
+    def says(self, text: str) -> None:
+        """Writes the file as it is."""
+        self._path.write_text(text)
+
+    def asks(self) -> bool:
+        """Whether the workers end with their round at SIGUSR1; where hosts are connected these are ready at once."""
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return self.changes.look(all_train)
 
     @property
     def plan(self) -> Plan:
         return self.changes.plan
 
 
+def all_train() -> bool:
+    return True
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
     before = signal.getsignal(signal.SIGUSR1)
-    yield lambda *flags: Launcher(tmp_path, *flags)
+    yield lambda *flags, **options: Launcher(tmp_path, *flags, **options)
     signal.signal(signal.SIGUSR1, before)
 
 
 def test_the_job_goes_on_with_the_hosts_that_the_file_names_now(launcher):
     job = launcher("--ckpt-frequency", "5")
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert job.changes.asked
     job.names("h1", "h3", "h4")
-    assert job.changes.accept() and not job.changes.asked
+    assert not job.changes.look(all_train)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert not job.changes.look(lambda: False)
+    assert job.changes.look(all_train) and not job.changes.look(all_train)
     assert [*job.plan.hosts.hosts] == ["h1", "h2"]  # until these have ended
     job.changes.go_on()
     assert [*job.plan.hosts.hosts] == ["h1", "h3", "h4"]
     assert job.plan.job.worker_arguments == ("--ckpt-frequency", "5", "--resume", "1")
     job.names("h1")
-    assert job.changes.accept()
+    assert job.asks()
     job.changes.go_on()
     assert job.plan.job.worker_arguments.count("--resume") == 1
     assert job.lines[-1] == "the job goes on with 1 worker(s) on h1"
@@ -71,7 +89,7 @@ def test_where_the_new_hosts_cannot_begin_it_goes_on_with_those_that_were_still_
     assert not job.changes.go_back("the first ones cannot")
     job.changes.there = lambda: ["h1"]
     job.names("h1", "h2", "h3")
-    assert job.changes.accept()
+    assert job.asks()
     job.changes.go_on()
     assert job.changes.go_back("h3: no folder")
     assert [*job.plan.hosts.hosts] == ["h1"]
@@ -83,7 +101,7 @@ def test_where_the_new_hosts_cannot_begin_it_goes_on_with_those_that_were_still_
 def test_a_host_that_was_lost_comes_back_with_the_same_file(launcher):
     job = launcher("--ckpt-frequency", "5")
     job.changes.there = lambda: ["h1"]
-    assert job.changes.accept()
+    assert job.asks()
 
 
 @pytest.mark.parametrize(
@@ -98,9 +116,151 @@ def test_a_host_that_was_lost_comes_back_with_the_same_file(launcher):
 def test_what_changes_nothing_is_said(launcher, flags, hosts, workers, said):
     job = launcher(*flags)
     job.names(*hosts, workers=workers)
-    assert not job.changes.accept()
+    assert not job.asks()
     (line,) = job.lines
     assert said in line and line.endswith(": the job goes on as it was")
+
+
+# ------------------------------------------------------------------------------------------ hosts that get ready
+
+
+HELLO = """echo '{"is": "hello"}'"""
+WARM = '{"is": "warm"}'
+
+
+def answering(*answers: str) -> str:
+    """A shell's program that answers so when it is asked to get ready, the first time and so on, and then never."""
+    each = "".join(f"""read -r asked; echo '{answer}'; """ for answer in answers)
+    return f"{HELLO}; {each}cat > /dev/null"
+
+
+@pytest.fixture
+def connected(launcher, tmp_path) -> Iterator[Callable[..., Launcher]]:
+    """A launcher whose ssh does what is given for each host."""
+    programs = {name: tmp_path / f"ssh-{name}" for name in ("h1", "h2", "h3")}
+    chosen = f'case "$word" in h?) exec sh {tmp_path}/ssh-$word;; esac'
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor word; do {chosen}; done\n")
+    (tmp_path / "ssh").chmod(0o755)
+    with contextlib.ExitStack() as stack:
+
+        def make(h3: str = answering(WARM), others: str = answering(WARM, WARM)) -> Launcher:
+            for name, program in programs.items():
+                program.write_text(h3 if name == "h3" else others)
+            job = launcher("--ckpt-frequency", "5", ssh=str(tmp_path / "ssh"))
+            job.plan.job.log_folder.mkdir(parents=True)
+            job.changes.connections = stack.enter_context(Connections(job.plan))
+            return job
+
+        yield make
+    assert running(tmp_path) == []
+
+
+def wait_until_ready(job: Launcher) -> bool:
+    """Whether the workers end with their round; else the job goes on as it was."""
+    accepted = job.asks()
+    wait_for(lambda: accepted or job.changes.look(all_train) or "as it was" in job.lines[-1], "an end of waiting")
+    return "as it was" not in job.lines[-1]
+
+
+def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keeps_its_connection(connected, tmp_path):
+    job = connected(h3=f"while [ ! -e {tmp_path}/imported ]; do sleep 0.02; done; {answering(WARM)}")
+    before = job.changes.connections.to(job.plan.hosts.hosts)
+    job.names("h2", "h3")
+    assert not job.asks()
+    time.sleep(0.3)
+    assert not job.changes.look(all_train)
+    assert job.lines == ["SIGUSR1: the hosts file says something else now; its hosts get ready while the job goes on"]
+    (tmp_path / "imported").touch()
+    wait_for(lambda: job.changes.look(all_train), "the end of the import")
+    job.changes.go_on()
+    after = job.changes.connections.to(job.plan.hosts.hosts)
+    assert after["h2"] is before["h2"] and [*after] == ["h2", "h3"]
+    wait_for(lambda: before["h1"].exit_code is not None, "the end of the connection to h1")
+    assert [link.hello()["is"] for link in after.values()] == ["hello", "hello"]
+
+
+@pytest.mark.parametrize(
+    ("h3", "why"),
+    [
+        ("echo error: no folder /x here >&2; exit 2", "h3: no folder /x here"),
+        (answering('{"is": "cold", "text": "no memory"}'), "h3: no memory"),
+    ],
+)
+def test_a_host_that_does_not_get_ready_costs_no_round(connected, h3, why):
+    job = connected(h3)
+    job.changes.connections.to(job.plan.hosts.hosts)
+    job.names("h1", "h3")
+    assert not wait_until_ready(job)
+    assert why in job.lines[-1]
+    job.names("h1")
+    assert wait_until_ready(job)
+
+
+def test_each_change_waits_for_the_hosts_that_stay_as_well(connected, monkeypatch):
+    job = connected(others=answering(WARM))
+    job.changes.connections.to(job.plan.hosts.hosts)
+    job.names("h1", "h3")
+    assert wait_until_ready(job)
+    job.changes.go_on()
+    job.changes.connections.to(job.plan.hosts.hosts)
+    monkeypatch.setattr(connections, "READY_S", 0.5)
+    job.names("h1")
+    assert not wait_until_ready(job)
+    assert "h1 did not get ready" in job.lines[-1]
+
+
+def test_what_hosts_say_of_getting_ready_is_no_answer_to_anything_else(connected):
+    cold = """'{"is": "cold", "text": "no memory"}'"""
+    job = connected(others=f"{HELLO}; read -r asked; sleep 0.5; echo {cold}; cat > /dev/null")
+    links = job.changes.connections.to(job.plan.hosts.hosts)
+    assert [link.hello()["is"] for link in links.values()] == ["hello", "hello"]
+    job.names("h1", "h2", "h3")
+    assert not wait_until_ready(job)
+    time.sleep(0.5)  # what the second one says comes when nobody waits for it any more
+    assert [link.answer() for link in links.values()] == [None, None]
+
+
+def test_a_row_of_a_running_host_that_says_something_else_is_another_connection_with_its_own_log(connected, tmp_path):
+    job = connected()
+    before = job.changes.connections.to(job.plan.hosts.hosts)
+    job.says(f"address,folder\nh1,\nh2,{tmp_path}\n")
+    assert wait_until_ready(job)
+    job.changes.go_on()
+    after = job.changes.connections.to(job.plan.hosts.hosts)
+    assert after["h1"] is before["h1"] and after["h2"] is not before["h2"]
+    assert after["h2"].role.log != before["h2"].role.log
+    wait_for(lambda: before["h2"].exit_code is not None, "the end of the first connection")
+    job.changes.connections.to(job.plan.hosts.hosts)
+    assert sorted(path.name for path in job.plan.job.log_folder.iterdir()) == ["h1-ssh.log", "h2-ssh-2.log"]
+
+
+def test_a_host_that_cannot_be_connected_changes_nothing(connected):
+    job = connected()
+    (job.plan.job.log_folder / "h3-ssh.log").mkdir()
+    job.names("h1", "h3")
+    assert not wait_until_ready(job)
+    assert "line 4: h3 cannot be connected" in job.lines[-1]
+
+
+def test_a_host_of_the_same_name_elsewhere_is_another_one(connected):
+    job = connected("echo error: gone >&2; exit 2")
+    before = job.changes.connections.to(job.plan.hosts.hosts)
+    job.names("h1", "h3")
+    assert not wait_until_ready(job)
+    job.says("address,name\nh1,\nh2,h3\n")
+    assert wait_until_ready(job)
+    job.changes.go_on()
+    after = job.changes.connections.to(job.plan.hosts.hosts)
+    assert after["h1"] is before["h1"]
+    assert after["h3"] is not before["h2"] and after["h3"].host.address == "h2"
+
+
+def test_a_host_that_is_silent_is_given_up(connected, monkeypatch):
+    monkeypatch.setattr(connections, "READY_S", 0.5)
+    job = connected(answering())
+    job.names("h1", "h3")
+    assert not wait_until_ready(job)
+    assert "h3 did not get ready within 0.5 s" in job.lines[-1]
 
 
 # ---------------------------------------------------------------------------------------------- a job that gives way
@@ -112,19 +272,21 @@ def end(*_):
 signal.signal(signal.SIGTERM, end)
 """
 ENDS = "print('2026-11-23 02:00:00 worker 0 cpu0 | ended after round 2: {why}; logs in x', flush=True); sys.exit(0)"
+IGNORES = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # it is about to end anyway
 DIES = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 class Asked:
     """Others are to take part, as soon as that can be."""
 
-    asked = True
-
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self._is_asked = True
         self._then = then
 
-    def accept(self) -> bool:
-        self.asked = False
+    def look(self, all_train: Callable[[], bool]) -> bool:
+        if not (self._is_asked and all_train()):
+            return False
+        self._is_asked = False
         self._then()
         return True
 
@@ -137,7 +299,7 @@ def give_way(
         role(folder, Kind.WORKER, TRAINS.format(end=end) + ROUND + FOREVER, f"worker {rank}")
         for rank, end in enumerate(ends)
     ]
-    roles += [role(folder, Kind.WORKER, f"{ROUND}sys.exit(0)", "worker that is done")]
+    roles += [role(folder, Kind.WORKER, f"{IGNORES}{ROUND}sys.exit(0)", "worker that is done")]
     lines: list[str] = []
     kept = Survival(5, lambda: None, lambda resumes, start: []) if survives else None
     outcome = Supervisor(roles, lines.append, Waits(), survival=kept, change=change or Asked()).run()

@@ -213,6 +213,13 @@ def test_a_job_on_which_not_all_have_run_does_not_count():
     assert comparison_tables.jobs_table(only, REPORT, 0.85).startswith("No job is complete yet")
 
 
+def test_a_table_has_the_clusters_that_there_are_runs_of():
+    lines = [each for each in all_lines() if (each.workload, each.phase) != (SLOW, UNTUNED)]
+    tuned, untuned = comparison_tables.page(Comparison(lines), 0.85).split("One step size for all, mlp")
+    assert f"{NINE.cluster}, s" in tuned and f"{SLOW.cluster}, s" in tuned
+    assert f"{NINE.cluster}, s" in untuned and f"{SLOW.cluster}, s" not in untuned
+
+
 # --------------------------------------------------------------------------------------------------- the command
 
 

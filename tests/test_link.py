@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from cluster_processes import DEADLINE_S, running, wait_for
+from few_images import few_images, on_few_images
 from stand_ins import IDLE
 from stand_ins import role as stand_in
 
@@ -134,6 +137,39 @@ def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(con
     assert link.unconfirmed() == []
 
 
+def all_names() -> set[str]:
+    """What `ps -o comm` calls the processes of this machine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            found.add(path.read_text().strip())
+    return found
+
+
+def test_a_host_gets_ready_to_fork_while_nothing_runs_there(connect, tmp_path):
+    link = connect()
+    assert link.hello() == link.hello()
+    link.warm(str(tmp_path / "there"), ("mnist", str(few_images())), imports=True)
+    wait_for(link.is_warm, "the import")
+    assert link.answer() is None
+    flags = ("-m", "local", "-n", "mlp", "-ld", str(tmp_path / "there"), "--min-step-time", "9", *on_few_images())
+    trains = Role(
+        name="forked there",
+        kind=Kind.WORKER,
+        command=[link.hello()["python"], str(ROOT / "main.py"), "-c", "1", *flags],
+        environment={"OMP_NUM_THREADS": "1"},
+        folder=ROOT,
+        log=tmp_path / "cpu.log",
+        host="h1",
+    )
+    process = link.start(trains, tmp_path / "there", None)
+    wait_for(lambda: trains.name in all_names(), "a process with the name that only a forked one has")
+    process.send(signal.SIGKILL)
+    process.reap()
+    assert process.exit_code == -signal.SIGKILL
+    assert link.unconfirmed() == []
+
+
 def test_a_host_says_which_checkpoints_it_has(connect, tmp_path):
     link = connect()
     next(link.answers())
@@ -226,6 +262,29 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     assert found == {"cpu0/run.json", "cpu0/iter-1.txt", "cpu0/model/big", "state.npz"}
     assert (home / "cpu0" / "model" / "big").read_bytes() == (there / "cpu0" / "model" / "big").read_bytes()
     assert [path.name for path in home.parent.iterdir()] == ["h1"]
+    # The job goes on with another worker there, and without one of before.
+    link.ask(do="begin", folder=str(there), devices=["cpu0", "gpu7"], files={})
+    link.fetch_logs(home)
+    assert {path.name for path in home.iterdir()} == {"cpu0", "state.npz"}
+    (there / "gpu7" / "run.json").write_text("new one")
+    link.fetch_logs(home)
+    assert {path.name for path in home.iterdir()} == {"cpu0", "gpu7", "state.npz"}
+
+
+def test_a_connection_on_which_not_all_logs_came_is_for_no_other_start(connect, tmp_path):
+    there = tmp_path / "there" / "h1"
+    link = connect()
+    link.hello()
+    link.ask(do="begin", folder=str(there), devices=["cpu0"], files={})
+    (there / "state.npz").write_bytes(os.urandom(300_000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        with pytest.raises(OSError, match="File too large"):
+            link.fetch_logs(tmp_path / "home" / "h1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert link.exit_code is None and not link.is_sound
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import shutil
 import subprocess
 import sys
 
-from namespaces import needs_namespaces, network
+import pytest
+from namespaces import network
 
 
 def connects(one, other):
@@ -13,7 +14,7 @@ def connects(one, other):
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("namespaces_can_be_made")
 def test_hosts_are_reached_by_ssh_lose_packets_when_asked_and_are_gone_afterwards(tmp_path):
     with network(tmp_path, 3) as net:
         first, second, third = net.hosts

@@ -179,6 +179,15 @@ def test_minutes_and_speed_ups_stand_beside_the_published_ones():
     assert cells(table, "ESync, mlp", "by class") == ["", "-", "", "", "-", "", "0.78", "0.700", "1.0", "0.700"]
 
 
+def test_each_seed_is_compared_with_ssgd_s_run_of_that_seed():
+    runs = [("SSGD", "sync", 0, 600.0), ("SSGD", "sync", 1, 1200.0)]
+    runs += [("ESync", "esync", 0, 100.0), ("ESync", "esync", 1, 300.0)]
+    rows = [row(TRAINING, name, entry, seed=seed, curve=((at, 0.81),)) for name, entry, seed, at in runs]
+    table = reproduction.tables(rows)
+    assert [cells(table, f"ESync, mlp, seed {seed}", "i.i.d.")[4] for seed in (0, 1)] == ["6.0", "4.0"]
+    assert "seed 0..1." in table
+
+
 def test_a_network_and_a_heterogeneity_need_esync_and_ssgd():
     both = {"case": "150", "samples_per_s": 10.0}
     rows = [

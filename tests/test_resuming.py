@@ -14,7 +14,7 @@ from algorithms import ENTRIES, OWNERS, modes_of
 from scripts import launch
 from trainer import virtual_cluster
 from trainer.checkpoint_rounds import SERVER, worker_name
-from utils import RUN_FILE, SetupError
+from utils import RUN_FILE, SetupError, read_rounds
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
@@ -196,6 +196,8 @@ def test_in_every_mode_another_number_of_workers_goes_on(
         first_rounds += [record["num_iters"] for record in resumed]
         assert 6 < logged[-1]["num_iters"] <= 12
         assert (logged[0]["num_iters"] == 1) == (rank < len(before))
+        if rank >= len(before):
+            assert logged[0]["missed"] == logged[0]["num_iters"] - 1
     if OWNERS[mode].waits:
         assert len(first_rounds) == len(after) and len(set(first_rounds)) == 1
     checkpoints = folder_of(place, "job", mode) / ".checkpoints"
@@ -219,3 +221,17 @@ def test_whose_logs_they_are_says_who_took_part_and_not_whose_checkpoint_it_is(p
     logged = records(folder_of(place, "job", "sync") / "cpu1")
     assert [record["num_iters"] for record in logged] == list(range(1 if took_part else 5, 9))
     assert logged[-1]["total_time"] < 9 * 0.3
+    assert [record.get("missed", 0) for record in logged if "missed" in record] == ([] if took_part else [4])
+
+
+def test_a_worker_that_is_back_says_which_rounds_it_has_missed(place: Path) -> None:
+    run(place, "job", "sync", 3, cluster="two.csv")
+    run(place, "job", "sync", 5, "--resume", cluster="one.csv")
+    run(place, "job", "sync", 7, "--resume", cluster="two.csv")
+    folder = folder_of(place, "job", "sync") / "cpu1"
+    assert [(record["num_iters"], record.get("missed", 0)) for record in records(folder)] == [
+        *((number, 0) for number in (1, 2, 3)),
+        (6, 2),
+        (7, 0),
+    ]
+    assert [*read_rounds(folder, pytest.fail)]

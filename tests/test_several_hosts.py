@@ -58,7 +58,7 @@ def no_launcher_stays() -> Iterator[None]:
 class Launcher:
     """scripts/cluster.sh at the desk, with its logs in `folder`."""
 
-    started: ClassVar[list[subprocess.Popen[str]]] = []
+    started: ClassVar[list[subprocess.Popen[bytes]]] = []
 
     def __init__(self, net: Network, folder: Path, hosts: str, *arguments: str) -> None:
         self.log_base = folder / "logs"
@@ -66,19 +66,19 @@ class Launcher:
         hosts_file.write_text(hosts)
         ssh = f"ssh -F {net.ssh_config}"
         command = ["--hosts", hosts_file, "--ssh", ssh, "--log-base", self.log_base, *arguments]
-        self.process = subprocess.Popen(
-            net.desk.command(ROOT / "scripts" / "cluster.sh", *command),
-            env=os.environ | {"VENV": sys.prefix, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self.output = folder / "output"
+        with self.output.open("w") as output:  # a pipe that nobody reads would be full after some hundred rounds
+            self.process = subprocess.Popen(
+                net.desk.command(ROOT / "scripts" / "cluster.sh", *command),
+                env=os.environ | {"VENV": sys.prefix, "OMP_NUM_THREADS": "1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
         self.started.append(self.process)
 
     def end(self) -> tuple[int, str]:
         """Exit code and output, once it has ended."""
-        output, _ = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, output
+        return self.process.wait(DEADLINE_S), self.output.read_text()
 
 
 def hosts_of(net: Network, count: int = 4, more: str = "") -> str:
@@ -120,7 +120,11 @@ def workers(host: Host) -> list[int]:
 
 def names(host: Host) -> list[str]:
     """What `ps -o comm` calls the processes on a host."""
-    return [path.read_text().strip() for pid in host.pids() if (path := Path(f"/proc/{pid}/comm")).exists()]
+    found = []
+    for pid in host.pids():
+        with contextlib.suppress(OSError):  # it has just ended
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
 
 
 def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
@@ -245,7 +249,7 @@ def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
 
 
 def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
-    """A file that is wrong; one without h2 and with h3; and one with a host that cannot begin."""
+    """A file that is wrong; one without h2, with h3; one with a host that does not get ready; one that cannot begin."""
     first, second, third = net.hosts[:3]
     logs = tmp_path / "logs" / "lenet" / "esync"
     flags = ["--ckpt-frequency", "2", "--checkpoint", str(tmp_path / "kept")]
@@ -264,9 +268,15 @@ def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
     trains_on(first, second)
     change(rows[0], rows[2])
     wait_for(lambda: (logs / "h3-cpu.log").exists() and "goes on after" in (logs / "h3-cpu.log").read_text(), "h3")
+    assert "h3 cpu" in names(third)  # it was forked: h3 had imported all before the others ended their round
     trains_on(first, third)
+    (still_there,) = workers(third)
     change(rows[0], rows[2], "h4,1,cpu,,/nowhere\n")
-    wait_for(lambda: not workers(third), "the end of the round")
+    wait_for(lambda: "no folder /nowhere" in launcher.output.read_text(), "what h4 says")
+    trains_on(first, third)
+    assert workers(third) == [still_there]
+    change(rows[0], rows[2], f"h4,1,gpu0,,{project(first)}\n")
+    wait_for(lambda: still_there not in workers(third), "the end of the round")
     wait_for(lambda: workers(third), "another start")
     trains_on(first, third)
     launcher.process.send_signal(signal.SIGINT)
@@ -274,8 +284,9 @@ def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
     assert code == 0, output
     assert re.search(r"error: .* 'one'.*: the job goes on as it was", output), output
     assert "the job goes on with 2 worker(s) on h1, h3" in output
-    assert re.search(r"error: .*h4: no folder /nowhere.*: the job goes on with the hosts that it had", output), output
-    assert (logs / "h1-cpu.log").read_text().count(STARTED_AGAIN) == 2  # nothing was started in the try with h4
+    assert re.search(r"error: .*h4: no folder /nowhere.*: the job goes on as it was", output), output
+    assert "error: with these hosts it could not begin: the job goes on with the hosts that it had" in output
+    assert (logs / "h1-cpu.log").read_text().count(STARTED_AGAIN) == 3
     assert read_json(logs / "h2" / "cpu" / RUN_FILE)["ended"] in STOPPED_TOGETHER
     for host in (first, third):
         about, rounds = read_json(logs / host.name / "cpu" / RUN_FILE), [*iter_files(logs / host.name / "cpu")]

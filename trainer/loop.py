@@ -82,9 +82,8 @@ class Trainer:
     def open_measure(self, folder: Path) -> Measure:
         """The log of the rounds to come, behind those of a job that goes on."""
         before = resuming.read_back(self, folder) if self.goes_on else resuming.Before()
-        rounds, elapsed_s, _ = before
-        self._went_on = before if self.goes_on and (elapsed_s or not self.context.config.survives) else None
-        return Measure(folder, self.clock.now, rounds, elapsed_s, as_lines=self.context.logs_lines)
+        self._went_on = before if self.goes_on and (before.elapsed_s or not self.context.config.survives) else None
+        return Measure(folder, self.clock.now, before.rounds, before.elapsed_s, as_lines=self.context.logs_lines)
 
     @property
     def goes_on(self) -> bool:

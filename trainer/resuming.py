@@ -31,19 +31,25 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "sample_counts": list(trainer.membership.sample_counts),
         "own": trainer.own_state(),
         "workers": sorted({*trainer.membership.places, *_workers_before(trainer)}),
+        "there": list(trainer.membership.places),
     }
+
+
+def _resumed(trainer: Trainer) -> Mapping[str, Any]:
+    """The checkpoint that the keeper has chosen; empty where there is none."""
+    keeper = trainer.context.keeper
+    return (keeper.resumed if keeper is not None else None) or {}
 
 
 def _workers_before(trainer: Trainer) -> list[str]:
     """Who had taken part in the job before it went on, where the checkpoint says so."""
-    keeper = trainer.context.keeper
-    return list(keeper.resumed.get("workers", ())) if keeper is not None and keeper.resumed is not None else []
+    return list(_resumed(trainer).get("workers", ()))
 
 
 def restore(trainer: Trainer) -> None:
     """Goes on from the checkpoint that the keeper has chosen, where there is one."""
-    state: Mapping[str, Any] | None = trainer.context.keeper.resumed if trainer.context.keeper else None
-    if state is None:
+    state = _resumed(trainer)
+    if not state:
         return
     trainer.rounds = state["rounds"]
     trainer.resumed_s = state["elapsed_s"]
@@ -72,16 +78,19 @@ class Before(NamedTuple):
         rounds: after which it does.
         elapsed_s: seconds of the job, those of rounds that are lost among them.
         lost: local steps that are done again.
+        missed: rounds of the job in which it took no part.
     """
 
     rounds: int = 0
     elapsed_s: float = 0.0
     lost: int = 0
+    missed: int = 0
 
     def notes(self) -> dict[str, Any]:
         """What the log of the first round says of it."""
         event = {"kind": RESUME.name, "text": f"resumed after round {self.rounds}"}
-        return {"events": [event], "steps_lost": self.lost}
+        missed = {"missed": self.missed} if self.missed else {}
+        return {"events": [event], "steps_lost": self.lost, **missed}
 
 
 def read_back(trainer: Trainer, folder: Path) -> Before:
@@ -94,7 +103,9 @@ def read_back(trainer: Trainer, folder: Path) -> Before:
     trainer.progress.go_on(kept, trainer.is_evaluator)
     _drop_after(folder, trainer.rounds)
     elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in records)])
-    return Before(trainer.rounds, elapsed_s, sum(len(record["time"]) for record in records[len(kept) :]))
+    lost = sum(len(record["time"]) for record in records[len(kept) :])
+    missed = trainer.rounds - max((record["num_iters"] for record in kept), default=0) if _was_away(trainer) else 0
+    return Before(trainer.rounds, elapsed_s, lost, missed)
 
 
 def _is_new(trainer: Trainer) -> bool:
@@ -103,6 +114,12 @@ def _is_new(trainer: Trainer) -> bool:
     if places and before:
         return places[trainer.membership.rank] not in before
     return trainer.context.keeper is not None and trainer.context.keeper.is_anothers
+
+
+def _was_away(trainer: Trainer) -> bool:
+    """Whether this worker took no part in the round of the checkpoint."""
+    there, places = _resumed(trainer).get("there", ()), trainer.membership.places
+    return bool(there and places) and places[trainer.membership.rank] not in there
 
 
 def _drop_after(folder: Path, rounds: int) -> None:
