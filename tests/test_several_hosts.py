@@ -147,12 +147,14 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
 
 
 def start(net: Network, folder: Path, mode: str, *options: str, more: Sequence[str] = (), count: int = 2) -> Launcher:
-    """A job without an end on the first hosts, once all have done some rounds."""
+    """A job without an end on the first hosts, once all have done some rounds, and the launcher has heard of one."""
     for host in net.hosts:  # what a job before has left is not to be taken for its rounds
         shutil.rmtree(project(host) / "logs" / "lenet" / mode, ignore_errors=True)
     flags = ["-m", mode, *options, "--", "-e", "1000", "--min-step-time", "0.02", *more]
     launcher = Launcher(net, folder, hosts_of(net, count), *flags)
     wait_for(lambda: all(training(host, mode) for host in net.hosts[:count]), "round 3")
+    logs = [folder / "logs" / "lenet" / mode / f"{host.name}-cpu.log" for host in net.hosts[:count]]
+    wait_for(lambda: all("| round 1, " in log.read_text() for log in logs), "the launcher's knowledge of a round")
     return launcher
 
 
