@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from cluster_processes import children as children  # noqa: E402
 from cluster_processes import free_ports  # noqa: E402
 from namespaces import Host as Host  # noqa: E402
+from namespaces import Network as Network  # noqa: E402
 from namespaces import missing as missing  # noqa: E402
 from namespaces import network as network  # noqa: E402
 

@@ -1,25 +1,31 @@
-"""What a job that goes on without the lost does when a worker's link is cut: each worker has a host of its own.
+"""What a job does when a worker's link is cut: scripts/cluster.sh, each worker on a host of its own.
 
-The hosts are network namespaces, which take root.
+The hosts are network namespaces, which take root. The first one has the state server too, and the scheduler and the
+parameter server where there are any; the last one has the slowest worker, whose cable is taken out. The workers' logs
+lie in the project's logs/, as on every host.
 """
 
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from config import CONTINUE
-from scripts.drilled_job import ROOT, WORKERS, flags_of
-from scripts.drilled_logs import END_S, LONGEST_S, Logs, notices, wait_for
-from scripts.faults import AMONG_WORKERS, NAMES
+from config import RESTART
+from scripts import forking
+from scripts.drilled_hosts import HOST_NAME, HostsJob
+from scripts.drilled_job import ROOT, name_of
+from scripts.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
+from scripts.faults import NAMES
+
+if TYPE_CHECKING:
+    from benchmarks.namespace_job import Network
 
 *OTHERS, SLOWEST = NAMES
+GONE_S = 60.0  # in which what runs on a host ends when it has lost its launcher
 
 
 def missing() -> str:
@@ -31,45 +37,70 @@ def missing() -> str:
     return namespace_job.missing()
 
 
-def drill(mode: str, cut_s: float, seconds: float, folder: Path) -> dict[str, Any]:
+class CutJob(HostsJob):
+    """A job with a worker on each host of a network."""
+
+    place = f"{HOST_NAME}-{{number}}/cpu"
+
+    def __init__(self, network: Network, way: str, mode: str, seconds: float, log_base: Path) -> None:
+        self._network = network
+        super().__init__(way, mode, seconds, log_base)
+
+    def at_desk(self, command: list[str]) -> list[str]:
+        """As Job's."""
+        return self._network.desk.command(*command)
+
+    def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
+        """As Job's."""
+        options, logs = super().plan(mode, log_base)
+        return [*options, "--ssh", f"ssh -F {self._network.ssh_config}"], logs
+
+    def more_flags(self, way: str, log_base: Path) -> list[str]:
+        """As Job's: a folder of checkpoints that all hosts see."""
+        return ["--checkpoint", str(log_base / "checkpoints")] if way == RESTART else []
+
+    def can_fork(self) -> bool:
+        """As Job's."""
+        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts)
+
+    def row(self, number: int, step_s: str) -> str:
+        """As HostsJob's."""
+        return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
+
+
+def drill(way: str, mode: str, cut_s: float, seconds: float, folder: Path) -> dict[str, Any]:
     """One job in which the cable of the slowest worker is taken out while all train.
 
     Args:
-        cut_s: until it is put back; infinite: until the others are done.
+        cut_s: until it is put back; infinite: until the launcher has ended.
         seconds: of the job, beside those of a cut that ends.
-        folder: for its logs; whatever is there is removed.
+        folder: for what the launcher writes; whatever is there is removed.
 
     Returns:
-        A row of the drill; tell() has what it says of a cut.
+        A row of the drill; tell() has what it says of a cut. hosts_lost: whose logs did not come home.
     """
-    from benchmarks.namespace_job import network, started  # here: it needs tests/, which not all have
+    from benchmarks.namespace_job import network  # here: it needs tests/, which not all have
 
-    shutil.rmtree(folder, ignore_errors=True)
-    own, logs = folder / "namespaces", Logs(folder, folder)
-    own.mkdir(parents=True)
     trains_s = seconds + (0.0 if math.isinf(cut_s) else cut_s)
-    flags = ["-m", mode, *flags_of(CONTINUE, mode, trains_s), "--min-step-time"]
-    each = [[*flags, step_s] for step_s in WORKERS.split(",")]
-    with tempfile.TemporaryDirectory() as name, network(Path(name) / "hosts", 1 + len(NAMES)) as net:
-        servers, *hosts = net.hosts
-        with started(servers, hosts, trains_s, each, own, collective=AMONG_WORKERS[mode]) as workers:
-
-            def others_are_done() -> bool:
-                return all(worker.poll() is not None for worker in workers[: len(OTHERS)])
-
-            row: dict[str, Any] = {}
-            has_begun = wait_for(logs.have_begun, LONGEST_S, others_are_done)
-            if has_begun:
-                before, began = logs.all_rounds(), time.time()
-                hosts[-1].unplug()
-                row["noticed_s"] = _noticed_s(own, began, min(cut_s, LONGEST_S))
-                wait_for(others_are_done, min(cut_s, trains_s + END_S) - (time.time() - began))
+    row: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name, network(Path(name) / "hosts", len(NAMES)) as net:
+        job = CutJob(net, way, mode, trains_s, folder)
+        try:
+            if job.wait_for(job.has_begun, LONGEST_S):
+                before, began = job.logs.all_rounds(), time.time()
+                net.hosts[-1].unplug()
+                job.wait_for(lambda: False, min(cut_s, trains_s + END_S))
                 back = time.time()
-                hosts[-1].plug_in()
-            codes = [_exit_code(worker, trains_s + END_S) for worker in workers]
-            row |= tell(logs, before, began, back) if has_begun else {}
-            row["exit_code"] = next((code for code in codes if code != 0), 0)
-            return row | logs.left() | {"said": _said(own)[:4]}
+                net.hosts[-1].plug_in()
+                row["exit_code"] = job.end(trains_s + END_S)
+                row |= tell(job.logs, before, began, back) | {"noticed_s": noticed_s(job.lines, began)}
+        finally:
+            code = job.end(0.0)
+        wait_for(lambda: not net.commands(), GONE_S)
+        left = len(net.commands())
+    row.setdefault("exit_code", code)  # of a job that has not begun
+    row["hosts_lost"] = sum("the logs of" in line and "stay there" in line for _, line in job.lines)
+    return row | job.logs.left() | {"left_running": left, "said": job.notices()}
 
 
 def tell(logs: Logs, before: Mapping[str, Collection[int]], began: float, back: float) -> dict[str, Any]:
@@ -95,23 +126,3 @@ def tell(logs: Logs, before: Mapping[str, Collection[int]], began: float, back: 
         "rounds_meanwhile": sum(began < at < back for at in others),
         "rounds_missed": len(others) - len(logs.rounds(SLOWEST)),
     }
-
-
-def _noticed_s(folder: Path, began: float, longest_s: float) -> float | None:
-    said = len(_said(folder))
-    if not wait_for(lambda: len(_said(folder)) > said, longest_s):
-        return None
-    return round(time.time() - began, 2)
-
-
-def _said(folder: Path) -> list[str]:
-    """What the other workers have said of faults."""
-    return [line for name in OTHERS for line in notices((folder / f"{name}.log").read_text().splitlines())]
-
-
-def _exit_code(worker: subprocess.Popen[bytes], longest_s: float) -> int | None:
-    """None: it has not ended in time."""
-    try:
-        return worker.wait(longest_s)
-    except subprocess.TimeoutExpired:
-        return None

@@ -23,7 +23,13 @@ NEW, NEW_STEP_S = "worker3", "0.06"
 
 
 class HostsJob(Job):
-    """A job whose launcher has a hosts file."""
+    """A job whose launcher has a hosts file.
+
+    Attributes:
+        place: of a worker's logs, as Logs takes it.
+    """
+
+    place = f"{HOST_NAME}/cpu{{number}}"
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         """As Job's."""
@@ -31,13 +37,18 @@ class HostsJob(Job):
         self._file = log_base / "hosts.csv"
         self.names(WORKERS.split(","))
         folder = ROOT / "logs" / "lenet" / folder_name(mode, split_by_class=False)
-        shutil.rmtree(folder / HOST_NAME, ignore_errors=True)
+        for old in folder.glob(f"{HOST_NAME}*"):
+            shutil.rmtree(old)
         options = ["scripts.cluster", "--hosts", str(self._file), "--log-base", str(log_base)]
-        return options, Logs(folder / HOST_NAME, folder, HOST_NAME)
+        return options, Logs(folder / HOST_NAME, folder, self.place)
+
+    def row(self, number: int, step_s: str) -> str:
+        """A worker's line of the hosts file."""
+        return f"{HOST},{HOST_NAME},1,cpu,{step_s}"
 
     def names(self, step_times_s: Sequence[str]) -> None:
         """Writes the hosts file."""
-        rows = [f"{HOST},{HOST_NAME},1,cpu,{step_s}" for step_s in step_times_s]
+        rows = [self.row(number, step_s) for number, step_s in enumerate(step_times_s)]
         self._file.write_text("\n".join(["address,name,workers,devices,step_time_s", *rows]) + "\n")
 
 

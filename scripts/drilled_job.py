@@ -70,8 +70,8 @@ class Job:
         launcher, self.logs = self.plan(mode, log_base)
         if way == CONTINUE and not self._leaves_out:
             launcher += ["--collective", AMONG_WORKERS[mode]]
-        flags = [*flags_of(way, mode, seconds), *(RESUME if resumes else ())]
-        self.command = [sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags]
+        flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base), *(RESUME if resumes else ())]
+        self.command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
         self._launcher = subprocess.Popen(
             self.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -79,6 +79,14 @@ class Job:
         self._late: subprocess.Popen[bytes] | None = None
         self.lines: list[tuple[float, str]] = []
         threading.Thread(target=self._read, daemon=True).start()
+
+    def at_desk(self, command: list[str]) -> list[str]:
+        """The command that starts the launcher where its user sits."""
+        return command
+
+    def more_flags(self, way: str, log_base: Path) -> list[str]:
+        """Of main.py."""
+        return []
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
         """The launcher and its options but for the mode and the network, and the logs of its workers."""
@@ -114,9 +122,11 @@ class Job:
 
     def has_begun(self) -> bool:
         """Whether every worker has done some rounds, and processes can be forked."""
-        return self.logs.have_begun() and (
-            self._leaves_out or any(_name_of(pid) == forking.NAME for pid in self._children())
-        )
+        return self.logs.have_begun() and (self._leaves_out or self.can_fork())
+
+    def can_fork(self) -> bool:
+        """Whether there is a process to fork workers from, wherever they are."""
+        return any(name_of(pid) == forking.NAME for pid in self._children())
 
     def wait_for(self, condition: Callable[[], bool], longest_s: float) -> bool:
         """Whether it came true in time, and before the job ended."""
@@ -210,7 +220,8 @@ def _kib(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-def _name_of(pid: int) -> str:
+def name_of(pid: int) -> str:
+    """What `ps -o comm` calls a process; empty once it has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""

@@ -52,21 +52,21 @@ def notices(lines: Iterable[str]) -> list[str]:
 
 
 class Logs:
-    """The workers' logs: HOST/cpuN/ for each worker."""
+    """The workers' logs."""
 
-    def __init__(self, base: Path, folder: Path, host: str = "*") -> None:
+    def __init__(self, base: Path, folder: Path, place: str = "*/cpu{number}") -> None:
         """
         Args:
             base: the job's processes have a path below it in their command lines, and no others have.
             folder: that holds the hosts' ones.
-            host: the name of the one host that counts.
+            place: of the logs of worker `number` in it, as a pattern.
         """
-        self._base, self.folder, self._host = base, folder, host
+        self._base, self.folder, self._place = base, folder, place
 
     def rounds(self, worker: str) -> dict[int, float]:
         """The rounds in a worker's log, and when each was written."""
         found = {}
-        for path in self.folder.glob(f"{self._host}/cpu{worker[-1]}/iter-*.txt"):
+        for path in self.folder.glob(f"{self._place.format(number=worker[-1])}/iter-*.txt"):
             with contextlib.suppress(OSError):  # it is one of those that are done again
                 found[int(path.stem[5:])] = path.stat().st_mtime
         return found
@@ -111,7 +111,7 @@ class Logs:
         }
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        for folder in sorted(self.folder.glob(f"{self._host}/cpu*")):
+        for folder in sorted(self.folder.glob(self._place.format(number="*"))):
             yield from read_rounds(folder, lambda text: None)
 
     def accuracy(self) -> float | None:

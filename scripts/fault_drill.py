@@ -40,7 +40,7 @@ from scripts import drilled_cut, drilled_disk, drilled_hosts
 from scripts.drilled_job import FLAGS, Job, listening
 from scripts.drilled_logs import BATCH, END_S, LONGEST_S, noticed_s
 from scripts.faults import AMONG_WORKERS, FAULTS, can_happen, of_soak
-from utils import EXIT_OK, EXIT_SETUP, append_line
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, append_line
 
 LAST_S = 15.0  # of a soak without a new fault
 PAUSE_S = (30.0, 60.0)  # between two faults of a soak
@@ -54,7 +54,7 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     fault = FAULTS[name]
     row: Row = {"way": way, "mode": mode, "fault": name, "seconds": seconds}
     if fault.cut_s:
-        return row | drilled_cut.drill(mode, fault.cut_s, seconds, folder / "logs")
+        return row | drilled_cut.drill(way, mode, fault.cut_s, seconds, folder / "logs")
     if fault.fills_disk:
         return row | drilled_disk.drill(way, mode, seconds, folder / "disk")
     if fault.in_hosts:
@@ -73,8 +73,10 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
 
 
 def is_in_order(row: Mapping[str, Any]) -> bool:
-    """Whether a job has ended as it should. A full disk ends it first with the code for what users can put right."""
-    return row["exit_code"] == EXIT_OK and row.get("full_exit_code", EXIT_SETUP) == EXIT_SETUP
+    """Whether a job has ended as it should. A full disk ends it first with the code for what users can put right; where
+    a host is cut off to the end, its logs are missing."""
+    code = EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK
+    return row["exit_code"] == code and row.get("full_exit_code", EXIT_SETUP) == EXIT_SETUP
 
 
 def possible(todo: Sequence[Planned]) -> list[Planned]:

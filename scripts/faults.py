@@ -27,7 +27,7 @@ class Fault:
         comes: another worker comes; nobody dies.
         in_hosts: it is in the hosts file, which the launcher reads at a signal.
         leaves_out: a parameter server that waits for nobody can go on without the victims, who do not come back.
-        cut_s: nobody dies; for so long the slowest worker's host has no network (infinite: until the others are done).
+        cut_s: nobody dies; for so long the slowest worker's host has no network (infinite: until the job is over).
         fills_disk: nobody is killed; the disk with logs and checkpoints is full.
     """
 
@@ -62,9 +62,9 @@ FAULTS = {
     "worker-and-server": Fault(["worker2", "server0"], ways=(RESTART,)),
     "damaged": Fault(["worker2"], ways=(RESTART,), damages=True),
     "state-server": Fault(["state-server"]),
-    "cut-5": Fault((), ways=(CONTINUE,), cut_s=5.0),
-    "cut-20": Fault((), ways=(CONTINUE,), cut_s=20.0),
-    "cut": Fault((), ways=(CONTINUE,), cut_s=math.inf),
+    "cut-5": Fault((), cut_s=5.0, leaves_out=True),
+    "cut-20": Fault((), cut_s=20.0, leaves_out=True),
+    "cut": Fault((), cut_s=math.inf, leaves_out=True),
     "disk-full": Fault((), fills_disk=True),
     "come": Fault((), ways=(RESTART,), comes=True, in_hosts=True),
 }

@@ -326,7 +326,19 @@ def warnings(job: Job, layout: Layout, goes_on: bool = False) -> list[str]:
     """What the user should know before the job begins, or goes on with others than before."""
     devices = {(seat.site.name, seat.device) for seat in layout.seats}
     stale = [] if goes_on else stale_warnings(job.log_folder, devices)
-    return [*filter(None, [job.chosen]), *stale]
+    return [*filter(None, [job.chosen, _checkpoints_apart(job, layout)]), *stale]
+
+
+def _checkpoints_apart(job: Job, layout: Layout) -> str:
+    """A warning where each host has checkpoints of its own, and a job needs those of all; empty where it does not."""
+    told = [told for told, _ in worker_configs(job, layout)]
+    apart = any(each.ckpt_frequency and not each.survives and not each.checkpoint for each in told)
+    if not apart or not job.algorithm.is_distributed or len({seat.site.name for seat in layout.seats}) == 1:
+        return ""
+    return (
+        "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find no "
+        "round to go on from; name a folder that all hosts see with --checkpoint"
+    )
 
 
 def last_word(job: Job, outcome: Outcome) -> list[str]:

@@ -178,6 +178,17 @@ class Network:
             host.start_sshd(key)
         self.ssh_config.write_text("".join(host.client_config(key) for host in self.hosts))
 
+    def commands(self) -> list[str]:
+        """Hosts and command lines of what runs on the hosts beside their sshd."""
+        found = []
+        for host in self.hosts:
+            for pid in host.pids():
+                with contextlib.suppress(OSError):  # it has just ended
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if command and "[listener]" not in command:
+                        found.append(f"{host.name}: {command}")
+        return found
+
     @contextlib.contextmanager
     def delayed(self, seconds: float, far: Host | None = None) -> Iterator[None]:
         """Every frame between two hosts travels so much longer.

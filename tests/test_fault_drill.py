@@ -65,7 +65,7 @@ def test_a_pause_is_the_longest_time_between_rounds_that_ended_after_a_moment(tm
         path = tmp_path / "h" / "cpu0" / f"iter-{number}.txt"
         path.write_text("")
         os.utime(path, (at, at))
-    logs = Logs(tmp_path, tmp_path, "h")
+    logs = Logs(tmp_path, tmp_path, "h/cpu{number}")
     assert (logs.pause_s("worker0", 109.5), logs.pause_s("worker0", 0), logs.pause_s("worker1", 0)) == (3, 9, 0)
 
 

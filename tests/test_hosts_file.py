@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cluster, hosts_file
-from scripts.hosts_layout import Facts, Plan, make_layout, num_ports, port_ranges
+from scripts import cluster, hosts_file, launch
+from scripts.hosts_layout import Facts, Plan, example, make_layout, num_ports, port_ranges
 from scripts.process import Kind, Role
 from scripts.roles import ROOT, build
 from trainer import command_line
@@ -273,3 +273,19 @@ def test_no_ssh_is_needed_to_the_machine_itself(tmp_path, capsys):
     path = hosts(tmp_path, "127.0.0.1,me\n", "address,user\n")
     assert cluster.main(["--hosts", str(path), "--dry-run", "-m", "sync"]) == EXIT_OK
     assert "127.0.0.1: ssh " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "mode", "flags", "are_apart"),
+    [
+        ("h1,1,cpu,\nh2,1,cpu,\n", "ssp", ["--ckpt-frequency", "5"], True),
+        ("h1,1,cpu,\nh2,1,cpu,\n", "ssp", ["--ckpt-frequency", "5", "--checkpoint", "/shared"], False),
+        ("h1,1,cpu,\nh2,1,cpu,\n", "ssp", [], False),
+        ("h1,2,cpu,\n", "ssp", ["--ckpt-frequency", "5"], False),
+        ("h1,1,cpu,\nh2,1,cpu,\n", "local", ["--ckpt-frequency", "5"], False),  # each goes on alone
+    ],
+)
+def test_checkpoints_that_the_hosts_have_apart_are_warned_of(tmp_path, rows, mode, flags, are_apart):
+    path = hosts(tmp_path, rows)
+    found = launch.warnings(*example(plan(path, "-m", mode, "--", "--max-rounds", "3", *flags)))
+    assert ["--checkpoint" in line for line in found] == [True] * are_apart

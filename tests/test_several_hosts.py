@@ -86,20 +86,6 @@ def hosts_of(net: Network, count: int = 4, more: str = "") -> str:
     return f"address,workers,devices,flags,folder\n{rows}{more}"
 
 
-def left(net: Network) -> list[str]:
-    """Command lines of what runs on the hosts beside their sshd."""
-    found = []
-    for host in net.hosts:
-        for pid in host.pids():
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if command and "[listener]" not in command:
-                found.append(f"{host.name}: {command}")
-    return found
-
-
 def training(host: Host, mode: str, number: int = 3) -> bool:
     return (project(host) / "logs" / "lenet" / mode / host.name / "cpu" / f"iter-{number}.txt").exists()
 
@@ -143,7 +129,7 @@ def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
     assert not re.search(r"h2 cpu rank 2 \| round \d+(?!.*accuracy)", output)  # but of the one that evaluates
     assert summary.main(["-b", str(tmp_path / "logs"), "-n", "lenet"]) == 0
     assert sorted(read_json(folder / "ESync.json")) == ["h1", "h2", "h3", "h4"]
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def start(net: Network, folder: Path, mode: str, *options: str, more: Sequence[str] = (), count: int = 2) -> Launcher:
@@ -167,7 +153,7 @@ def test_ctrl_c_ends_the_round_on_all_hosts(net, tmp_path):
     folders = [tmp_path / "logs" / "lenet" / "sync" / host.name / "cpu" for host in net.hosts[:2]]
     assert [read_json(folder / RUN_FILE)["ended"] for folder in folders] == ["a signal came"] * 2
     assert len({len(iter_files(folder)) for folder in folders}) == 1
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home(net, tmp_path):
@@ -182,7 +168,7 @@ def test_a_worker_that_is_killed_on_one_host_ends_the_job_and_the_logs_come_home
     )
     folder = tmp_path / "logs" / "lenet" / "local-sgd"
     assert all(len(iter_files(folder / host.name / "cpu")) >= 3 for host in net.hosts[:2])
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_path):
@@ -203,7 +189,7 @@ def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_p
     for host in net.hosts[:2]:
         rounds = [*iter_files(folder / host.name / "cpu")]
         assert rounds == [*range(1, len(rounds) + 1)]
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
@@ -220,7 +206,7 @@ def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
     assert "the others go on without it" in output  # as the scheduler tells the worker on h1
     assert "error: the logs of h2 stay there" in output
     assert read_json(tmp_path / "logs" / "lenet" / "ssp" / "h1" / "cpu" / RUN_FILE)["ended"] == "a signal came"
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
@@ -247,7 +233,7 @@ def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
         assert (about["num_workers"], about["ended"]) == (2, "a signal came")
         rounds = [*iter_files(folder / host.name / "cpu")]
         assert rounds == [*range(1, len(rounds) + 1)] and len(rounds) >= again
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
@@ -294,13 +280,13 @@ def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
         about, rounds = read_json(logs / host.name / "cpu" / RUN_FILE), [*iter_files(logs / host.name / "cpu")]
         assert about["num_workers"] == 2 and about["ended"] in STOPPED_TOGETHER
         assert rounds == [*range(rounds[0], rounds[0] + len(rounds))]  # each once; h3 began with another's checkpoint
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(net, tmp_path):
     launcher = start(net, tmp_path, "async")
     launcher.process.kill()
-    wait_for(lambda: not left(net), "the end of every process")
+    wait_for(lambda: not net.commands(), "the end of every process")
     launcher.end()
 
 
@@ -318,7 +304,7 @@ def test_a_host_that_cannot_take_part_is_one_line(net, tmp_path, row, complaint)
     assert code == 2, output
     (line,) = output.splitlines()
     assert line.startswith("error: hosts file ") and complaint in line
-    assert left(net) == []
+    assert net.commands() == []
 
 
 def test_a_key_that_is_unknown_is_said_with_what_to_do(net, tmp_path):
