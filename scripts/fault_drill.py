@@ -12,10 +12,11 @@ workers that are left (all of them, where all are started again) have done two m
 have who had died, or have come) / rounds lost. A run is a line of FOLDER/drill.jsonl (soak.jsonl); what stands there is
 not done again.
 
-As root also: cut-5, cut-20 and cut take the cable of the slowest worker out, for so many seconds or until the others
-are done (each worker in a network namespace; in brackets: from its return; a cut that ends makes the job so much
-longer). disk-full fills the disk of logs and checkpoints, a tmpfs, until the job has ended; then there is room again,
-and the same command with --resume is started, from which on the seconds until all train again count.
+As root also: cut-5, cut-20 and cut take the cable of the slowest worker out, for so many seconds or until the job is
+over (scripts/cluster.sh, each worker on a host of its own, a network namespace; in brackets: from its return; a cut
+that ends makes the job so much longer; one that does not ends it with exit code 3: that host's logs are missing).
+disk-full fills the disk of logs and checkpoints, a tmpfs, until the job has ended; then there is room again, and the
+same command with --resume is started, from which on the seconds until all train again count.
 
 come: a fourth worker stands in the hosts file of scripts/cluster.sh, which reads it again: the longest pause of the
 others between two rounds (in brackets: from the signal until the new worker has done two).
@@ -140,15 +141,21 @@ def cut_table(rows: Sequence[Mapping[str, Any]]) -> None:
     cut = [row for row in rows if row["fault"] in FAULTS and FAULTS[row["fault"]].cut_s and "pause_s" in row]
     if cut:
         print(
-            "| mode | cut for | longest pause of the others, s | rounds of theirs meanwhile | back after, s "
-            "| rounds that it missed |"
+            "| way | mode | cut for | longest pause of the others, s | rounds of theirs meanwhile | back after, s "
+            "| rounds that it missed | exit code |"
         )
-        print("| --- " * 6 + "|")
-    for row in cut:
-        cut_s = FAULTS[row["fault"]].cut_s
-        cut_for = "until the others were done" if math.isinf(cut_s) else f"{cut_s:g} s"
-        told = [row[key] for key in ("pause_s", "rounds_meanwhile", "back_s", "rounds_missed")]
-        _print([f"{row['mode']}, {AMONG_WORKERS[row['mode']]}", cut_for, *told])
+        print("| --- " * 8 + "|")
+    for row in sorted(cut, key=lambda row: row["way"]):
+        cut_s, sums = FAULTS[row["fault"]].cut_s, _sums_of(row)
+        cut_for = "to the end" if math.isinf(cut_s) else f"{cut_s:g} s"
+        told = [row[key] for key in ("pause_s", "rounds_meanwhile", "back_s")]
+        missed = row["rounds_missed"] if sums else None  # elsewhere each worker has as many rounds as it can do
+        _print([row["way"], f"{row['mode']}{sums and ', '}{sums}", cut_for, *told, missed, row["exit_code"]])
+
+
+def _sums_of(row: Mapping[str, Any]) -> str:
+    """The schedule of sums among the workers; empty where there is a parameter server."""
+    return AMONG_WORKERS.get(row["mode"], "") if row["way"] == CONTINUE else ""
 
 
 def _cell(row: Mapping[str, Any]) -> str:

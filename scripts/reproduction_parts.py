@@ -63,7 +63,6 @@ class Scale:
         by_class: the same, where each worker has few classes.
         without: rows of ROWS that are not trained.
         trains_networks: whether the other networks are trained.
-        heterogeneities: of HETEROGENEITIES.
         switch_steps: of Sync-Switch, in all.
         wbsp_network: or NO_NETWORK.
     """
@@ -75,7 +74,6 @@ class Scale:
     by_class: Mapping[str, Limit]
     without: tuple[str, ...]
     trains_networks: bool
-    heterogeneities: tuple[int, ...]
     switch_steps: int
     wbsp_network: str
 
@@ -88,7 +86,6 @@ QUICK = Scale(
     by_class={"esync": Limit(120, 8), "": Limit(1800, 120)},
     without=("ESync, rule preprint", UPLOAD_AWARE),  # the latter is the journal's to the bit where links are equal
     trains_networks=False,
-    heterogeneities=(10, 150),
     switch_steps=150,
     wbsp_network=NO_NETWORK,
 )
@@ -100,7 +97,6 @@ FULL = Scale(
     by_class={"esync": Limit(600, 30), "": Limit(7200, 240)},
     without=(),
     trains_networks=True,
-    heterogeneities=tuple(HETEROGENEITIES),
     switch_steps=1000,
     wbsp_network="cnn",
 )
@@ -179,12 +175,11 @@ def _networks(scale: Scale) -> Iterator[Job]:
                 yield _job(NETWORKS, name, entry, NO_NETWORK, "paper", *words, case=network)
 
 
-def _heterogeneity(scale: Scale) -> Iterator[Job]:
-    for ratio in scale.heterogeneities:
+def _heterogeneity(_: Scale) -> Iterator[Job]:
+    for ratio, cluster in HETEROGENEITIES.items():
         for name, entry in {"ESync": "esync", "SSGD": "sync"}.items():
             limit = {"esync": Limit(1200, 12), "sync": Limit(14400, 240)}[entry]
             words = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *limit.words]
-            cluster = HETEROGENEITIES[ratio]
             yield _job(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))
 
 

@@ -30,11 +30,11 @@ def modes_of(fault, way):
     return {mode for mode in FLAGS if can_happen(fault, way, mode)}
 
 
-def test_a_link_is_cut_where_the_others_can_go_on_and_take_the_worker_back():
+def test_a_link_is_cut_in_every_mode_that_can_lose_a_worker():
     assert CUTS == ["cut-5", "cut-20", "cut"] and math.isinf(FAULTS["cut"].cut_s)
     for name in CUTS:
-        assert modes_of(name, "continue") == {*AMONG_WORKERS}
-        assert modes_of(name, "restart") == set()
+        assert modes_of(name, "continue") == {*FLAGS} - {"lb-bsp"}
+        assert modes_of(name, "restart") == {*FLAGS}
 
 
 def test_a_disk_is_filled_where_there_are_checkpoints():
@@ -202,15 +202,27 @@ def test_the_tables_of_the_page_are_made_of_the_rows_that_were_measured(capsys):
 
 
 def test_a_cut_is_a_line_of_the_table_and_one_of_its_own(capsys):
-    rows = [CUT, CUT | {"mode": "sync", "fault": "cut", "back_s": None}]
+    rows = [
+        CUT,
+        CUT | {"mode": "sync", "fault": "cut", "back_s": None, "exit_code": 3, "hosts_lost": 1},
+        CUT | {"way": "restart"},
+    ]
     fault_drill.table(rows)
     fault_drill.cut_table(rows)
     lines = capsys.readouterr().out.splitlines()
     assert "| cut-20 | 9.9 / 10.2 (0.9) / 0 |  |" in lines
-    assert lines[-2:] == [
-        "| esync, ring | 20 s | 9.93 | 128 | 0.9 | 138 |",
-        "| sync, butterfly | until the others were done | 9.93 | 128 | - | 138 |",
+    assert lines[-3:] == [
+        "| continue | esync, ring | 20 s | 9.93 | 128 | 0.9 | 138 | 0 |",
+        "| continue | sync, butterfly | to the end | 9.93 | 128 | - | 138 | 3 |",
+        "| restart | esync | 20 s | 9.93 | 128 | 0.9 | - | 0 |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "hosts_lost", "in_order"), [(0, 0, True), (3, 1, True), (0, 1, False), (3, 0, False), (2, 1, False)]
+)
+def test_only_a_host_that_is_cut_off_to_the_end_ends_its_job_with_code_3(exit_code, hosts_lost, in_order):
+    assert fault_drill.is_in_order(CUT | {"exit_code": exit_code, "hosts_lost": hosts_lost}) is in_order
 
 
 @pytest.mark.parametrize(("full_exit_code", "exit_code", "in_order"), [(2, 0, 1), (3, 0, 0), (None, 0, 0), (2, 3, 0)])
