@@ -26,13 +26,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import signal
-import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +38,9 @@ from config import CONTINUE, RESTART
 from scripts import drilled_cut, drilled_disk, drilled_hosts
 from scripts.drilled_job import FLAGS, Job, listening
 from scripts.drilled_logs import BATCH, END_S, LONGEST_S, noticed_s
-from scripts.faults import AMONG_WORKERS, FAULTS, can_happen, of_soak
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, append_line
+from scripts.drilled_tables import is_in_order, soak_table, summary, table
+from scripts.faults import FAULTS, can_happen, of_soak
+from utils import append_line
 
 LAST_S = 15.0  # of a soak without a new fault
 PAUSE_S = (30.0, 60.0)  # between two faults of a soak
@@ -71,13 +70,6 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
     if "began" in row:  # its line on the console may come after the next rounds
         row["noticed_s"] = noticed_s(job.lines, row.pop("began"))
     return row | job.logs.left() | {"said": job.notices()}
-
-
-def is_in_order(row: Mapping[str, Any]) -> bool:
-    """Whether a job has ended as it should. A full disk ends it first with the code for what users can put right; where
-    a host is cut off to the end, its logs are missing."""
-    code = EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK
-    return row["exit_code"] == code and row.get("full_exit_code", EXIT_SETUP) == EXIT_SETUP
 
 
 def possible(todo: Sequence[Planned]) -> list[Planned]:
@@ -120,93 +112,6 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
     return row | {"samples_s": round(row["steps"] * BATCH / row["trained_s"], 1) if row["trained_s"] else None}
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """For each way to survive: a line for each fault, a column for each mode; and what holds of all runs."""
-    for way in dict.fromkeys(row["way"] for row in rows):
-        of_way = {(row["fault"], row["mode"]): row for row in rows if row["way"] == way}
-        modes = [*dict.fromkeys(mode for _, mode in of_way)]
-        print(f"| {way} | {' | '.join(modes)} |\n{'| --- ' * (len(modes) + 1)}|")
-        for fault in FAULTS:
-            cells = [_cell(of_way[fault, mode]) if (fault, mode) in of_way else "" for mode in modes]
-            if fault != "none" and any(cells):
-                _print([fault, *cells])
-        faults = [row for (fault, _), row in of_way.items() if fault != "none"]
-        ended, left = sum(map(is_in_order, faults)), sum(row["left_running"] for row in faults)
-        print(f"\n{ended} of {len(faults)} jobs ended in order, {left} processes were left;")
-        print(f"accuracies less those of undisturbed jobs as long: {_differences(of_way)}\n")
-
-
-def cut_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each job of which a link was cut; nothing where there is none."""
-    cut = [row for row in rows if row["fault"] in FAULTS and FAULTS[row["fault"]].cut_s and "pause_s" in row]
-    if cut:
-        print(
-            "| way | mode | cut for | longest pause of the others, s | rounds of theirs meanwhile | back after, s "
-            "| rounds that it missed | exit code |"
-        )
-        print("| --- " * 8 + "|")
-    for row in sorted(cut, key=lambda row: row["way"]):
-        cut_s, sums = FAULTS[row["fault"]].cut_s, _sums_of(row)
-        cut_for = "to the end" if math.isinf(cut_s) else f"{cut_s:g} s"
-        told = [row[key] for key in ("pause_s", "rounds_meanwhile", "back_s")]
-        missed = row["rounds_missed"] if sums else None  # elsewhere each worker has as many rounds as it can do
-        _print([row["way"], f"{row['mode']}{sums and ', '}{sums}", cut_for, *told, missed, row["exit_code"]])
-
-
-def _sums_of(row: Mapping[str, Any]) -> str:
-    """The schedule of sums among the workers; empty where there is a parameter server."""
-    return AMONG_WORKERS.get(row["mode"], "") if row["way"] == CONTINUE else ""
-
-
-def _cell(row: Mapping[str, Any]) -> str:
-    """Seconds until it was noticed, until all trained again, and until who had died did; rounds lost."""
-    cells = [row.get("noticed_s"), row.get("again_s"), row.get("rounds_lost")]
-    back = f" ({row['back_s']})" if row.get("back_s") else ""
-    noticed, again, lost = ("-" if cell is None else str(cell) for cell in cells)
-    return f"{noticed} / {again}{back} / {lost}"
-
-
-def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
-    found = [
-        row["accuracy"] - of_way["none", mode]["accuracy"]
-        for (fault, mode), row in of_way.items()
-        if fault != "none"
-        and row["accuracy"]
-        and ("none", mode) in of_way
-        and of_way["none", mode]["seconds"] == row["seconds"]
-    ]
-    return f"{min(found):+.3f} to {max(found):+.3f}, median {statistics.median(found):+.3f}" if found else "none"
-
-
-def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each job with faults, beside the undisturbed one that was run just before it, where there is one."""
-    print(
-        "| way | mode | faults | trains again, s | samples/s, of the undisturbed | accuracy | undisturbed "
-        "| rounds missing | files, MiB and ports, before and after | left running |"
-    )
-    print("| --- " * 10 + "|")
-    calm = {(row["way"], row["mode"], row.get("seed", 0)): row for row in rows if row["fault"] == "none"}
-    for row in rows:
-        if row["fault"] != "none":
-            other = calm.get((row["way"], row["mode"], row.get("seed", 0)), {})
-            cells = [row["way"], row["mode"], ", ".join(each["fault"] for each in row["faults"])]
-            cells += [", ".join(str(each["again_s"]) for each in row["faults"])]
-            share = f"{row['samples_s'] / other['samples_s']:.0%}" if other else None
-            cells += [share, row["accuracy"], other.get("accuracy"), row["missing"]]
-            files, kib = ([_total(row[when], what) for when in ("before", "after")] for what in ("files", "kib"))
-            ports = row["ports"]
-            numbers = f"{files[0]}, {files[1]}; {kib[0] / 1024:.0f}, {kib[1] / 1024:.0f}; {ports[0]}, {ports[1]}"
-            _print([*cells, numbers, row["left_running"]])
-
-
-def _total(resources: Mapping[str, Mapping[str, int]], what: str) -> int:
-    return sum(of_process[what] for of_process in resources.values())
-
-
-def _print(cells: Sequence[object]) -> None:
-    print("| " + " | ".join("-" if cell is None else f"{cell}" for cell in cells) + " |")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Does what is not done yet, and prints the table."""
     parser = argparse.ArgumentParser(
@@ -245,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         append_line(path, json.dumps(row))
         rows.append(row)
         print(f"{number} of {len(todo)}: {json.dumps(row)}", flush=True)
-    for show in (soak_table,) if given.soak else (table, cut_table):
+    for show in (soak_table,) if given.soak else (table, summary):
         show(rows)
     return int(not all(is_in_order(row) and not row["left_running"] for row in rows))
 

@@ -19,6 +19,7 @@ class Fault:
     """Something that happens to a job.
 
     Attributes:
+        text: what happens, in words.
         victims: processes that it happens to, by the names of their logs.
         ways: to survive, in which it is tried.
         then: die AGAIN_S later.
@@ -31,7 +32,8 @@ class Fault:
         fills_disk: nobody is killed; the disk with logs and checkpoints is full.
     """
 
-    victims: Sequence[str]
+    text: str
+    victims: Sequence[str] = ()
     ways: Sequence[str] = (CONTINUE, RESTART)
     then: Sequence[str] = ()
     freezes: bool = False
@@ -49,24 +51,24 @@ class Fault:
 
 
 FAULTS = {
-    "none": Fault((), leaves_out=True),
-    "worker": Fault(["worker2"], leaves_out=True),
-    "rank-0": Fault(["worker0"], leaves_out=True),
-    "two": Fault(["worker0", "worker2"], leaves_out=True),
-    "all": Fault([*NAMES, "state-server"]),
-    "again": Fault(["worker2"], then=["worker0"]),
-    "freeze": Fault(["worker2"], freezes=True, leaves_out=True),
-    "late": Fault((), ways=(CONTINUE,), comes=True),
-    "server": Fault(["server0"], ways=(RESTART,)),
-    "scheduler": Fault(["scheduler"], ways=(RESTART,)),
-    "worker-and-server": Fault(["worker2", "server0"], ways=(RESTART,)),
-    "damaged": Fault(["worker2"], ways=(RESTART,), damages=True),
-    "state-server": Fault(["state-server"]),
-    "cut-5": Fault((), cut_s=5.0, leaves_out=True),
-    "cut-20": Fault((), cut_s=20.0, leaves_out=True),
-    "cut": Fault((), cut_s=math.inf, leaves_out=True),
-    "disk-full": Fault((), fills_disk=True),
-    "come": Fault((), ways=(RESTART,), comes=True, in_hosts=True),
+    "none": Fault("", leaves_out=True),
+    "worker": Fault("the slowest worker is killed", ["worker2"], leaves_out=True),
+    "rank-0": Fault("rank 0 is killed", ["worker0"], leaves_out=True),
+    "two": Fault("two workers at once are killed", ["worker0", "worker2"], leaves_out=True),
+    "all": Fault("all workers and the state server are killed", [*NAMES, "state-server"]),
+    "again": Fault("a worker is killed, and another one while all recover", ["worker2"], then=["worker0"]),
+    "freeze": Fault("a worker is frozen for 20 s", ["worker2"], freezes=True, leaves_out=True),
+    "late": Fault("a worker comes", ways=(CONTINUE,), comes=True),
+    "server": Fault("the parameter server is killed", ["server0"], ways=(RESTART,)),
+    "scheduler": Fault("the scheduler is killed", ["scheduler"], ways=(RESTART,)),
+    "worker-and-server": Fault("a worker and the parameter server are killed", ["worker2", "server0"], ways=(RESTART,)),
+    "damaged": Fault("a worker is killed, and its checkpoint damaged", ["worker2"], ways=(RESTART,), damages=True),
+    "state-server": Fault("the state server is killed", ["state-server"]),
+    "cut-5": Fault("a worker's link is cut for 5 s", cut_s=5.0, leaves_out=True),
+    "cut-20": Fault("a worker's link is cut for 20 s", cut_s=20.0, leaves_out=True),
+    "cut": Fault("a worker's link is cut for ever", cut_s=math.inf, leaves_out=True),
+    "disk-full": Fault("the disk is full: from the same command with `--resume`", fills_disk=True),
+    "come": Fault("a worker comes, by the hosts file", ways=(RESTART,), comes=True, in_hosts=True),
 }
 
 

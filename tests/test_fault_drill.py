@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import drilled_cut, drilled_disk, drilled_hosts, fault_drill, hosts_file
+from scripts import drilled_cut, drilled_disk, drilled_hosts, drilled_tables, fault_drill, hosts_file
 from scripts.drilled_job import FLAGS
 from scripts.drilled_logs import Logs
 from scripts.faults import AMONG_WORKERS, FAULTS, can_happen, of_soak
@@ -195,34 +195,33 @@ def test_rounds_that_were_done_again_are_lost_and_who_does_not_train_again_is_se
 def test_the_tables_of_the_page_are_made_of_the_rows_that_were_measured(capsys):
     folder = str(ROOT / "results" / "fault-drill")
     assert fault_drill.main(["--table", "--folder", folder]) == 0
-    page, parts = (ROOT / "docs" / "survival.md").read_text(), capsys.readouterr().out.strip().split("\n\n")
-    assert len(parts) >= 4  # a table and a summary of each way
+    *parts, summary = capsys.readouterr().out.strip().split("\n\n")
+    assert len(parts) == 4  # a table of each way, and what holds of all its jobs
+    page = (ROOT / "docs" / "survival.md").read_text()
     for part in parts:
         assert part in page
+    assert summary in (ROOT / "README.md").read_text()
 
 
-def test_a_cut_is_a_line_of_the_table_and_one_of_its_own(capsys):
-    rows = [
-        CUT,
-        CUT | {"mode": "sync", "fault": "cut", "back_s": None, "exit_code": 3, "hosts_lost": 1},
-        CUT | {"way": "restart"},
-    ]
-    fault_drill.table(rows)
-    fault_drill.cut_table(rows)
-    lines = capsys.readouterr().out.splitlines()
-    assert "| cut-20 | 9.9 / 10.2 (0.9) / 0 |  |" in lines
-    assert lines[-3:] == [
-        "| continue | esync, ring | 20 s | 9.93 | 128 | 0.9 | 138 | 0 |",
-        "| continue | sync, butterfly | to the end | 9.93 | 128 | - | 138 | 3 |",
-        "| restart | esync | 20 s | 9.93 | 128 | 0.9 | - | 0 |",
-    ]
+def test_of_a_cut_the_longest_pause_counts_since_the_others_may_go_on_at_first(capsys):
+    drilled_tables.table([CUT | {"again_s": 0.1}])
+    assert "| cut-20 | 9.9 / 9.93 (0.9) / 0 |" in capsys.readouterr().out.splitlines()
+
+
+def test_the_summary_has_all_modes_together_and_tells_the_ways_apart(capsys):
+    rows = [ROW | {"way": "restart", "mode": mode, "fault": "worker", "again_s": again_s}
+            for mode, again_s in (("esync", 1.0), ("sync", 1.2), ("ssp", 2.0))]  # fmt: skip
+    drilled_tables.summary([*rows, CUT, CUT | {"mode": "ssp", "pause_s": 8.0}])
+    _, _, killed, cut = capsys.readouterr().out.splitlines()
+    assert killed == "| the slowest worker is killed |  |  | 1.2 (1.0 to 2.0) of 3 |"
+    assert cut == "| a worker's link is cut for 20 s | 9.9 (9.9 to 9.9) of 1 | 8.0 (8.0 to 8.0) of 1 |  |"
 
 
 @pytest.mark.parametrize(
     ("exit_code", "hosts_lost", "in_order"), [(0, 0, True), (3, 1, True), (0, 1, False), (3, 0, False), (2, 1, False)]
 )
 def test_only_a_host_that_is_cut_off_to_the_end_ends_its_job_with_code_3(exit_code, hosts_lost, in_order):
-    assert fault_drill.is_in_order(CUT | {"exit_code": exit_code, "hosts_lost": hosts_lost}) is in_order
+    assert drilled_tables.is_in_order(CUT | {"exit_code": exit_code, "hosts_lost": hosts_lost}) is in_order
 
 
 @pytest.mark.parametrize(("full_exit_code", "exit_code", "in_order"), [(2, 0, 1), (3, 0, 0), (None, 0, 0), (2, 3, 0)])
