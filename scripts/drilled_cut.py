@@ -113,16 +113,17 @@ def tell(logs: Logs, before: Mapping[str, Collection[int]], began: float, back: 
 
     Returns:
         again_s: seconds until the others had done two more rounds; rounds_lost; back_s: from the cable's return until
-        the slowest worker had done two; pause_s: the longest one of the others between two rounds; rounds_meanwhile:
-        that they did without it; rounds_missed: in which the slowest has no part.
+        the slowest worker had done two; pause_s: the longest one of the others from the cut on; rounds_meanwhile: that
+        they did without it; rounds_missed: in which the slowest has no part.
     """
     others = sorted(logs.rounds(OTHERS[0]).values())
     again_s = logs.again_s(OTHERS, began)
+    first_s = min((at - began for at in others if at > began), default=0.0)  # where all rounds before are done again
     return {
         "again_s": again_s,
         "rounds_lost": None if again_s is None else logs.rounds_lost(before, OTHERS, began),
         "back_s": logs.again_s([SLOWEST], back),
-        "pause_s": logs.pause_s(OTHERS[0], began),
+        "pause_s": max(logs.pause_s(OTHERS[0], began), round(first_s, 2)),
         "rounds_meanwhile": sum(began < at < back for at in others),
         "rounds_missed": len(others) - len(logs.rounds(SLOWEST)),
     }

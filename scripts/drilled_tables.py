@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from config import CONTINUE, RESTART
@@ -63,7 +63,7 @@ def _is_beside_a_server(row: Mapping[str, Any]) -> bool:
     return row["way"] == CONTINUE and row["mode"] not in AMONG_WORKERS
 
 
-_KINDS = {
+_KINDS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "`continue` without a parameter server": lambda row: row["way"] == CONTINUE and not _is_beside_a_server(row),
     "`continue` beside one": _is_beside_a_server,
     "`restart`": lambda row: row["way"] == RESTART,

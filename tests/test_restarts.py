@@ -270,3 +270,23 @@ def test_each_worker_goes_on_from_its_own_where_nobody_waits():
     good = [[2, 4], [6, 8]]
     assert [round_of(good, rank, Config(mode="async")) for rank in (0, 1)] == [4, 8]
     assert [round_of(good, rank, Config(mode="sync")) for rank in (0, 1)] == [None, None]
+
+
+def test_a_worker_that_is_ahead_of_its_server_keeps_the_round_that_both_have(tmp_path):
+    """WBSP's workers with overlap train on while the server cannot be reached."""
+    config = Config(mode="wbsp", checkpoint=str(tmp_path), ckpt_frequency=5, ckpt_keep=2, on_worker_death="restart")
+    keeper, server = Keeper(config, 0, 2), Checkpoints(tmp_path, checkpoint_rounds.SERVER, job_of(config), 2)
+    server.save(5, {})
+    for round_ in (5, 10, 15, 20):
+        keeper.save(round_, {})
+    keeper.close()
+    found = {path.name: 0 for path in tmp_path.iterdir()}
+    assert sorted(found) == [file_name("server", 5), *(file_name("worker-0", round_) for round_ in (5, 15, 20))]
+    assert checkpoint_rounds.newest(found, {}, config, 1) == 5
+    server.save(25, {})
+    server.save(30, {})
+    keeper.save(25, {})
+    keeper.close()
+    assert sorted(path.name for path in tmp_path.glob("worker-*")) == [
+        file_name("worker-0", round_) for round_ in (20, 25)
+    ]

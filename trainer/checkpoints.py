@@ -118,22 +118,24 @@ def is_finite(tree: Any) -> bool:
 class Checkpoints:
     """The files of one process of a job, by the round that they were taken after."""
 
-    def __init__(self, folder: Path, name: str, job: Mapping[str, Any], keep: int = 3) -> None:
+    def __init__(self, folder: Path, name: str, job: Mapping[str, Any], keep: int = 3, beside: str = "") -> None:
         """
         Args:
             folder: of all processes.
             name: whose they are, as checkpoint_rounds.py says it.
             job: what must be the same to go on.
             keep: so many stay.
+            beside: whose checkpoints these belong to: of a round that it has they stay, too.
         """
         self.folder = folder
         self.name = name
         self._job = dict(job)
         self._keep = keep
+        self._beside = beside
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As `to_text` says: folders may have any name."""
-        return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep]),)
+        return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep, self._beside]),)
 
     def of(self, name: str) -> Checkpoints:
         """Those of another process of the job."""
@@ -141,9 +143,12 @@ class Checkpoints:
 
     def paths(self) -> dict[int, Path]:
         """The files by round, ascending."""
+        return self._paths_of(self.name)
+
+    def _paths_of(self, name: str) -> dict[int, Path]:
         if not self.folder.is_dir():
             return {}
-        names = rounds_in((path.name for path in self.folder.iterdir()), self.name)
+        names = rounds_in((path.name for path in self.folder.iterdir()), name)
         return {round_: self.folder / name for round_, name in names.items()}
 
     def save(self, round_: int, tree: Any) -> None:
@@ -162,8 +167,10 @@ class Checkpoints:
                 os.fsync(file.fileno())
             temporary.replace(path)
             _sync_folder(self.folder)
-            for old in [*self.paths().values()][: -self._keep]:
-                old.unlink(missing_ok=True)
+            still = self._paths_of(self._beside) if self._beside else {}
+            for old, path_ in [*self.paths().items()][: -self._keep]:
+                if old not in still:
+                    path_.unlink(missing_ok=True)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise SetupError(f"checkpoint {path} cannot be written: {error.strerror}") from None
@@ -216,8 +223,8 @@ class Checkpoints:
 
 
 def _from_text(text: str) -> Checkpoints:
-    folder, name, job, keep = from_text(text)
-    return Checkpoints(Path(folder), name, job, keep)
+    folder, *others = from_text(text)
+    return Checkpoints(Path(folder), *others)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -77,9 +77,12 @@ class Keeper:
         # Of a job that survives, ranks change, and all have the same model.
         which = host_and_device(platform.node(), config.device) if config.survives else rank
         self._config = config
-        self._mine = Checkpoints(config.checkpoint_folder, worker_name(which), job, config.ckpt_keep)
+        has_servers = has_server_state(config) and rank == 0
+        # A worker that does not wait for the server may be several checkpoints ahead of it.
+        beside = SERVER if has_servers else ""
+        self._mine = Checkpoints(config.checkpoint_folder, worker_name(which), job, config.ckpt_keep, beside)
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
-        self._all = [self._mine, *([self._servers] if has_server_state(config) and rank == 0 else [])]
+        self._all = [self._mine, *([self._servers] if has_servers else [])]
         self._num_workers = num_workers
         self._sources: dict[int, Checkpoints] = {}  # whose checkpoint of a round this worker would go on from
         self._every = config.ckpt_frequency
