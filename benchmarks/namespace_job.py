@@ -74,46 +74,6 @@ def parameter_server(
         yield cluster
 
 
-@contextlib.contextmanager
-def started(
-    servers: Host | Loopback,
-    hosts: Sequence[Host | Loopback],
-    seconds: float,
-    flags: Sequence[Sequence[str]],
-    folder: Path,
-    root: Path = ROOT,
-    collective: str = "ps",
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The workers of a job that trains LeNet-5, in their order; no process of the job outlives the block.
-
-    Args:
-        servers: the host of state server, scheduler and parameter server.
-        hosts: of the workers.
-        seconds: of training.
-        flags: for each worker's main.py.
-        folder: for the workers' logs, cpu0, cpu1, ..., and what the processes say: worker0.log, worker1.log, ...
-        root: of the checkout that is run.
-        collective: main.py's flag; other than ps there is neither scheduler nor parameter server.
-    """
-    state_port = str(free_ports(1)[0])
-    with contextlib.ExitStack() as stack:
-        serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{state_port}")
-        stack.enter_context(running(serve, folder / "state.log", root / "SimpleStateServer"))
-        cluster = {"DMLC_NUM_WORKER": str(len(hosts))}
-        if collective == "ps":
-            cluster = stack.enter_context(parameter_server(servers, len(hosts), folder, root))
-        workers = []
-        for number, (host, of_worker) in enumerate(zip(hosts, flags, strict=True)):
-            all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", str(folder), "--device-name", f"cpu{number}"]
-            all_flags += ["--data-dir", str(ROOT / "data")]
-            all_flags += ["-ip", servers.address, "-port", state_port, "--max-seconds", str(seconds), *of_worker]
-            all_flags += ["--collective", collective] * (collective != "ps")
-            command = host.command(sys.executable, "main.py", *all_flags)
-            log = folder / f"worker{number}.log"
-            workers.append(stack.enter_context(running(command, log, root, DMLC_ROLE="worker", **cluster)))
-        yield workers
-
-
 def run_job(
     servers: Host | Loopback,
     hosts: Sequence[Host | Loopback],
@@ -123,25 +83,45 @@ def run_job(
     collective: str = "ps",
     meanwhile: Callable[[Path], None] = lambda folder: None,
 ) -> list[Rounds]:
-    """Runs a job to its end, and returns what each worker logged.
+    """Trains LeNet-5 for so long, and returns what each worker logged.
 
     Args:
-        meanwhile: called while the workers run, with the folder that holds their logs. The others: as started() says.
+        servers: the host of state server, scheduler and parameter server.
+        hosts: of the workers.
+        seconds: of training.
+        flags: for each worker's main.py.
+        root: of the checkout that is run.
+        collective: main.py's flag; other than ps there is neither scheduler nor parameter server.
+        meanwhile: called while the workers run, with the folder that holds theirs, cpu0, cpu1, ...
     """
-    with tempfile.TemporaryDirectory() as name:
+    state_port = str(free_ports(1)[0])
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        with started(servers, hosts, seconds, flags, folder, root, collective) as workers:
-            meanwhile(folder)
-            for number, worker in enumerate(workers):
-                if worker.wait(seconds + 120):
-                    raise SystemExit((folder / f"worker{number}.log").read_text())
-            return [
-                sorted(
-                    (json.loads(path.read_text()) for path in (folder / f"cpu{number}").glob("iter-*.txt")),
-                    key=lambda record: record["num_iters"],
-                )
-                for number in range(len(hosts))
-            ]
+        serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{state_port}")
+        stack.enter_context(running(serve, folder / "state.log", root / "SimpleStateServer"))
+        cluster = {"DMLC_NUM_WORKER": str(len(hosts))}
+        if collective == "ps":
+            cluster = stack.enter_context(parameter_server(servers, len(hosts), folder, root))
+        workers = []
+        for number, (host, of_worker) in enumerate(zip(hosts, flags, strict=True)):
+            all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", name, "--device-name", f"cpu{number}"]
+            all_flags += ["--data-dir", str(ROOT / "data")]
+            all_flags += ["-ip", servers.address, "-port", state_port, "--max-seconds", str(seconds), *of_worker]
+            all_flags += ["--collective", collective] * (collective != "ps")
+            command = host.command(sys.executable, "main.py", *all_flags)
+            log = folder / f"worker{number}.log"
+            workers.append(stack.enter_context(running(command, log, root, DMLC_ROLE="worker", **cluster)))
+        meanwhile(folder)
+        for number, worker in enumerate(workers):
+            if worker.wait(seconds + 120):
+                raise SystemExit((folder / f"worker{number}.log").read_text())
+        return [
+            sorted(
+                (json.loads(path.read_text()) for path in (folder / f"cpu{number}").glob("iter-*.txt")),
+                key=lambda record: record["num_iters"],
+            )
+            for number in range(len(hosts))
+        ]
 
 
 def samples_per_second(job: Sequence[Rounds]) -> float:

@@ -21,7 +21,7 @@ from algorithms import folder_name
 from config import CONTINUE
 from scripts import forking
 from scripts.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, Logs, notices, wait_for
-from scripts.faults import AMONG_WORKERS, NAMES, Fault
+from scripts.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from scripts.ports import free_ports
 from scripts.roles import base_environment
 from scripts.survival import RESUME
@@ -37,11 +37,6 @@ FLAGS = {
     "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.003", "wbsp-pcc": "-ll 0.003", "backup": "-l 0.003",
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 20 100000", "lb-bsp": "-l 0.003",
 }  # fmt: skip
-
-
-def leaves_out(way: str, mode: str) -> bool:
-    """Whether the others go on beside a parameter server, without who is lost; such a job has no checkpoints."""
-    return way == CONTINUE and mode not in AMONG_WORKERS
 
 
 def flags_of(way: str, mode: str, seconds: float) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from config import CONTINUE, RESTART
-from scripts.faults import AMONG_WORKERS, FAULTS
+from scripts.faults import FAULTS, leaves_out
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP
 
 
@@ -59,13 +59,11 @@ def _again_s(row: Mapping[str, Any]) -> float | None:
     return again_s if of_cut is None else of_cut
 
 
-def _is_beside_a_server(row: Mapping[str, Any]) -> bool:
-    return row["way"] == CONTINUE and row["mode"] not in AMONG_WORKERS
-
-
 _KINDS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-    "`continue` without a parameter server": lambda row: row["way"] == CONTINUE and not _is_beside_a_server(row),
-    "`continue` beside one": _is_beside_a_server,
+    "`continue` without a parameter server": (
+        lambda row: row["way"] == CONTINUE and not leaves_out(row["way"], row["mode"])
+    ),
+    "`continue` beside one": lambda row: leaves_out(row["way"], row["mode"]),
     "`restart`": lambda row: row["way"] == RESTART,
 }
 

@@ -72,11 +72,16 @@ FAULTS = {
 }
 
 
+def leaves_out(way: str, mode: str) -> bool:
+    """Whether the others go on beside a parameter server, without who is lost; such a job has no checkpoints."""
+    return way == CONTINUE and mode not in AMONG_WORKERS
+
+
 def can_happen(fault: str, way: str, mode: str) -> bool:
     """Whether a job of this mode can survive in this way, and has what the fault happens to."""
     if way not in FAULTS[fault].ways:
         return False
-    if way == CONTINUE and mode not in AMONG_WORKERS:
+    if leaves_out(way, mode):
         return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
     return fault != "state-server" or OWNERS[mode].has_state_server or way == CONTINUE
 

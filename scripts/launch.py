@@ -331,9 +331,10 @@ def warnings(job: Job, layout: Layout, goes_on: bool = False) -> list[str]:
 
 def _checkpoints_apart(job: Job, layout: Layout) -> str:
     """A warning where each host has checkpoints of its own, and a job needs those of all; empty where it does not."""
-    told = [told for told, _ in worker_configs(job, layout)]
-    apart = any(each.ckpt_frequency and not each.survives and not each.checkpoint for each in told)
-    if not apart or not job.algorithm.is_distributed or len({seat.site.name for seat in layout.seats}) == 1:
+    if not job.algorithm.is_distributed or len({seat.site.name for seat in layout.seats}) == 1:
+        return ""
+    every = [told for told, _ in worker_configs(job, layout)]
+    if not any(told.ckpt_frequency and not told.survives and not told.checkpoint for told in every):
         return ""
     return (
         "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find no "
