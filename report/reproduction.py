@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from config import LEARNING_RATES, names_of
 from report import published, run_lines
 from report.comparison import BY_CLASS, IID
 from report.comparison_tables import SPLIT_WORDS, markdown
@@ -86,6 +88,12 @@ class Row:
         return (self.part, self.name, self.case, self.network, self.split, self.seed)
 
     @property
+    def step_size(self) -> str:
+        """As the command has it; empty where it has none."""
+        flags = {flag for field in LEARNING_RATES for flag in names_of(field)}
+        return next((value for flag, value in pairwise(self.command) if flag in flags), "")
+
+    @property
     def seconds_to_target(self) -> float | None:
         """None where it was not reached."""
         return None if self.diverged or self.failed else time_to_accuracy(self.curve, TARGET)
@@ -153,7 +161,9 @@ def _cluster(rows: Sequence[Row]) -> list[list[str]]:
 
 def _training(rows: Sequence[Row]) -> list[list[str]]:
     goal = accuracy_text(TARGET)
-    table = [["", "", f"minutes to {goal}: published", "here", "ratio"]]
+    sizes = dict.fromkeys(row.step_size for row in rows if row.step_size)
+    table = [[f"step size {', '.join(sizes)}" if sizes else "", ""]]
+    table[0] += [f"minutes to {goal}: published", "here", "ratio"]
     table[0] += [f"SSGD's time to {goal} / this: published", "here", "ratio"]
     table[0] += ["accuracy after 120 min: published", "here, the last", "after min", "the best"]
     has_seeds = len({row.seed for row in rows}) > 1
@@ -253,7 +263,7 @@ def _wbsp(rows: Sequence[Row]) -> list[list[str]]:
 
 TABLES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[list[str]]]]] = {
     CLUSTER: ("The preprint's cluster with ResNet-18's 44.7 MB, times and bytes alone", _cluster),
-    TRAINING: ("The preprint's cluster, trained, step size 0.0005", _training),
+    TRAINING: ("The preprint's cluster, trained", _training),
     NETWORKS: ("Other networks on the preprint's cluster", _networks),
     HETEROGENEITY: ("Six fast and six slow workers, 1 Gbit/s, the slow ones 1.75 s a step", _heterogeneity),
     SWITCH: ("Sync-Switch: first BSP, then ASP, eight workers", _switch),

@@ -1,10 +1,12 @@
 """The published experiments again, in virtual time (simulate.py), and tables that have the published numbers beside.
 
---quick takes two to five minutes on two cores, with a small network in place of ResNet-18; --full takes hours. Each run
-is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the program, is not done
-again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables and draws the five
-figures of the preprint's cluster. With --page the part of a page between `<!-- reproduction FOLDER -->` and
-`<!-- end of reproduction FOLDER -->` (the folder as seen from the page) is written anew.
+--quick takes two to five minutes on two cores, with a small network in place of ResNet-18; --full takes hours;
+--mean-loss an hour or two: ResNet-18, with the published step size taken as that of the mean of a batch's losses, not
+of their sum. Each run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of
+the program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables
+and draws the five figures of the preprint's cluster. With --page the part of a page between
+`<!-- reproduction FOLDER -->` and `<!-- end of reproduction FOLDER -->` (the folder as seen from the page) is written
+anew.
 Exit codes: 0 done, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -45,24 +47,31 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
     size.add_argument("--full", dest="scale", action="store_const", const="full", help="hours")
+    size.add_argument(
+        "--mean-loss", dest="scale", action="store_const", const="mean-loss", help="the step size as of the mean loss"
+    )
     parser.set_defaults(scale="quick")
     parser.add_argument(
-        "--parts", type=launch.names(tuple(PARTS)), default=",".join(PARTS), help="which experiments, with commas"
+        "--parts", type=launch.names(tuple(PARTS)), help="which experiments, with commas (all; of --mean-loss training)"
     )
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the runs whose line of --list has it")
     parser.add_argument("--list", action="store_true", help="only say which runs there are, and which are done")
     parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
-    parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/quick or full)")
+    parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/SIZE)")
     parser.add_argument("--page", type=Path, help="Markdown page to write the tables into")
     parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="runs at the same time")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given = parser.parse_args(arguments)
     given.folder = given.folder or LOGS / given.scale
+    given.parts = given.parts or SCALES[given.scale].parts
+    if not jobs_of(SCALES[given.scale], given.parts, given.only):
+        parser.error(f"--only {given.only!r}: no run of {', '.join(given.parts)} has it; see --list")
     return given
 
 
-def jobs_of(scale: Scale, parts: Sequence[str]) -> list[Job]:
-    """All runs of some parts, in order."""
-    return [job for part in parts for job in PARTS[part](scale)]
+def jobs_of(scale: Scale, parts: Sequence[str], only: str = "") -> list[Job]:
+    """All runs of some parts, in order, whose names have a text."""
+    return [job for part in parts for job in PARTS[part](scale) if only in named(job.row)]
 
 
 class Reproduction:
@@ -144,11 +153,16 @@ def measured(about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
     }
 
 
+def named(row: Row) -> str:
+    """Which run it is."""
+    return " ".join(filter(None, (row.part, row.name, row.case, row.split)))
+
+
 def said(row: Row) -> str:
     """A run and what came of it, for the progress."""
     came = row.failed or ("diverged" if row.diverged else f"{row.samples_per_s:.0f} samples/s")
     accuracy = "" if row.last is None else f", accuracy {row.last:.3f}"
-    return f"{' '.join(filter(None, (row.part, row.name, row.case, row.split)))}: {came}{accuracy}"
+    return f"{named(row)}: {came}{accuracy}"
 
 
 def minutes(seconds: float) -> str:
@@ -190,10 +204,11 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(arguments)
     setup_logging("reproduce")
     simulations = Simulations(LOGS / "runs" / given.scale)
-    its, jobs = Reproduction(given.folder, simulations, given.jobs), jobs_of(SCALES[given.scale], given.parts)
+    its = Reproduction(given.folder, simulations, given.jobs)
+    jobs = jobs_of(SCALES[given.scale], given.parts, given.only)
     if given.list:
         for job in jobs:
-            console(f"{'done' if its.is_done(job) else '    '} {said(job.row).partition(':')[0]}")
+            console(f"{'done' if its.is_done(job) else '    '} {named(job.row)}")
         return EXIT_OK
     failed = 0
     if not given.tables:

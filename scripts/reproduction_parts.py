@@ -1,9 +1,9 @@
-"""Which runs of simulate.py make the published experiments again, quick or full. Pure functions."""
+"""Which runs of simulate.py make the published experiments again: a scale says how much of them. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from algorithms import OWNERS, folder_name
 from config import LEARNING_RATES, NO_NETWORK, names_of
@@ -12,9 +12,10 @@ from report.comparison import BY_CLASS, IID
 from report.definitions import MODEL_BYTES
 from report.published import TARGET
 from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
+from report.reproduction import PARTS as PART_NAMES
 
 RESNET18 = "resnet18-v1"
-STEP_SIZE = 0.0005  # of the summed loss, as published
+STEP_SIZE, BATCH = 0.0005, 64  # as published; of the summed loss, or of the mean
 JOURNAL_STEP_SIZE, JOURNAL_BATCH = 0.001, 32
 SWITCH_STEP_SIZE, SWITCH_BATCH = 0.002, 128  # published is 0.00625, with which mlp learns nothing
 WBSP_BATCH, WBSP_STEP_SIZE = 128, 0.003  # the latter is not known
@@ -57,12 +58,14 @@ class Scale:
     """How much of the experiments is done.
 
     Attributes:
+        parts: which experiments, where nobody says.
         network: in place of ResNet-18, whose bytes travel all the same.
+        step_size: of the summed loss, on the preprint's cluster.
         cluster_s: virtual seconds of runs without gradients.
         limits: of trained ones, by algorithm; "" for all others.
-        by_class: the same, where each worker has few classes.
+        by_class: the same, where each worker has few classes; empty: not trained.
         without: rows of ROWS that are not trained.
-        trains_networks: whether the other networks are trained.
+        networks: limits of the other networks; empty: they are not trained.
         switch_steps: of Sync-Switch, in all.
         wbsp_network: or NO_NETWORK.
     """
@@ -73,9 +76,11 @@ class Scale:
     limits: Mapping[str, Limit]
     by_class: Mapping[str, Limit]
     without: tuple[str, ...]
-    trains_networks: bool
+    networks: Mapping[str, Limit]
     switch_steps: int
     wbsp_network: str
+    step_size: float = STEP_SIZE
+    parts: tuple[str, ...] = PART_NAMES
 
 
 QUICK = Scale(
@@ -85,7 +90,7 @@ QUICK = Scale(
     limits={"esync": Limit(300, 8), "alone": Limit(60, 3, to_target=False), "": Limit(7200, 120)},
     by_class={"esync": Limit(120, 8), "": Limit(1800, 120)},
     without=("ESync, rule preprint", UPLOAD_AWARE),  # the latter is the journal's to the bit where links are equal
-    trains_networks=False,
+    networks={},
     switch_steps=150,
     wbsp_network=NO_NETWORK,
 )
@@ -96,11 +101,26 @@ FULL = Scale(
     limits={"esync": Limit(600, 30, to_target=False), "alone": Limit(300, 15, to_target=False), "": Limit(7200, 240)},
     by_class={"esync": Limit(600, 30), "": Limit(7200, 240)},
     without=(),
-    trains_networks=True,
+    networks={"esync": Limit(600, 8), "": Limit(7200, 60)},
     switch_steps=1000,
     wbsp_network="cnn",
 )
-SCALES = {scale.name: scale for scale in (QUICK, FULL)}
+# Published is "0.0005", and not of which loss. Of the mean of a batch's losses it is this much of their sum.
+MEAN_LOSS = replace(
+    FULL,
+    name="mean-loss",
+    step_size=STEP_SIZE / BATCH,
+    limits={
+        "esync": Limit(3600, 60),
+        "sync": Limit(7200, 150, to_target=False),  # cheap enough for the published two hours
+        "alone": Limit(1200, 15),
+        "": Limit(7200, 60),
+    },
+    by_class={},
+    without=("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE),
+    parts=(TRAINING,),
+)
+SCALES = {scale.name: scale for scale in (QUICK, FULL, MEAN_LOSS)}
 
 
 @dataclass(frozen=True)
@@ -157,9 +177,9 @@ def _training(scale: Scale) -> Iterator[Job]:
     every = {**ROWS, "Standalone, one GPU": ("alone", ())}
     for split, limits in ((IID, scale.limits), (BY_CLASS, scale.by_class)):
         for name, (entry, flags) in every.items():
-            if name in scale.without or (split == BY_CLASS and not OWNERS[entry].is_distributed):
+            if not limits or name in scale.without or (split == BY_CLASS and not OWNERS[entry].is_distributed):
                 continue  # one worker alone has all classes
-            words = [*flags, *_step_size(entry, STEP_SIZE), *limits.get(entry, limits[""]).words]
+            words = [*flags, *_step_size(entry, scale.step_size), *limits.get(entry, limits[""]).words]
             words += ["-s", "1"] if split == BY_CLASS else []
             yield _job(TRAINING, name, entry, scale.network, "paper", *words, *_bytes(scale.network))
 
@@ -167,8 +187,8 @@ def _training(scale: Scale) -> Iterator[Job]:
 def _networks(scale: Scale) -> Iterator[Job]:
     for network in OTHER_NETWORKS:
         for name, entry in {"ESync": "esync", "SSGD": "sync"}.items():
-            if scale.trains_networks:
-                words = [*_step_size(entry, STEP_SIZE), *scale.limits.get(entry, scale.limits[""]).words]
+            if scale.networks:
+                words = [*_step_size(entry, scale.step_size), *scale.networks.get(entry, scale.networks[""]).words]
                 yield _job(NETWORKS, name, entry, network, "paper", *words, case=network)
             else:
                 words = ["--model-bytes", str(MODEL_BYTES[network]), "--max-seconds", f"{scale.cluster_s:g}"]

@@ -11,11 +11,11 @@ import simulate
 from report import metrics, pages, published, reproduction, run_lines
 from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, PARTS, SWITCH, TRAINING, WBSP, Row
 from scripts import reproduce, reproduction_figures, reproduction_parts
-from scripts.reproduction_parts import FULL, QUICK
+from scripts.reproduction_parts import FULL, MEAN_LOSS, QUICK, SCALES
 from scripts.simulated import Ended, Simulations
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
 
-EVERY_JOB = [(scale, job) for scale in (QUICK, FULL) for job in reproduce.jobs_of(scale, PARTS)]
+EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs_of(scale, scale.parts)]
 
 
 # -------------------------------------------------------------------------------------------------- what is to be done
@@ -33,11 +33,11 @@ def test_simulate_takes_the_command_of_every_run(scale, job):
     if job.network == "none" and job.part != WBSP:
         assert run.job.model_bytes > 1e7
     if job.part == TRAINING:
-        assert reproduction_parts.STEP_SIZE in (config.learning_rate, config.local_lr)
+        assert scale.step_size in (config.learning_rate, config.local_lr)
 
 
 def test_no_run_is_taken_for_another():
-    for scale in (QUICK, FULL):
+    for scale in SCALES.values():
         keys = [job.row.key for job in reproduce.jobs_of(scale, PARTS)]
         assert len(keys) == len(set(keys))
 
@@ -51,6 +51,20 @@ def test_the_preprint_s_cluster_is_trained_by_both_rules_upload_aware_and_by_all
     }
 
 
+def test_the_step_size_of_the_mean_loss_is_that_of_the_sum_over_the_batch():
+    jobs = reproduce.jobs_of(MEAN_LOSS, MEAN_LOSS.parts)
+    assert {job.entry for job in jobs} == {"esync", "sync", "async", "dcasgd", "alone"}
+    assert {job.row.step_size for job in jobs} == {"7.8125e-06"}  # 0.0005 / 64
+    assert {simulate.parse(job.command[1:])[1][0].job.config.batch_size for job in jobs} == {64}
+    assert "| step size 7.8125e-06 |" in reproduction.tables([jobs[0].row])
+
+
+def test_only_the_runs_that_are_named_are_done(tmp_path, capsys):
+    command = ["--full", "--parts", "networks,training", "--only", "SSGD mobilenet-v1", "--folder", str(tmp_path)]
+    assert reproduce.main([*command, "--list"]) == EXIT_OK
+    assert capsys.readouterr().out.split() == ["networks", "SSGD", "mobilenet-v1", "iid"]
+
+
 def test_sync_switch_s_steps_are_the_same_in_all_with_every_share_of_bsp():
     for job in reproduce.jobs_of(QUICK, [SWITCH]):
         _, (run,) = simulate.parse(job.command[1:])
@@ -62,7 +76,7 @@ def test_sync_switch_s_steps_are_the_same_in_all_with_every_share_of_bsp():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [(["--parts", "speed"], "'speed' is unknown; choose from cluster"), (["--quick", "--full"], "not allowed with"),
-     (["--jobs", "0"], "0 is out of range")],
+     (["--jobs", "0"], "0 is out of range"), (["--only", "LeNet"], "--only 'LeNet': no run of cluster, training")],
 )  # fmt: skip
 def test_what_is_no_command_is_refused(arguments, complaint, capsys):
     with pytest.raises(SystemExit):
