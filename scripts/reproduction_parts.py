@@ -88,7 +88,7 @@ QUICK = Scale(
     network="mlp",
     cluster_s=60,
     limits={"esync": Limit(300, 8), "alone": Limit(60, 3, to_target=False), "": Limit(7200, 120)},
-    by_class={"esync": Limit(120, 8), "": Limit(1800, 120)},
+    by_class={"": Limit(1800, 120)},
     without=("ESync, rule preprint", UPLOAD_AWARE),  # the latter is the journal's to the bit where links are equal
     networks={},
     switch_steps=150,
