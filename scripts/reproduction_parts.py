@@ -198,7 +198,7 @@ def _networks(scale: Scale) -> Iterator[Job]:
 def _heterogeneity(_: Scale) -> Iterator[Job]:
     for ratio, cluster in HETEROGENEITIES.items():
         for name, entry in {"ESync": "esync", "SSGD": "sync"}.items():
-            limit = {"esync": Limit(1200, 12), "sync": Limit(14400, 240)}[entry]
+            limit = {"esync": Limit(1800, 12), "sync": Limit(14400, 240)}[entry]
             words = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *limit.words]
             yield _job(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))
 
