@@ -8,8 +8,8 @@ For each job (cluster, split, network) and each algorithm: so many trials of the
 momentum) with other seeds on the test set; and the step size --untuned, with the same seeds, for all. Each run is a
 line of FOLDER/runs.jsonl (report/comparison.py), also one that diverged or failed. The limit of a job is the time in
 which its fastest machine alone would see all training samples --epochs times. What follows `--` goes to every run. The
-same command goes on with what is not done yet, by this version of the program; Ctrl-C ends it. benchmarks/comparison.py
-makes the tables.
+same command goes on with what is not done yet, by this version of the program (or by any); Ctrl-C ends it.
+benchmarks/comparison.py makes the tables.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -154,11 +154,13 @@ class Plan:
 class Study:
     """Does a plan, as far as it is not done yet."""
 
-    def __init__(self, plan: Plan, runner: Runner, jobs: int, budget_s: float, again_failed: bool) -> None:
+    def __init__(
+        self, plan: Plan, runner: Runner, jobs: int, budget_s: float, again_failed: bool, any_version: bool
+    ) -> None:
         self._plan, self._runner, self._jobs = plan, runner, jobs
         self._begin = time.monotonic()
         self._until = self._begin + budget_s
-        self._again_failed = again_failed
+        self._again_failed, self._any_version = again_failed, any_version
         there = (plan.folder / run_lines.RUNS_FILE).exists()
         self._lines = {line.key: line for line in (comparison.read(plan.folder) if there else ())}
         self._fresh: set[Any] = set()  # the keys of what was done by this call
@@ -208,9 +210,11 @@ class Study:
         return None if self.is_over else self._runner.run(task, self._plan.command(task))
 
     def _line_of(self, task: Task) -> RunLine | None:
-        """What there is of a run, if it was this very one, by this version of the program."""
+        """What there is of a run, if it was this very one, by a version of the program that counts."""
         line = self._lines.get(task.key)
-        if line is None or list(line.command) != self._plan.command(task) or line.program != self._program:
+        if line is None or list(line.command) != self._plan.command(task):
+            return None
+        if line.program != self._program and not self._any_version:
             return None
         return None if line.failed and self._again_failed and line.key not in self._fresh else line
 
@@ -264,6 +268,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs at the same time")
     parser.add_argument("--budget", type=above_zero, default=float("inf"), help="seconds after which no run is begun")
     parser.add_argument("--again-failed", action="store_true", help="also what has failed before")
+    parser.add_argument("--any-version", action="store_true", help="what another version of the program did is done")
     given = parser.parse_args(own)
     if given.range[0] >= given.range[1]:
         parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
@@ -303,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given, plan = parse(list(sys.argv[1:] if arguments is None else arguments))
         plan.folder.mkdir(parents=True, exist_ok=True)
         runner = Runner(Path("logs") / "study" / plan.folder.name)
-        study = Study(plan, runner, given.jobs, given.budget, given.again_failed)
+        study = Study(plan, runner, given.jobs, given.budget, given.again_failed, given.any_version)
         try:
             with runner.stopped_by_signals():
                 failed = study.do()

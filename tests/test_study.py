@@ -166,8 +166,9 @@ def test_a_small_study_is_tuned_on_held_out_samples_reported_on_the_test_set_and
     before = (tmp_path / "results" / "runs.jsonl").read_bytes()
     assert study.main(command) == EXIT_OK
     assert (tmp_path / "results" / "runs.jsonl").read_bytes() == before
-    # Of another version of the program it would be done anew.
+    # Of another version of the program it would be done anew, unless any counts.
     monkeypatch.setattr(study.version, "files_hash", lambda: "another")
     _, its = study.parse(command)
     (trial,) = its.tuning(its.workloads[0])
-    assert study.Study(its, None, 1, 0.0, False)._line_of(trial) is None
+    assert study.Study(its, None, 1, 0.0, False, any_version=False)._line_of(trial) is None
+    assert study.Study(its, None, 1, 0.0, False, any_version=True)._line_of(trial) == tuned

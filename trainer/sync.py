@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainer.bad_numbers import present
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.loop import Trainer
+from trainer.parameters import array_of
 from trainer.survival import Survival
 from trainer.transport.collective import CollectiveSums
 from utils import GLOBAL_AGGREGATE, LEFT, Measure, PeerLost, logged_rounds, read_rounds
@@ -185,7 +188,7 @@ class SynchronousTrainer(Trainer):
         samples = [float(self.seen.own)] if self._tells_samples else []
         missing = [float(self.membership.counted * is_missing)] if self.checks.are_made else []
         pauses = [float(self.survival.wants_pause)] if self.survival.is_on else []
-        return mx.nd.array([float(wants_stop), *self.numbers, *samples, *missing, *pauses])
+        return array_of(np.array([float(wants_stop), *self.numbers, *samples, *missing, *pauses], np.float32))
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Waits for what was sent, of all workers; returns how long that took to come back, where it is timed."""

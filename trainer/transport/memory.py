@@ -220,7 +220,7 @@ class MemoryArrays(ByteCounter):
         keys = range(self._first_key + first, self._first_key + first + len(arrays))
         pushed = dict(self._num_pushed) if self._server.sums else {}
         mine, server = self._pushing, self._server
-        largest = max(map(server.size_of, arrays))
+        largest = max(map(server.size_of, arrays)) if overlaps else 0
 
         def all_there() -> bool:
             return all(server.versions[key] >= pushed.get(key, 0) for key in keys)
@@ -241,7 +241,7 @@ class MemoryArrays(ByteCounter):
             server.down.transfer(rank, size - early, latency_is_over=no_gap)
             self._pull_s = server.clock.now() - begin
             for array, value in zip(arrays, values, strict=True):
-                value.reshape(array.shape).copyto(array)
+                (value if server.sums else value.reshape(array.shape)).copyto(array)
 
         self._pulling = self._transport.begin(work, "pull")
 
