@@ -93,15 +93,18 @@ def _times_cell(comparison: Comparison, phase: str, job: Workload, entry: str, t
 
 
 def alone_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
-    """How many times as fast as one machine alone, by the means; `-` where not all runs of both reached the target."""
+    """How many times as fast as one machine alone, by the means; where not all runs of that machine reached the target,
+    by the medians, if it has one. `-` where not all runs of the algorithm did."""
     seconds = comparison.seconds(phase, job, entry, target)
     alone = next((its for name in ALONE if (its := comparison.seconds(phase, job, name, target))), [])
     if not seconds or not alone or entry in ALONE:
         return ""
-    if not all(map(math.isfinite, [*seconds, *alone])):
+    all_alone = all(map(math.isfinite, alone))
+    if not all(map(math.isfinite, seconds)) or math.isinf(statistics.times(alone).median.value):
         return "-"
-    gain = statistics.ratio_of_means(alone, seconds)
-    return f"{gain.value:.2g}" if min(len(seconds), len(alone)) < FEWEST_RUNS else statistics.estimate_text(gain)
+    gain = (statistics.ratio_of_means if all_alone else statistics.ratio_of_medians)(alone, seconds)
+    is_few = min(len(seconds), len(alone)) < FEWEST_RUNS
+    return ("" if all_alone else "medians ") + (f"{gain.value:.2g}" if is_few else statistics.estimate_text(gain))
 
 
 # --------------------------------------------------------------------------------------------------- of all jobs

@@ -116,6 +116,17 @@ def ratio_of_means(above: ArrayLike, below: ArrayLike, resamples: int = RESAMPLE
     return Estimate(float(pair[0].mean() / pair[1].mean()), *interval(upper / lower))
 
 
+def ratio_of_medians(above: ArrayLike, below: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
+    """The same of the medians; numbers above may be infinite, where they are times to a target.
+
+    Raises:
+        ValueError: a number below is not finite.
+    """
+    pair = [_checked(above), _finite(_checked(below))]
+    upper, lower = (median_time(drawn) for drawn in resampled(pair, resamples, seed))
+    return Estimate(float(median_time(pair[0]) / median_time(pair[1])), *interval(upper / lower))
+
+
 # --------------------------------------------------------------------------------------- times to a target
 
 

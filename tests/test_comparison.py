@@ -189,6 +189,24 @@ def test_the_table_of_times_by_hand():
     assert cells(table, "ceiling") == ["ceiling", "", "3.10", "", "4.00"]
 
 
+def test_where_one_machine_alone_did_not_always_reach_the_target_the_medians_are_compared():
+    def cell(entry, *seconds):
+        """Of the runs alone, a None for one that did not get there."""
+        its = iter([((each, 0.86),) if each else () for each in seconds])
+        lines = [
+            dataclasses.replace(each, test=next(its))
+            if (each.phase, each.workload, each.entry) == (REPORT, NINE, "local")
+            else each
+            for each in all_lines()
+        ]
+        return comparison_tables.alone_cell(Comparison(lines), REPORT, NINE, entry, 0.85)
+
+    most = cell("esync", 23.0, 24.0, 24.0, 25.0, None)
+    assert most.startswith("medians 2.0") and most.endswith(" to inf)")
+    assert cell("sync", 23.0, 24.0, 24.0, 25.0, None) == "-"
+    assert cell("esync", 23.0, 24.0, None, None, None) == "-"
+
+
 def test_the_standings_over_all_jobs_by_hand():
     standings = comparison_tables.standings(Comparison(all_lines()), REPORT, 0.85)
     assert standings["esync"].ratios.tolist() == [1.0, 2.0]
