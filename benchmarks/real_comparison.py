@@ -1,7 +1,7 @@
 """The reported runs of a comparison again, on real processes: what they take, and whether the order is the same.
 
-    .venv/bin/python benchmarks/real_comparison.py results/comparison-mlp results/real-comparison-mlp --jobs 2
-    .venv/bin/python benchmarks/comparison.py results/real-comparison-mlp --page results/README.md
+    .venv/bin/python benchmarks/real_comparison.py results/comparison-mlp results/real-comparison --jobs 2
+    .venv/bin/python benchmarks/comparison.py results/real-comparison --page results/README.md
 
 Each run of the first folder on that cluster, i.i.d. (benchmarks/study.py made it in virtual time, with the step size
 that was chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside the
@@ -34,6 +34,11 @@ from report.comparison import IID, REPORT, RunLine  # noqa: E402
 from scripts.simulated import OUTPUT, Ended  # noqa: E402
 
 
+def same(line: RunLine) -> tuple[object, ...]:
+    """What a real and a virtual run have in common: another step size is another run."""
+    return (*line.key, line.step_size)
+
+
 def run(virtual: RunLine) -> RunLine | None:
     """Does one on real processes, with the launcher's words for what simulate.py was told."""
     own, rest = virtual.command[1:7], virtual.command[7:]
@@ -60,10 +65,7 @@ def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) ->
     medians = []
     for entry in ENTRIES:
         pairs = [
-            (here, there)
-            for here in real
-            for there in virtual
-            if here.entry == there.entry == entry and here.seed == there.seed
+            (here, there) for here in real for there in virtual if here.entry == entry and same(here) == same(there)
         ]
         if pairs:
             here_s, there_s = ([line.seconds_to(target) for line in kind] for kind in zip(*pairs, strict=True))
@@ -112,9 +114,9 @@ def main() -> None:
             )
             print(f"{line.entry}, seed {line.seed}: {said}", flush=True)
 
-    known = {line.key for line in done}
+    known = set(map(same, done))
     with ThreadPoolExecutor(given.jobs) as pool:
-        todo = sorted((line for line in lines if line.key not in known), key=lambda line: line.seed)
+        todo = sorted((line for line in lines if same(line) not in known), key=lambda line: line.seed)
         list(pool.map(do, todo))
     table(lines, done, given.target)
 
