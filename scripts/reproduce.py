@@ -1,11 +1,11 @@
 """The published experiments again, in virtual time (simulate.py), and tables that have the published numbers beside.
 
---quick takes minutes on two cores, with a small network in place of ResNet-18; --full takes hours; --mean-loss an hour
-or two: ResNet-18, with the published step size taken as that of the mean of a batch's losses, not of their sum. Each
-run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the program, is not
-done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables and draws the five
-figures of the preprint's cluster. With --page the part of a page between `<!-- reproduction FOLDER -->` and
-`<!-- end of reproduction FOLDER -->` (the folder as seen from the page) is written anew.
+--quick takes minutes on two cores, with a small network in place of ResNet-18; --full takes hours; --mean-loss some
+three hours of a core: ResNet-18, with the published step size taken as that of the mean of a batch's losses, not of
+their sum. Each run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the
+program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables and
+draws the five figures of the preprint's cluster. With --page the part of a page between `<!-- reproduction FOLDER -->`
+and `<!-- end of reproduction FOLDER -->` (the folder as seen from the page) is written anew.
 Exit codes: 0 done, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 

@@ -63,7 +63,7 @@ class Scale:
         step_size: of the summed loss, on the preprint's cluster.
         cluster_s: virtual seconds of runs without gradients.
         limits: of trained ones, by algorithm; "" for all others.
-        by_class: the same, where each worker has few classes; empty: not trained.
+        by_class: the same, where each worker has few classes.
         without: rows of ROWS that are not trained.
         networks: limits of the other networks; empty: they are not trained.
         switch_steps: of Sync-Switch, in all.
@@ -116,7 +116,7 @@ MEAN_LOSS = replace(
         "alone": Limit(1200, 15),
         "": Limit(7200, 60),
     },
-    by_class={},
+    by_class={"esync": Limit(300, 30), "": Limit(7200, 300, to_target=False)},  # published: accuracies after two hours
     without=("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE),
     parts=(TRAINING,),
 )
@@ -177,7 +177,7 @@ def _training(scale: Scale) -> Iterator[Job]:
     every = {**ROWS, "Standalone, one GPU": ("alone", ())}
     for split, limits in ((IID, scale.limits), (BY_CLASS, scale.by_class)):
         for name, (entry, flags) in every.items():
-            if not limits or name in scale.without or (split == BY_CLASS and not OWNERS[entry].is_distributed):
+            if name in scale.without or (split == BY_CLASS and not OWNERS[entry].is_distributed):
                 continue  # one worker alone has all classes
             words = [*flags, *_step_size(entry, scale.step_size), *limits.get(entry, limits[""]).words]
             words += ["-s", "1"] if split == BY_CLASS else []
