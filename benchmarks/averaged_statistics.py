@@ -1,10 +1,12 @@
-"""Is a model bad after ESync's first rounds because BatchNorm's running statistics are averaged with the weights?
+"""Is a model bad because of BatchNorm's running statistics, and not of its weights?
 
     .venv/bin/python benchmarks/averaged_statistics.py --rounds 3 --output results/averaged-statistics.json
+    .venv/bin/python benchmarks/averaged_statistics.py --saved logs/resnet18-v1/async-niid/virtual/cpu0/final.json
 
-Trains in virtual time on a cluster whose workers take very different numbers of local steps a round, with a checkpoint
-after each. Then each round's global model is evaluated twice: as it is, and with statistics estimated anew from
-training batches, the weights untouched. If the second is good and the first is not, the statistics are why.
+Evaluates models twice: as they are, and with statistics estimated anew from batches of all training samples, the
+weights untouched. If the second is good and the first is not, the statistics are why. The models are those that jobs
+have saved (--saved), or else ESync's global model after each of its first rounds, in which statistics are averaged with
+the weights: it trains in virtual time on a cluster whose workers take very different numbers of local steps a round.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from trainer import checkpoints, data, version, virtual_cluster  # noqa: E402
 from trainer.device import DeviceFeed, Evaluator  # noqa: E402
 from trainer.engine import mx  # noqa: E402
 from trainer.parameters import Parameters  # noqa: E402
+from trainer.saved_model import SavedModel  # noqa: E402
 from utils import write_json  # noqa: E402
 
 BATCH = 64
@@ -44,10 +47,9 @@ def train(given: argparse.Namespace, folder: Path) -> list[Path]:
     return sorted(folder.rglob("worker-0-*.ckpt"))
 
 
-def accuracies(network: Any, model: Sequence[Any], dataset: data.Dataset, test_images: int) -> dict[str, float]:
-    """Test accuracy of a model as it is, and with statistics of its own weights."""
-    parameters, feed = Parameters(network), DeviceFeed(mx.cpu(), 0)
-    parameters.replace([mx.nd.array(array) for array in model])
+def accuracies(network: Any, dataset: data.Dataset, test_images: int) -> dict[str, float]:
+    """Test accuracy of a network as it is, and with statistics of its own weights."""
+    feed = DeviceFeed(mx.cpu(), 0)
     test = data.Samples(*(part[:test_images] for part in dataset.test))
     evaluate = Evaluator(network, test, feed, BATCH)
     as_it_is = evaluate()
@@ -60,9 +62,29 @@ def accuracies(network: Any, model: Sequence[Any], dataset: data.Dataset, test_i
     return {"as it is": as_it_is, "new statistics": evaluate()}
 
 
+def of_rounds(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict[str, Any]]:
+    """ESync's global models."""
+    network = models.build(given.network, (1, 28, 28), dataset.classes, mx.cpu(), given.seed)
+    with tempfile.TemporaryDirectory() as name:
+        for number, path in enumerate(train(given, Path(name)), start=1):
+            state = checkpoints.decode(path.read_bytes())["state"]
+            Parameters(network).replace([mx.nd.array(array) for array in state["model"]])
+            about = {"round": number, "seconds": round(state["elapsed_s"], 1)}
+            yield about | accuracies(network, dataset, given.test_images)
+
+
+def of_saved(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict[str, Any]]:
+    """The models that jobs have saved."""
+    for path in given.saved:
+        its = SavedModel.find(path)
+        about = {name: its.about[name] for name in ("mode", "round")}
+        yield about | accuracies(its.load(mx.cpu()), dataset, given.test_images)
+
+
 def main() -> None:
-    """Trains, evaluates each round's model twice, and prints a table."""
+    """Evaluates each model twice, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--saved", type=Path, nargs="+", default=[], help="final.json or best.json of jobs")
     parser.add_argument("--network", default="resnet18-v1")
     parser.add_argument("--cluster", default="paper")
     parser.add_argument("--local-lr", type=float, default=0.0005)
@@ -72,18 +94,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the numbers as JSON")
     given = parser.parse_args()
     dataset = data.load("fashion-mnist", str(ROOT / "data"))
-    network = models.build(given.network, (1, 28, 28), dataset.classes, mx.cpu(), given.seed)
-    rows = []
-    with tempfile.TemporaryDirectory() as name:
-        for number, path in enumerate(train(given, Path(name)), start=1):
-            state = checkpoints.decode(path.read_bytes())["state"]
-            found = accuracies(network, state["model"], dataset, given.test_images)
-            rows.append({"round": number, "seconds": round(state["elapsed_s"], 1)} | found)
-    print("| round | virtual s | accuracy | with new statistics |\n| --- | --- | --- | --- |")
+    rows = list((of_saved if given.saved else of_rounds)(given, dataset))
+    print(f"| {' | '.join(rows[0])} |\n{'| --- ' * len(rows[0])}|")
     for row in rows:
-        print(f"| {row['round']} | {row['seconds']:g} | {row['as it is']:.3f} | {row['new statistics']:.3f} |")
+        print(f"| {' | '.join(f'{value:.4g}' if isinstance(value, float) else str(value) for value in row.values())} |")
     if given.output:
         about = {name: value for name, value in vars(given).items() if name != "output"}
+        about["saved"] = list(map(str, given.saved))
         write_json(given.output, {"about": about, "commit": version.commit(), "rows": rows})
 
 
