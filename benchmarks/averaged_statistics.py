@@ -4,9 +4,11 @@
     .venv/bin/python benchmarks/averaged_statistics.py --saved logs/resnet18-v1/async-niid/virtual/cpu0/final.json
 
 Evaluates models twice: as they are, and with statistics estimated anew from batches of all training samples, the
-weights untouched. If the second is good and the first is not, the statistics are why. The models are those that jobs
-have saved (--saved), or else ESync's global model after each of its first rounds, in which statistics are averaged with
-the weights: it trains in virtual time on a cluster whose workers take very different numbers of local steps a round.
+weights untouched. If the second is good and the first is not, the statistics are why. Then twice as workers train,
+where each batch is normalised by itself: batches of all classes, and of the classes that one worker has with `-s 1`. If
+only the last is good, the weights need batches of few classes. The models are those that jobs have saved (--saved), or
+else ESync's global model after each of its first rounds, in which statistics are averaged with the weights: it trains
+in virtual time on a cluster whose workers take very different numbers of local steps a round.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,8 +51,8 @@ def train(given: argparse.Namespace, folder: Path) -> list[Path]:
     return sorted(folder.rglob("worker-0-*.ckpt"))
 
 
-def accuracies(network: Any, dataset: data.Dataset, test_images: int) -> dict[str, float]:
-    """Test accuracy of a network as it is, and with statistics of its own weights."""
+def accuracies(network: Any, dataset: data.Dataset, test_images: int, workers: int) -> dict[str, float]:
+    """Test accuracy of a network as it is, with statistics of its own weights, and with those of each batch."""
     feed = DeviceFeed(mx.cpu(), 0)
     test = data.Samples(*(part[:test_images] for part in dataset.test))
     evaluate = Evaluator(network, test, feed, BATCH)
@@ -59,7 +63,13 @@ def accuracies(network: Any, dataset: data.Dataset, test_images: int) -> dict[st
             outputs = network(images)
         outputs.backward()  # MXNet moves the statistics in this pass; the weights stay
         mx.nd.waitall()
-    return {"as it is": as_it_is, "new statistics": evaluate()}
+    found = {"as it is": as_it_is, "new statistics": evaluate()}
+    for name, by_class in (("batches of all classes", False), ("batches of a worker's", True)):
+        parts = data.partition(test.labels, workers, by_class, seed=0)
+        order = np.concatenate([np.random.default_rng(0).permutation(part) for part in parts])
+        with mx.autograd.train_mode():  # normalises each batch by itself
+            found[name] = Evaluator(network, data.Samples(*(part[order] for part in test)), feed, BATCH)()
+    return found
 
 
 def of_rounds(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict[str, Any]]:
@@ -70,7 +80,7 @@ def of_rounds(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict
             state = checkpoints.decode(path.read_bytes())["state"]
             Parameters(network).replace([mx.nd.array(array) for array in state["model"]])
             about = {"round": number, "seconds": round(state["elapsed_s"], 1)}
-            yield about | accuracies(network, dataset, given.test_images)
+            yield about | accuracies(network, dataset, given.test_images, given.workers)
 
 
 def of_saved(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict[str, Any]]:
@@ -78,11 +88,11 @@ def of_saved(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict[
     for path in given.saved:
         its = SavedModel.find(path)
         about = {name: its.about[name] for name in ("mode", "round")}
-        yield about | accuracies(its.load(mx.cpu()), dataset, given.test_images)
+        yield about | accuracies(its.load(mx.cpu()), dataset, given.test_images, given.workers)
 
 
 def main() -> None:
-    """Evaluates each model twice, and prints a table."""
+    """Evaluates each model, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--saved", type=Path, nargs="+", default=[], help="final.json or best.json of jobs")
     parser.add_argument("--network", default="resnet18-v1")
@@ -90,6 +100,7 @@ def main() -> None:
     parser.add_argument("--local-lr", type=float, default=0.0005)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--test-images", type=int, default=2000)
+    parser.add_argument("--workers", type=int, default=6, help="that the classes are divided among")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="the numbers as JSON")
     given = parser.parse_args()
