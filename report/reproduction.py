@@ -3,7 +3,9 @@ beside the published numbers. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +21,9 @@ from report.run_lines import programs
 from report.tables import accuracy_text, span
 
 MAKER = "scripts/reproduce.sh"
+OF_SEVERAL = (
+    "Of several seeds: median (least to greatest); `-` is a target that was not reached, and counts as infinity."
+)
 NUM_GPUS = 4  # the first workers of the preprint's cluster
 CLUSTER, TRAINING, NETWORKS, HETEROGENEITY, SWITCH, WBSP = PARTS = (
     "cluster",
@@ -85,7 +90,12 @@ class Row:
     @property
     def key(self) -> tuple[Any, ...]:
         """What it is a run of; of two with the same the later one counts."""
-        return (self.part, self.name, self.case, self.network, self.split, self.seed)
+        return (*self.experiment, self.seed)
+
+    @property
+    def experiment(self) -> tuple[Any, ...]:
+        """What runs of other seeds have in common with it."""
+        return (self.part, self.name, self.case, self.network, self.split)
 
     @property
     def step_size(self) -> str:
@@ -97,6 +107,11 @@ class Row:
     def seconds_to_target(self) -> float | None:
         """None where it was not reached."""
         return None if self.diverged or self.failed else time_to_accuracy(self.curve, TARGET)
+
+    @property
+    def best(self) -> float | None:
+        """The greatest accuracy of its evaluations."""
+        return max(accuracy for _, accuracy in self.curve) if self.curve else None
 
     @property
     def last(self) -> float | None:
@@ -125,16 +140,43 @@ def tables(rows: Sequence[Row]) -> str:
             parts += [f"**{title}**", markdown(cells)]
     lost = [f"{row.part}, {row.name} {row.case}: {row.failed}" for row in rows if row.failed]
     made = f"Runs: {len(rows)}, made by {', '.join(programs(rows))}; seed {span({row.seed for row in rows}, 'd')}."
+    if any(len(runs) > 1 for runs in by_experiment(rows)):
+        made += f" {OF_SEVERAL}"
     return "\n\n".join([*parts, "\n".join([made, *(f"FAILED: {each}." for each in lost)])])
 
 
-def beside(here: float | None, other: float | None, form: str = ".0f") -> list[str]:
-    """Three cells: published, here, here / published; empty where there is no such number."""
-    both = here is not None and other is not None
+def by_experiment(rows: Iterable[Row]) -> list[list[Row]]:
+    """Runs that differ in nothing but their seeds together, these in order."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.experiment, []).append(row)
+    return [sorted(runs, key=lambda row: row.seed) for runs in found.values()]
+
+
+def of_runs(values: Iterable[float | None], form: str, missing: float = math.inf) -> str:
+    """One value, or of several that differ `median (least to greatest)`.
+
+    Args:
+        missing: what None counts as: infinity for a time that was not reached. It is shown as `-`.
+    """
+    numbers = sorted(missing if value is None else value for value in values)
+    if not numbers:
+        return "-"
+    middle, *ends = (
+        "-" if math.isinf(value) else format(value, form)
+        for value in (statistics.median(numbers), numbers[0], numbers[-1])
+    )
+    return middle if {middle} == {*ends} else f"{middle} ({' to '.join(ends)})"
+
+
+def beside(here: Sequence[float | None], other: float | None, form: str = ".0f") -> list[str]:
+    """Three cells: published, here (a value of each run), their median / published; empty where there is none."""
+    middle = statistics.median(math.inf if value is None else value for value in here)
+    both = other is not None and not math.isinf(middle)
     return [
         "" if other is None else f"{other:g}",
-        "-" if here is None else format(here, form),
-        f"{here / other:.2f}" if both else "",  # type: ignore[operator]
+        of_runs(here, form),
+        f"{middle / other:.2f}" if both else "",  # type: ignore[operator]
     ]
 
 
@@ -148,8 +190,8 @@ def _cluster(rows: Sequence[Row]) -> list[list[str]]:
         table.append(
             [
                 row.name,
-                *beside(row.samples_per_s, its and its.samples_per_s),
-                *beside(row.traffic, its and its.traffic),
+                *beside([row.samples_per_s], its and its.samples_per_s),
+                *beside([row.traffic], its and its.traffic),
                 its.computing_fast if its else "",
                 span(fast, ".2f"),
                 its.computing_slow if its else "",
@@ -167,41 +209,41 @@ def _training(rows: Sequence[Row]) -> list[list[str]]:
     table[0] += [f"SSGD's time to {goal} / this: published", "here", "ratio"]
     table[0] += ["accuracy after 120 min: published", "here, the last", "after min", "the best"]
     has_seeds = len({row.seed for row in rows}) > 1
-    for row in rows:
+    for runs in by_experiment(rows):
+        row = runs[0]
         its = published.RESNET18.get(row.entry)
         iid = its if row.split == IID else None
-        alike = (row.split, row.seed)
-        baseline = next((each for each in rows if each.entry == "sync" and (each.split, each.seed) == alike), None)
         speed_up = published.RESNET18["sync"].minutes / iid.minutes if iid else None
         final = its and (its.accuracy if row.split == IID else its.accuracy_by_class)
-        minutes = row.seconds_to_target
+        evaluated = [each for each in runs if each.curve]
         table.append(
             [
-                f"{row.name}, {row.network}{f', seed {row.seed}' if has_seeds else ''}",
+                f"{row.name}, {row.network}{f', seed {span([each.seed for each in runs])}' if has_seeds else ''}",
                 SPLIT_WORDS[row.split],
-                *beside(None if minutes is None else minutes / 60, iid and iid.minutes, ".1f"),
-                *beside(_sooner(baseline, row), speed_up and round(speed_up, 1), ".1f"),
+                *beside([_minutes(each) for each in runs], iid and iid.minutes, ".1f"),
+                *beside(_speed_ups(rows, runs), speed_up and round(speed_up, 1), ".1f"),
                 f"{final:g}" if final else "",
-                "-" if row.last is None else f"{row.last:.3f}",
-                f"{row.curve[-1][0] / 60:.1f}" if row.curve else "-",
-                f"{max(accuracy for _, accuracy in row.curve):.3f}" if row.curve else "-",
+                of_runs([each.last for each in runs], ".3f", -math.inf),
+                span([each.curve[-1][0] / 60 for each in evaluated], ".1f") if evaluated else "-",
+                of_runs([each.best for each in runs], ".3f", -math.inf),
             ]
         )
     return table
 
 
-def _sooner(baseline: Row | None, row: Row) -> float | None:
-    """The baseline's time to the target over the row's; None where one of the two did not reach it."""
-    times = (baseline and baseline.seconds_to_target, row.seconds_to_target)
-    return times[0] / times[1] if times[0] and times[1] else None
+def _minutes(row: Row) -> float | None:
+    return None if row.seconds_to_target is None else row.seconds_to_target / 60
 
 
-def _pairs(rows: Sequence[Row]) -> dict[str, Mapping[str, Row]]:
-    """By case the rows of it, by algorithm."""
-    cases: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        cases.setdefault(row.case, {})[row.entry] = row
-    return {case: its for case, its in cases.items() if {"esync", "sync"} <= set(its)}
+def _speed_ups(rows: Sequence[Row], runs: Sequence[Row]) -> list[float | None]:
+    """How many times as soon as SSGD's of the same seed each run was at the target; None where one of them was not."""
+    baselines = {(row.case, row.split, row.seed): row for row in rows if row.entry == "sync"}
+    found = []
+    for run in runs:
+        baseline = baselines.get((run.case, run.split, run.seed))
+        times = (baseline and baseline.seconds_to_target, run.seconds_to_target)
+        found.append(times[0] / times[1] if times[0] and times[1] else None)
+    return found
 
 
 def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | None]) -> list[list[str]]:
@@ -209,15 +251,19 @@ def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | No
     goal = accuracy_text(TARGET)
     table = [[what, f"SSGD's time to {goal} / ESync's: published", "here", "ratio", f"s to {goal}: ESync", "SSGD"]]
     table[0] += ["samples/s, ESync / SSGD"]
-    for case, its in _pairs(rows).items():
-        esync, sync = its["esync"], its["sync"]
-        seconds = [each.seconds_to_target for each in (esync, sync)]
+    cases: dict[str, dict[str, list[Row]]] = {}
+    for runs in by_experiment(rows):
+        cases.setdefault(runs[0].case, {})[runs[0].entry] = runs
+    for case, its in cases.items():
+        if not {"esync", "sync"} <= set(its):
+            continue
+        pace = {entry: statistics.median(row.samples_per_s for row in runs) for entry, runs in its.items()}
         table.append(
             [
                 case,
-                *beside(_sooner(sync, esync), of(case), ".1f"),
-                *("-" if each is None else f"{each:.0f}" for each in seconds),
-                f"{esync.samples_per_s / sync.samples_per_s:.1f}",
+                *beside(_speed_ups(rows, its["esync"]), of(case), ".1f"),
+                *(of_runs([row.seconds_to_target for row in its[entry]], ".0f") for entry in ("esync", "sync")),
+                f"{pace['esync'] / pace['sync']:.1f}",
             ]
         )
     return table
@@ -234,16 +280,17 @@ def _heterogeneity(rows: Sequence[Row]) -> list[list[str]]:
 def _switch(rows: Sequence[Row]) -> list[list[str]]:
     table = [["BSP, % of the steps", "time / that of BSP: published", "here", "ratio"]]
     table[0] += ["accuracy: published (standard deviation)", "here"]
-    by_share = {int(row.case): row for row in rows}
-    all_bsp = by_share.get(100)
-    for share, row in sorted(by_share.items()):
+    by_share = {int(runs[0].case): runs for runs in by_experiment(rows)}
+    all_bsp = {row.seed: row.seconds for row in by_share.get(100, ())}
+    for share, runs in sorted(by_share.items()):
         its = published.SYNC_SWITCH[share]
+        shares = [row.seconds / all_bsp[row.seed] if row.seed in all_bsp else None for row in runs]
         table.append(
             [
                 str(share),
-                *beside(row.seconds / all_bsp.seconds if all_bsp else None, round(its.time, 3), ".3f"),
+                *beside(shares, round(its.time, 3), ".3f"),
                 f"{its.accuracy:.3f} ({its.deviation:.3f})",
-                "-" if row.last is None else f"{row.last:.3f}",
+                of_runs([row.last for row in runs], ".3f", -math.inf),
             ]
         )
     return table
@@ -252,12 +299,13 @@ def _switch(rows: Sequence[Row]) -> list[list[str]]:
 def _wbsp(rows: Sequence[Row]) -> list[list[str]]:
     goal = accuracy_text(TARGET)
     table = [["", "", "computing ratio of the fast half: published", "here", "samples/s", f"s to {goal}"]]
-    for row in rows:
+    for runs in by_experiment(rows):
+        row = runs[0]
         other = {"wbsp-pcc": published.WBSP_COMPUTING, "wbsp": ""}.get(row.entry, published.OTHERS_COMPUTING)
-        fast = row.computing[: len(row.computing) // 2]
-        seconds = row.seconds_to_target
-        reached = "" if not row.curve else "-" if seconds is None else f"{seconds:.0f}"
-        table.append([row.case, row.name, other, span(fast, ".2f"), f"{row.samples_per_s:.0f}", reached])
+        fast = [ratio for each in runs for ratio in each.computing[: len(each.computing) // 2]]
+        reached = of_runs([each.seconds_to_target for each in runs], ".0f") if row.curve else ""
+        pace = of_runs([each.samples_per_s for each in runs], ".0f")
+        table.append([row.case, row.name, other, span(fast, ".2f"), pace, reached])
     return table
 
 

@@ -1,6 +1,7 @@
 """The published experiments again, in virtual time (simulate.py), and tables that have the published numbers beside.
 
---quick takes minutes on two cores, with a small network in place of ResNet-18; --full takes hours; --mean-loss some
+--quick takes minutes on two cores, with a small network in place of ResNet-18; --two-hours some 20 minutes of a core a
+seed: the small network for the published two hours, for the accuracies in the end; --full takes hours; --mean-loss some
 three hours of a core: ResNet-18, with the published step size taken as that of the mean of a batch's losses, not of
 their sum. Each run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the
 program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables and
@@ -31,7 +32,7 @@ from scripts.reproduction_parts import PARTS, SCALES, Job, Scale
 from scripts.roles import ROOT
 from scripts.simulated import Ended, Simulations, was_stopped
 from trainer import version
-from trainer.flag_values import at_least
+from trainer.flag_values import at_least, several
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging, write_atomically
 
 MARK = "reproduction"  # of the part of a page, before the folder
@@ -49,11 +50,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     size.add_argument(
         "--mean-loss", dest="scale", action="store_const", const="mean-loss", help="the step size as of the mean loss"
     )
+    size.add_argument(
+        "--two-hours",
+        dest="scale",
+        action="store_const",
+        const="two-hours",
+        help="the small network, as long as published",
+    )
     parser.set_defaults(scale="quick")
     parser.add_argument(
         "--parts", type=launch.names(tuple(PARTS)), help="which experiments, with commas (all; of --mean-loss training)"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="only the runs whose line of --list has it")
+    parser.add_argument(
+        "--seeds", type=several(at_least(0), "seeds with commas"), default=(0,), help="of the runs that train"
+    )
     parser.add_argument("--list", action="store_true", help="only say which runs there are, and which are done")
     parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
     parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/SIZE)")
@@ -63,14 +74,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     given.folder = given.folder or LOGS / given.scale
     given.parts = given.parts or SCALES[given.scale].parts
-    if not jobs_of(SCALES[given.scale], given.parts, given.only):
+    if not jobs_of(SCALES[given.scale], given.parts, given.only, given.seeds):
         parser.error(f"--only {given.only!r}: no run of {', '.join(given.parts)} has it; see --list")
     return given
 
 
-def jobs_of(scale: Scale, parts: Sequence[str], only: str = "") -> list[Job]:
-    """All runs of some parts, in order, whose names have a text."""
-    return [job for part in parts for job in PARTS[part](scale) if only in named(job.row)]
+def jobs_of(scale: Scale, parts: Sequence[str], only: str = "", seeds: Sequence[int] = (0,)) -> list[Job]:
+    """All runs of some parts, in order, whose names have a text. Only those that train are done with each seed."""
+    every = (job for part in parts for job in PARTS[part](scale))
+    seeded = (job.with_seed(seed) for job in every for seed in (dict.fromkeys(seeds) if job.trains else (job.seed,)))
+    return [job for job in seeded if only in named(job.row)]
 
 
 class Reproduction:
@@ -154,7 +167,7 @@ def measured(about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
 
 def named(row: Row) -> str:
     """Which run it is."""
-    return " ".join(filter(None, (row.part, row.name, row.case, row.split)))
+    return " ".join(filter(None, (row.part, row.name, row.case, row.split, f"seed {row.seed}" if row.seed else "")))
 
 
 def said(row: Row) -> str:
@@ -194,8 +207,8 @@ def show(given: argparse.Namespace) -> None:
 
 def in_order(rows: Sequence[Row], scale: Scale) -> list[Row]:
     """As the parts have them, whichever ended first; what they do not have comes last."""
-    places = {job.row.key: place for place, job in enumerate(jobs_of(scale, tuple(PARTS)))}
-    return sorted(rows, key=lambda row: places.get(row.key, len(places)))
+    places = {job.row.experiment: place for place, job in enumerate(jobs_of(scale, tuple(PARTS)))}
+    return sorted(rows, key=lambda row: (places.get(row.experiment, len(places)), row.seed))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -204,7 +217,7 @@ def main(arguments: Sequence[str]) -> int:
     setup_logging("reproduce")
     simulations = Simulations(LOGS / "runs" / given.scale)
     its = Reproduction(given.folder, simulations, given.jobs)
-    jobs = jobs_of(SCALES[given.scale], given.parts, given.only)
+    jobs = jobs_of(SCALES[given.scale], given.parts, given.only, given.seeds)
     if given.list:
         for job in jobs:
             console(f"{'done' if its.is_done(job) else '    '} {named(job.row)}")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import matplotlib as mpl
@@ -14,10 +15,10 @@ from matplotlib.figure import Figure
 import draw as draw_program
 from algorithms import ENTRIES
 from report.comparison import IID
-from report.figures import draw_accuracy, draw_bars, draw_computing_ratio
+from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
-from report.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row
+from report.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
 
 DRAWN = {  # file name -> what it shows
     "accuracy-iid": "test accuracy over time, i.i.d.",
@@ -30,24 +31,24 @@ DRAWN = {  # file name -> what it shows
 
 def drawn(rows: Sequence[Row]) -> dict[str, str]:
     """The figures that there are runs for."""
-    return {name: words for name, words in DRAWN.items() if any(figure[1] for figure in _figures(rows, name))}
+    return {name: words for name, words in DRAWN.items() if any(figure[1] for figure in figures(rows, name))}
 
 
 def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
     """Draws each that has data as PNG and PDF into the folder, and says where they are."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of each font in a PDF
     with mpl.rc_context(draw_program.STYLE):
-        draw_program.save_figures(_figures(rows), folder, Figure, say)
+        draw_program.save_figures(figures(rows), folder, Figure, say)
 
 
-def _figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigure]:
+def figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigure]:
+    """All of them, or the one of that file name, with its data: empty where there are no runs."""
     found: list[draw_program.NamedFigure] = []
     for name, split in (("accuracy-iid", IID_TITLE), ("accuracy-non-iid", NON_IID)):
-        its = {mode: row for mode, row in _first(rows, TRAINING).items() if mode.split == split and row.curve}
-        curves = {mode: row.curve for mode, row in its.items()}
-        title = f"{_network(its)} on the preprint's cluster, {split}"
-        found.append((name, curves, partial(draw_accuracy, title=title, standalone=_standalone(rows))))
-    its = _first(rows, CLUSTER)
+        evaluated = _first([row for row in rows if row.curve], TRAINING)
+        runs = {mode: its for mode, its in evaluated.items() if mode.split == split}
+        found.append((name, *_accuracies(runs, f"the preprint's cluster, {split}", _standalone(rows))))
+    its = {mode: runs[0] for mode, runs in _first(rows, CLUSTER).items()}
     title = "the preprint's cluster, ResNet-18's 44.7 MB"
     bars: tuple[tuple[str, str, Mapping[Mode, Any]], ...] = (
         ("throughput", "data throughput (samples/s)", {mode: row.samples_per_s for mode, row in its.items()}),
@@ -62,12 +63,24 @@ def _figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigu
     return [each for each in found if only in ("", each[0])]
 
 
-def _first(rows: Sequence[Row], part: str) -> dict[Mode, Row]:
-    """Of each algorithm and split the first run: of ESync's rules the published one."""
-    found: dict[Mode, Row] = {}
-    for row in rows:
-        if row.part == part and row.entry != "alone" and not row.failed:
-            found.setdefault(Mode(ENTRIES[row.entry], IID_TITLE if row.split == IID else NON_IID), row)
+def _accuracies(
+    runs: Mapping[Mode, Sequence[Row]], where: str, standalone: float | None
+) -> tuple[Mapping[Mode, Any], Callable[..., None]]:
+    """The curves and how they are drawn: of several seeds as means with bands."""
+    title = f"{next((its[0].network for its in runs.values()), '')} on {where}"
+    if any(len(its) > 1 for its in runs.values()):
+        curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
+        return curves, partial(draw_accuracy_of_runs, title=title, standalone=standalone)
+    return {mode: its[0].curve for mode, its in runs.items()}, partial(
+        draw_accuracy, title=title, standalone=standalone
+    )
+
+
+def _first(rows: Sequence[Row], part: str) -> dict[Mode, list[Row]]:
+    """Of each algorithm and split the runs of the first row of the table: of ESync's rules the published one."""
+    found: dict[Mode, list[Row]] = {}
+    for runs in by_experiment(row for row in rows if row.part == part and row.entry != "alone" and not row.failed):
+        found.setdefault(Mode(ENTRIES[runs[0].entry], IID_TITLE if runs[0].split == IID else NON_IID), runs)
     return found
 
 
@@ -76,10 +89,7 @@ def _device(rank: int) -> str:
     return f"gpu{rank}" if rank < NUM_GPUS else f"cpu{rank - NUM_GPUS}"
 
 
-def _network(rows: Mapping[Mode, Row]) -> str:
-    return next((row.network for row in rows.values()), "")
-
-
 def _standalone(rows: Sequence[Row]) -> float | None:
-    """The last accuracy of one machine alone."""
-    return next((row.last for row in rows if row.part == TRAINING and row.entry in ("alone", STANDALONE.name)), None)
+    """The last accuracy of one machine alone, the mean over its seeds."""
+    its = [row.last for row in rows if row.part == TRAINING and row.entry in ("alone", STANDALONE.name)]
+    return mean(filter(None, its)) if any(its) else None

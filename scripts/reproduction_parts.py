@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from algorithms import OWNERS, folder_name
 from config import LEARNING_RATES, NO_NETWORK, names_of
@@ -120,7 +120,16 @@ MEAN_LOSS = replace(
     without=("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE),
     parts=(TRAINING,),
 )
-SCALES = {scale.name: scale for scale in (QUICK, FULL, MEAN_LOSS)}
+# The published length, which is what accuracies in the end are published of, with a network that two cores carry.
+TWO_HOURS = replace(
+    QUICK,
+    name="two-hours",
+    limits={"": Limit(7200, 60, to_target=False)},
+    by_class={"": Limit(7200, 60, to_target=False)},
+    without=("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE),
+    parts=(TRAINING,),
+)
+SCALES = {scale.name: scale for scale in (QUICK, FULL, MEAN_LOSS, TWO_HOURS)}
 
 
 @dataclass(frozen=True)
@@ -134,12 +143,22 @@ class Job:
     command: tuple[str, ...]
     case: str = ""
     split: str = IID
+    seed: int = 0
 
     @property
     def row(self) -> Row:
         """The line of the results that it is to become."""
-        same = {name: getattr(self, name) for name in ("part", "name", "entry", "network", "command", "case", "split")}
-        return Row(**same)
+        return Row(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has data and gradients, and not times and bytes alone."""
+        return self.network != NO_NETWORK
+
+    def with_seed(self, seed: int) -> Job:
+        """The same run with another seed."""
+        place = self.command.index("--seed") + 1
+        return replace(self, seed=seed, command=(*self.command[:place], str(seed), *self.command[place + 1 :]))
 
     @property
     def folder(self) -> str:

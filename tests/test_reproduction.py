@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -11,7 +12,7 @@ import simulate
 from report import metrics, pages, published, reproduction, run_lines
 from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, PARTS, SWITCH, TRAINING, WBSP, Row
 from scripts import reproduce, reproduction_figures, reproduction_parts
-from scripts.reproduction_parts import FULL, MEAN_LOSS, QUICK, SCALES
+from scripts.reproduction_parts import FULL, MEAN_LOSS, QUICK, SCALES, TWO_HOURS
 from scripts.simulated import Ended, Simulations
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
 
@@ -65,6 +66,23 @@ def test_only_the_runs_that_are_named_are_done(tmp_path, capsys):
     assert capsys.readouterr().out.split() == ["networks", "SSGD", "mobilenet-v1", "iid"]
 
 
+def test_each_run_that_trains_is_done_with_all_seeds():
+    jobs = reproduce.jobs_of(QUICK, [CLUSTER, SWITCH], seeds=(3, 4, 3))
+    assert {job.seed for job in jobs if job.part == CLUSTER} == {0}  # times alone are the same with any
+    assert [job.seed for job in jobs if job.part == SWITCH][:4] == [3, 4, 3, 4]
+    for job in jobs:
+        _, (run,) = simulate.parse(job.command[1:])
+        assert run.job.config.seed == job.row.seed == job.seed
+    assert len({job.row.key for job in jobs}) == len(jobs)
+    assert reproduce.named(jobs[-1].row) == "sync-switch Sync-Switch 100 iid seed 4"
+
+
+def test_the_published_two_hours_end_at_no_accuracy():
+    for job in reproduce.jobs_of(TWO_HOURS, TWO_HOURS.parts):
+        _, (run,) = simulate.parse(job.command[1:])
+        assert (run.job.config.max_seconds, run.job.config.target_accuracy) == (7200, 0)
+
+
 def test_sync_switch_s_steps_are_the_same_in_all_with_every_share_of_bsp():
     for job in reproduce.jobs_of(QUICK, [SWITCH]):
         _, (run,) = simulate.parse(job.command[1:])
@@ -76,7 +94,8 @@ def test_sync_switch_s_steps_are_the_same_in_all_with_every_share_of_bsp():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [(["--parts", "speed"], "'speed' is unknown; choose from cluster"), (["--quick", "--full"], "not allowed with"),
-     (["--jobs", "0"], "0 is out of range"), (["--only", "LeNet"], "--only 'LeNet': no run of cluster, training")],
+     (["--jobs", "0"], "0 is out of range"), (["--seeds", "0,x"], "'0,x' is no list of seeds with commas"),
+     (["--only", "LeNet"], "--only 'LeNet': no run of cluster, training")],
 )  # fmt: skip
 def test_what_is_no_command_is_refused(arguments, complaint, capsys):
     with pytest.raises(SystemExit):
@@ -193,13 +212,30 @@ def test_minutes_and_speed_ups_stand_beside_the_published_ones():
     assert cells(table, "ESync, mlp", "by class") == ["", "-", "", "", "-", "", "0.78", "0.700", "1.0", "0.700"]
 
 
-def test_each_seed_is_compared_with_ssgd_s_run_of_that_seed():
-    runs = [("SSGD", "sync", 0, 600.0), ("SSGD", "sync", 1, 1200.0)]
-    runs += [("ESync", "esync", 0, 100.0), ("ESync", "esync", 1, 300.0)]
+def test_of_several_seeds_the_median_stands_with_the_least_and_the_greatest():
+    runs = [("SSGD", "sync", 0, 600.0), ("SSGD", "sync", 1, 1200.0), ("SSGD", "sync", 2, 1800.0)]
+    runs += [("ESync", "esync", 2, 200.0), ("ESync", "esync", 0, 100.0), ("ESync", "esync", 1, 300.0)]
+    runs += [("ASGD", "async", 0, 300.0)]
     rows = [row(TRAINING, name, entry, seed=seed, curve=((at, 0.81),)) for name, entry, seed, at in runs]
     table = reproduction.tables(rows)
-    assert [cells(table, f"ESync, mlp, seed {seed}", "i.i.d.")[4] for seed in (0, 1)] == ["6.0", "4.0"]
-    assert "seed 0..1." in table
+    esync = cells(table, "ESync, mlp, seed 0..2", "i.i.d.")
+    assert esync[1:3] == ["3.3 (1.7 to 5.0)", "0.37"]  # published: 9 minutes
+    assert esync[4] == "6.0 (4.0 to 9.0)"  # each seed beside SSGD's run of that seed
+    assert cells(table, "ASGD, mlp, seed 0", "i.i.d.")[4] == "2.0"
+    assert "seed 0..2. Of several seeds" in table
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [([1.0], "1.0"), ([None], "-"), ([3.0, 1.0], "2.0 (1.0 to 3.0)"), ([1.0, None, None], "- (1.0 to -)"),
+     ([2.0, None, 1.0], "2.0 (1.0 to -)"), ([], "-")],
+)  # fmt: skip
+def test_a_target_that_was_not_reached_is_infinitely_far(values, text):
+    assert reproduction.of_runs(values, ".1f") == text
+
+
+def test_a_run_without_an_accuracy_is_the_worst_one():
+    assert reproduction.of_runs([0.8, None, 0.9], ".2f", -math.inf) == "0.80 (- to 0.90)"
 
 
 def test_a_network_and_a_heterogeneity_need_esync_and_ssgd():
@@ -270,6 +306,15 @@ def test_the_tables_and_five_figures_are_written_and_again_the_same(folder):
     assert text.endswith("<!-- end of reproduction small -->\n\nand more\n")
     part = reproduce.part_of_page(reproduce.in_order(reproduction.read(folder), QUICK), "small")
     assert pages.updated(text, "reproduction small", part) == text
+
+
+def test_of_several_seeds_the_figures_are_means_with_bands(folder):
+    for seed in (1, 2):
+        run_lines.append(folder, row(TRAINING, "SSGD", "sync", seed=seed, curve=((60.0, 0.6), (120.0, 0.8))))
+    assert reproduce.main(["--tables", "--folder", str(folder)]) == EXIT_OK
+    rows = reproduce.in_order(reproduction.read(folder), QUICK)
+    ((_, runs, _),) = reproduction_figures.figures(rows, "accuracy-iid")
+    assert {mode.algorithm.name: len(curves) for mode, curves in runs.items()} == {"esync": 1, "sync": 3}
 
 
 def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder):
