@@ -23,6 +23,7 @@ from report.tables import span
 from summary import natural_order
 
 _ROW_INCHES = 0.22  # of a legend
+_TITLE_LETTERS = 85  # that fit above the axes
 
 
 def draw_accuracy(
@@ -109,7 +110,7 @@ def _finish_accuracy(
     if standalone is not None:
         look, name = STANDALONE.look, STANDALONE.title
         axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{name} ({standalone:.3f})")
-    axes.set_title(title, loc="left", fontsize="medium")
+    axes.set_title(textwrap.fill(title, _TITLE_LETTERS), loc="left", fontsize="medium")
     axes.set_xlim(left=0)
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_tree import NETWORK, device, write_device, write_esync, write_sync
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 import draw
 import summary
@@ -104,9 +105,13 @@ def test_means_are_drawn_in_their_bands_and_two_runs_as_they_are():
     assert area.get_paths()[0].get_extents().y1 == pytest.approx(0.6)
     assert [list(line.get_ydata()) for line in (first, second)] == [[0.1, 0.2], [0.2, 0.3]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ESync", "SSGD"]
-    assert axes.get_title(loc="left") == (
+    title = axes.get_title(loc="left")
+    assert " ".join(title.split()) == (
         "lenet, i.i.d.: mean of 3 runs with 95 % interval; single runs where there are fewer than 3"
     )
+    figure.draw_without_rendering()
+    (drawn,) = axes.findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == title)
+    assert drawn.get_window_extent().x1 <= figure.bbox.x1  # all of it can be read
 
 
 def test_bars_of_means_have_the_ends_of_their_intervals():
