@@ -91,6 +91,11 @@ class Plan:
     evaluations: int
     target: float
     more: Sequence[str]
+    tuned_on: str | None = None  # the cluster whose trials choose the step sizes; None: each job's own
+
+    def tuned(self, workload: Workload) -> Workload:
+        """The job whose trials choose its step sizes."""
+        return workload._replace(cluster=self.tuned_on or workload.cluster)
 
     def tuning(self, workload: Workload) -> Iterator[Task]:
         """The trials of all algorithms, a study after the other."""
@@ -104,7 +109,7 @@ class Plan:
         """The runs on the test set with the step sizes that the trials have shown to be best."""
         its = Comparison(trials)
         for seed, entry in itertools.product(self.report_seeds, self.entries):
-            if chosen := its.chosen(workload, entry, self.target):
+            if chosen := its.chosen(self.tuned(workload), entry, self.target):
                 best = chosen.step_size, chosen.momentum
                 yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, *best)
 
@@ -171,7 +176,7 @@ class Study:
         """Returns how many runs have failed; raises KeyboardInterrupt where it was stopped."""
         plan = self._plan
         for workload in plan.workloads:
-            trials = list(plan.tuning(workload))
+            trials = list(plan.tuning(plan.tuned(workload)))
             if TUNING in plan.phases:
                 self._do(trials)
             known = [line for line in map(self._line_of, trials) if line is not None]
@@ -245,6 +250,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument(
         "--clusters", type=launch.names(None), default=",".join(CLUSTERS), help="files, or ready-made ones"
     )
+    parser.add_argument("--tuned-on", metavar="CLUSTER", help="take the step sizes of another cluster's trials")
     parser.add_argument("--splits", type=launch.names(SPLITS), default=",".join(SPLITS), help="of the data")
     parser.add_argument("--networks", type=launch.names(NETWORKS), default="mlp,lenet", help="with commas")
     parser.add_argument(
@@ -272,7 +278,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     given = parser.parse_args(own)
     if given.range[0] >= given.range[1]:
         parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
-    for cluster in given.clusters:
+    for cluster in (*given.clusters, *filter(None, [given.tuned_on])):
         cluster_file.find(cluster)
     every = itertools.product(given.networks, given.clusters, given.splits)
     plan = Plan(
@@ -295,6 +301,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
                 "validation",
                 "epochs",
                 "evaluations",
+                "tuned_on",
             )
         },
     )

@@ -127,6 +127,7 @@ def test_a_path_goes_before_a_ready_made_file_of_that_name(tmp_path, monkeypatch
         ("wbsp-h3", [0.1, 0.1, 1.6, 1.6], 0, 0),
         ("sync-switch-1x10ms", [0.05] * 8, 1, 0.010),
         ("sync-switch-2x30ms", [0.05] * 8, 2, 0.030),
+        ("sync-switch-2x30ms-early", [0.05] * 8, 2, 0.030),
     ],
 )
 def test_the_ready_made_clusters_are_the_published_ones(name, step_times_s, stragglers, extra_s):

@@ -79,6 +79,17 @@ def test_the_seeds_of_the_report_are_others_than_those_of_the_trials():
     assert [(task.phase, task.step_size) for task in its.without_tuning(NINE)] == [(UNTUNED, 0.001)] * 5
 
 
+def test_step_sizes_can_be_those_that_another_cluster_s_trials_have_shown_to_be_best():
+    its = plan("--entries", "esync", "--tuned-on", "nine-ways")
+    other = NINE._replace(cluster="slow-link")
+    trials = [task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)]) for task in its.tuning(its.tuned(other))]
+    assert {line.workload for line in trials} == {NINE}
+    tasks = list(its.reporting(other, trials))
+    assert [(task.workload, task.seed) for task in tasks] == [(other, seed) for seed in its.report_seeds]
+    assert {task.step_size for task in tasks} == {trials[9].step_size}  # the best trial of the study in the middle
+    assert plan("--entries", "esync").tuned(other) == other
+
+
 @pytest.mark.parametrize("entry", study.ALL_ENTRIES)
 @pytest.mark.parametrize("phase", [TUNING, REPORT])
 def test_simulate_takes_the_command_of_every_run(entry, phase):
