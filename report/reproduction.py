@@ -171,7 +171,7 @@ def of_runs(values: Iterable[float | None], form: str, missing: float = math.inf
 
 def beside(here: Sequence[float | None], other: float | None, form: str = ".0f") -> list[str]:
     """Three cells: published, here (a value of each run), their median / published; empty where there is none."""
-    middle = statistics.median(math.inf if value is None else value for value in here)
+    middle = statistics.median([math.inf if value is None else value for value in here] or [math.inf])
     both = other is not None and not math.isinf(middle)
     return [
         "" if other is None else f"{other:g}",
@@ -284,7 +284,7 @@ def _switch(rows: Sequence[Row]) -> list[list[str]]:
     all_bsp = {row.seed: row.seconds for row in by_share.get(100, ())}
     for share, runs in sorted(by_share.items()):
         its = published.SYNC_SWITCH[share]
-        shares = [row.seconds / all_bsp[row.seed] if row.seed in all_bsp else None for row in runs]
+        shares = [row.seconds / all_bsp[row.seed] for row in runs if row.seed in all_bsp]
         table.append(
             [
                 str(share),

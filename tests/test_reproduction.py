@@ -256,6 +256,7 @@ def test_times_of_sync_switch_are_shares_of_bsp_s():
     table = reproduction.tables(rows)
     assert cells(table, "0") == ["0.152", "0.250", "1.64", "0.892 (0.010)", "0.900"]
     assert cells(table, "100")[:3] == ["1", "1.000", "1.00"]
+    assert cells(reproduction.tables(rows[1:]), "0")[:3] == ["0.152", "-", ""]  # as long as BSP alone is not done
 
 
 def test_wbsp_s_fast_half_stands_beside_the_published_ratio():
