@@ -59,7 +59,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.set_defaults(scale="quick")
     parser.add_argument(
-        "--parts", type=launch.names(tuple(PARTS)), help="which experiments, with commas (all; of --mean-loss training)"
+        "--parts",
+        type=launch.names(tuple(PARTS)),
+        help="which experiments, with commas (all; of --mean-loss and --two-hours training)",
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="only the runs whose line of --list has it")
     parser.add_argument(

@@ -44,8 +44,8 @@ def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
 def figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigure]:
     """All of them, or the one of that file name, with its data: empty where there are no runs."""
     found: list[draw_program.NamedFigure] = []
+    evaluated = _first([row for row in rows if row.curve], TRAINING)
     for name, split in (("accuracy-iid", IID_TITLE), ("accuracy-non-iid", NON_IID)):
-        evaluated = _first([row for row in rows if row.curve], TRAINING)
         runs = {mode: its for mode, its in evaluated.items() if mode.split == split}
         found.append((name, *_accuracies(runs, f"the preprint's cluster, {split}", _standalone(rows))))
     its = {mode: runs[0] for mode, runs in _first(rows, CLUSTER).items()}

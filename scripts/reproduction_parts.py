@@ -32,6 +32,7 @@ ROWS = {
     "ASGD": ("async", ()),
     "DC-ASGD": ("dcasgd", ()),
 }
+OWN_RULES = ("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE)  # all of ESync's but as it was published
 OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
 HETEROGENEITIES = {10: "journal-10", 30: "journal-30", 150: "journal", 300: "journal-300"}
 SLEEPS = {"H1": "wbsp-h1", "H2": "wbsp-h2", "H3": "wbsp-h3"}
@@ -117,7 +118,7 @@ MEAN_LOSS = replace(
         "": Limit(7200, 60),
     },
     by_class={"esync": Limit(300, 30), "": Limit(7200, 300, to_target=False)},  # published: accuracies after two hours
-    without=("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE),
+    without=OWN_RULES,
     parts=(TRAINING,),
 )
 # The published length, which is what accuracies in the end are published of, with a network that two cores carry.
@@ -126,7 +127,7 @@ TWO_HOURS = replace(
     name="two-hours",
     limits={"": Limit(7200, 60, to_target=False)},
     by_class={"": Limit(7200, 60, to_target=False)},
-    without=("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE),
+    without=OWN_RULES,
     parts=(TRAINING,),
 )
 SCALES = {scale.name: scale for scale in (QUICK, FULL, MEAN_LOSS, TWO_HOURS)}
