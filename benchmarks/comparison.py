@@ -11,6 +11,7 @@ written anew. The same runs give the same files. Exit codes: 0 done, 2 something
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -22,9 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
+from config import names_of  # noqa: E402
 from draw import STYLE  # noqa: E402
 from report import comparison, comparison_tables, pages, run_lines  # noqa: E402
-from report.comparison import REPORT, UNTUNED, Comparison  # noqa: E402
+from report.comparison import REPORT, TUNING, UNTUNED, Comparison  # noqa: E402
 from report.figures import draw_profiles  # noqa: E402
 from report.tables import accuracy_text  # noqa: E402
 from summary import run_tool  # noqa: E402
@@ -32,9 +34,20 @@ from trainer.flag_values import accuracy, several  # noqa: E402
 from utils import write_atomically  # noqa: E402
 
 TARGETS = (0.80, 0.85, 0.87)
-TARGET = 0.85  # that the page shows, and by which step sizes are chosen
+TARGET = 0.85  # by which step sizes are chosen; the page shows it of runs that do not go on to a greater one
 MARK = "comparison"  # of the part of a page, before the folder
 FIGURES = {REPORT: "profile.png", UNTUNED: "profile-untuned.png"}
+
+
+def target_of(its: Comparison) -> float:
+    """The accuracy that the page shows the times to: TARGET, or what all runs on the test set go on to beyond it."""
+    flag = names_of("target_accuracy")[-1]
+    ends = [
+        [float(value) for word, value in itertools.pairwise(line.command) if word == flag]
+        for line in its.lines
+        if line.phase != TUNING
+    ]
+    return max(TARGET, min((each[-1] if each else TARGET for each in ends), default=TARGET))
 
 
 def part_of_page(its: Comparison, folder: str, target: float) -> str:
@@ -49,13 +62,14 @@ def _has_profile(its: Comparison, phase: str) -> bool:
     return len(comparison_tables.complete_jobs(its, phase)) > 1
 
 
-def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: float) -> None:
+def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: float | None) -> None:
     """Writes all of it.
 
     Raises:
         SetupError: the runs cannot be read, or the page has no place for the tables.
     """
     its = Comparison(comparison.read(folder))
+    target = target_of(its) if target is None else target
     if page is not None:
         name = os.path.relpath(folder, page.parent)
         write_atomically(
@@ -83,7 +97,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
     parser.add_argument("--page", type=Path, help="Markdown page to write the tables into")
-    parser.add_argument("--target", type=accuracy, default=TARGET, help="accuracy that the page shows (%(default)s)")
+    parser.add_argument(
+        "--target",
+        type=accuracy,
+        help=f"accuracy that the page shows ({TARGET}, or that at which all runs end beyond it)",
+    )
     parser.add_argument(
         "--targets", type=several(accuracy, "accuracies with commas"), default=TARGETS, help="those of the details"
     )

@@ -9,7 +9,8 @@ momentum) with other seeds on the test set; and the step size --untuned, with th
 line of FOLDER/runs.jsonl (report/comparison.py), also one that diverged or failed. The limit of a job is the time in
 which its fastest machine alone would see all training samples --epochs times. What follows `--` goes to every run. The
 same command goes on with what is not done yet, by this version of the program (or by any); Ctrl-C ends it.
-benchmarks/comparison.py makes the tables.
+benchmarks/comparison.py makes the tables. The step sizes of another comparison serve a job that differs from its own in
+the cluster, the limit or the target: --tuned-in its folder.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -40,7 +41,7 @@ from report.comparison import BY_CLASS, PHASES, REPORT, SPLITS, TUNING, UNTUNED,
 from scripts import launch  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
 from trainer.flag_values import above_zero, at_least, below_one, several  # noqa: E402
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, setup_logging  # noqa: E402
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging  # noqa: E402
 
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
 MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # whose times are those of ResNet-18's model
@@ -92,6 +93,7 @@ class Plan:
     target: float
     more: Sequence[str]
     tuned_on: str | None = None  # the cluster whose trials choose the step sizes; None: each job's own
+    tuned_in: Path | None = None  # the folder of these trials; None: the plan's own, whose trials belong to it
 
     def tuned(self, workload: Workload) -> Workload:
         """The job whose trials choose its step sizes."""
@@ -112,6 +114,19 @@ class Plan:
             if chosen := its.chosen(self.tuned(workload), entry, self.target):
                 best = chosen.step_size, chosen.momentum
                 yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, *best)
+
+    def trials_in(self, folder: Path) -> list[RunLine]:
+        """The runs of a comparison that has been made, some of which are the trials of these jobs.
+
+        Raises:
+            SetupError: the folder's runs cannot be read, or it has no trials of an algorithm on one of these jobs.
+        """
+        lines = comparison.read(folder)
+        its = Comparison(lines)
+        for workload, entry in itertools.product(map(self.tuned, self.workloads), self.entries):
+            if not its.runs(TUNING, workload, entry):
+                raise SetupError(f"{folder} has no trials of {entry} on {', '.join(workload)}")
+        return lines
 
     def without_tuning(self, workload: Workload) -> Iterator[Task]:
         """The runs on the test set with one step size for all, and the first momentum."""
@@ -171,22 +186,29 @@ class Study:
         self._fresh: set[Any] = set()  # the keys of what was done by this call
         self._done = self._took = self._failed = 0
         self._program = version.files_hash()
+        self._elsewhere = None if plan.tuned_in is None else plan.trials_in(plan.tuned_in)
 
     def do(self) -> int:
         """Returns how many runs have failed; raises KeyboardInterrupt where it was stopped."""
         plan = self._plan
         for workload in plan.workloads:
-            trials = list(plan.tuning(plan.tuned(workload)))
             if TUNING in plan.phases:
-                self._do(trials)
-            known = [line for line in map(self._line_of, trials) if line is not None]
-            if REPORT in plan.phases and len(known) == len(trials):
-                self._do(list(plan.reporting(workload, known)))
+                self._do(list(plan.tuning(plan.tuned(workload))))
+            if REPORT in plan.phases and (trials := self._trials_of(workload)) is not None:
+                self._do(list(plan.reporting(workload, trials)))
             elif REPORT in plan.phases and not self.is_over:
                 logging.info("%s: its trials are not complete, so no step size is chosen yet", " ".join(workload))
             if UNTUNED in plan.phases:
                 self._do(list(plan.without_tuning(workload)))
         return self._failed
+
+    def _trials_of(self, workload: Workload) -> Sequence[RunLine] | None:
+        """Those that choose a job's step sizes; None where some are still to be done."""
+        if self._elsewhere is not None:
+            return self._elsewhere
+        trials = [self._line_of(task) for task in self._plan.tuning(self._plan.tuned(workload))]
+        known = [line for line in trials if line is not None]
+        return known if len(known) == len(trials) else None
 
     @property
     def is_over(self) -> bool:
@@ -251,6 +273,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         "--clusters", type=launch.names(None), default=",".join(CLUSTERS), help="files, or ready-made ones"
     )
     parser.add_argument("--tuned-on", metavar="CLUSTER", help="take the step sizes of another cluster's trials")
+    parser.add_argument("--tuned-in", type=Path, metavar="FOLDER", help="take those of another comparison's trials")
     parser.add_argument("--splits", type=launch.names(SPLITS), default=",".join(SPLITS), help="of the data")
     parser.add_argument("--networks", type=launch.names(NETWORKS), default="mlp,lenet", help="with commas")
     parser.add_argument(
@@ -278,6 +301,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     given = parser.parse_args(own)
     if given.range[0] >= given.range[1]:
         parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
+    if given.tuned_in and TUNING in given.phases:
+        parser.error(
+            f"--tuned-in {given.tuned_in}: the trials are those of that folder; leave {TUNING} out of --phases"
+        )
     for cluster in (*given.clusters, *filter(None, [given.tuned_on])):
         cluster_file.find(cluster)
     every = itertools.product(given.networks, given.clusters, given.splits)
@@ -302,6 +329,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
                 "epochs",
                 "evaluations",
                 "tuned_on",
+                "tuned_in",
             )
         },
     )

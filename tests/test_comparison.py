@@ -257,6 +257,17 @@ def test_the_tables_are_written_between_their_marks_and_again_the_same(folder):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
+@pytest.mark.parametrize(
+    ("ends", "shown"),
+    [([()], 0.85), ([("0.8",)], 0.85), ([("0.87", "0.85")], 0.85), ([("0.87",)] * 2, 0.87), ([("0.87",), ()], 0.85)],
+)
+def test_the_page_shows_the_target_that_all_runs_on_the_test_set_go_on_to(ends, shown):
+    commands = [["simulate.py", *(word for end in each for word in ("--target-accuracy", end))] for each in ends]
+    reported = [line(phase=REPORT, seed=seed, command=words) for seed, words in enumerate(commands)]
+    trial = line(command=["simulate.py", "--target-accuracy", "0.8"])
+    assert command.target_of(Comparison([trial, *reported])) == shown
+
+
 def test_the_details_have_every_job_and_every_target(folder):
     assert command.main([str(folder)]) == 0
     details = (folder / "details.md").read_text()

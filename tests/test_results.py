@@ -45,11 +45,12 @@ def test_what_the_page_shows_of_a_comparison_is_made_again_from_its_runs():
     page = (RESULTS / "README.md").read_text()
     for name in pages.parts(page, command.MARK):
         its = comparison.Comparison(comparison.read(RESULTS / name))
-        part = command.part_of_page(its, name, command.TARGET)
+        target = command.target_of(its)
+        part = command.part_of_page(its, name, target)
         assert page == pages.updated(page, f"{command.MARK} {name}", part), (
             f"run benchmarks/comparison.py results/{name} --page ..."
         )
-        details = comparison_tables.details(its, command.TARGETS, command.TARGET)
+        details = comparison_tables.details(its, command.TARGETS, target)
         assert (RESULTS / name / "details.md").read_text() == details
 
 

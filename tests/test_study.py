@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import simulate
 from benchmarks import study
 from benchmarks.study_run import Task, result
-from report import comparison
+from report import comparison, run_lines
 from report.comparison import REPORT, TUNING, UNTUNED, Workload
 from scripts.simulated import Ended
-from utils import DIVERGED, EXIT_BUG, EXIT_OK
+from utils import DIVERGED, EXIT_BUG, EXIT_OK, SetupError
 
 NINE = Workload("nine-ways", "by-class", "mlp")
 
@@ -90,6 +90,23 @@ def test_step_sizes_can_be_those_that_another_cluster_s_trials_have_shown_to_be_
     assert plan("--entries", "esync").tuned(other) == other
 
 
+def test_step_sizes_can_be_those_of_another_comparison_s_trials_whose_runs_were_shorter(tmp_path):
+    trials = [
+        task.line(validation=[(1.0, 0.5 + 0.01 * task.trial)])
+        for task in plan("--entries", "esync", "--epochs", "3").tuning(NINE)
+    ]
+    for line in trials:
+        run_lines.append(tmp_path, line)
+    longer = ["--entries", "esync", "--epochs", "8", "--phases", "report", "--tuned-in", str(tmp_path)]
+    its = plan("--folder", str(tmp_path / "longer"), *longer)
+    done = study.Study(its, None, 1, 0.0, False, any_version=False)
+    tasks = list(its.reporting(NINE, done._trials_of(NINE)))
+    assert {(task.phase, task.step_size) for task in tasks} == {(REPORT, trials[9].step_size)}
+    assert len(tasks) == 5
+    with pytest.raises(SetupError, match=r"has no trials of esync on paper, by-class, mlp"):
+        study.Study(plan(*longer, "--clusters", "paper"), None, 1, 0.0, False, any_version=False)
+
+
 @pytest.mark.parametrize("entry", study.ALL_ENTRIES)
 @pytest.mark.parametrize("phase", [TUNING, REPORT])
 def test_simulate_takes_the_command_of_every_run(entry, phase):
@@ -115,6 +132,10 @@ def test_the_paper_s_cluster_sends_resnet_s_bytes():
         (["--entries", "fast"], "'fast' is unknown; choose from esync"),
         (["--range", "0.1", "0.01"], "--range 0.1 0.01: the first must be less than the second"),
         (["--trials", "0"], "0 is out of range"),
+        (
+            ["--tuned-in", "there"],
+            "--tuned-in there: the trials are those of that folder; leave tuning out of --phases",
+        ),
     ],
 )
 def test_what_is_no_plan_is_refused(flags, complaint, capsys):
