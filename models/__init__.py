@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from models import cropped
 from models.cnn import TwoConvolutions
 from models.lenet import LeNet5
 from models.mlp import Perceptron
@@ -55,6 +56,7 @@ def build(name: str, image_shape: tuple[int, int, int], classes: int, context: m
     network = REGISTRY[name].factory(classes=classes, prefix=f"{name.replace('-', '_')}_")
     # Shapes do not depend on the batch size, but BatchNorm's inference of them wants more than one sample.
     network.infer_shape(mx.nd.zeros((2, *image_shape), ctx=context))
+    cropped.crop(network, image_shape)
     mx.random.seed(seed)
     network.initialize(mx.init.Xavier(), ctx=context)
     network.hybridize()

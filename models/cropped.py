@@ -1,0 +1,90 @@
+"""Convolutions without the taps of their kernels that meet nothing but padding.
+
+The last convolutions of gluon's ResNets see images of 1 x 1 where the network's images are 28 x 28: eight of the nine
+taps of a 3 x 3 kernel meet zeros alone, and are multiplied all the same. Here the kernel is cut to the taps that meet
+the image. Outputs and gradients stay the same numbers (those of the other taps are 0 as before), and the parameter
+keeps its name and its shape.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+from trainer.engine import mx
+
+
+def used_taps(size: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """The first tap that meets the image in one direction, and the one behind the last.
+
+    All of them where a smaller kernel, with the padding less by its first tap, would have other outputs: some kernels
+    that find a whole stride of padding behind the image.
+
+    Args:
+        size: pixels of the image.
+        kernel: taps.
+        stride: pixels from one output to the next.
+        padding: zeros on either side.
+    """
+    begins = range(-padding, size + padding - kernel + 1, stride)
+    used = [tap for tap in range(kernel) if any(0 <= begin + tap < size for begin in begins)]
+    first, behind = (used[0], used[-1] + 1) if used else (0, kernel)
+    cropped = range(first - padding, size + padding - behind + 1, stride)
+    return (first, behind) if len(cropped) == len(begins) else (0, kernel)
+
+
+class CroppedConv2D(mx.gluon.nn.Conv2D):  # type: ignore[misc]
+    """A Conv2D that uses the taps `taps` alone: down and across, the first and the one behind the last."""
+
+    taps: tuple[tuple[int, int], tuple[int, int]]
+
+    def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+        """Shapes as Conv2D's."""
+        first, behind = zip(*self.taps, strict=True)
+        values = self._kwargs | {
+            "kernel": tuple(end - begin for begin, end in self.taps),
+            "pad": tuple(pad - begin for pad, begin in zip(self._kwargs["pad"], first, strict=True)),
+        }
+        weight = F.slice(weight, begin=(None, None, *first), end=(None, None, *behind))
+        y = F.Convolution(*(each for each in (x, weight, bias) if each is not None), name="fwd", **values)
+        return y if self.act is None else self.act(y)
+
+
+def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
+    """Makes a CroppedConv2D of each Conv2D that has taps to spare.
+
+    Args:
+        network: its parameters' shapes are known, and it is not hybridized yet.
+        image_shape: (C, H, W) of the images that it will be given.
+    """
+    sizes = _image_sizes(network, image_shape)
+
+    def of(layer: Any) -> None:
+        if type(layer) is not mx.gluon.nn.Conv2D or len(sizes[layer.name]) != 1:
+            return
+        (image,) = sizes[layer.name]
+        kernel, stride, pad, dilate = (layer._kwargs[key] for key in ("kernel", "stride", "pad", "dilate"))
+        along = list(zip(image, kernel, stride, pad, strict=True))
+        taps = tuple(used_taps(*each) for each in along)
+        if set(dilate) == {1} and taps != tuple((0, number) for number in kernel):
+            layer.__class__, layer.taps = CroppedConv2D, taps
+
+    network.apply(of)
+
+
+def _image_sizes(network: Any, image_shape: tuple[int, int, int]) -> dict[str, set[tuple[int, int]]]:
+    """The (H, W) of what each convolution is given, by its layer's name: several where a layer is used several times;
+    empty where they cannot be told."""
+    graph = network(mx.sym.Variable("data"))
+    inside = graph.get_internals()
+    _, shapes, _ = inside.infer_shape(data=(2, *image_shape))
+    of_output = dict(zip(inside.list_outputs(), shapes, strict=True))
+    nodes = json.loads(graph.tojson())["nodes"]
+    sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for node in nodes:
+        if node["op"] == "Convolution":
+            source = nodes[node["inputs"][0][0]]["name"]
+            shape = of_output.get(source if source == "data" else f"{source}_output")
+            sizes[node["name"].removesuffix("_fwd")] |= {shape[2:]} if shape else {(-1, -1), (-2, -2)}
+    return sizes
