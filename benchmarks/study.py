@@ -40,7 +40,7 @@ from report import comparison, run_lines  # noqa: E402
 from report.comparison import BY_CLASS, PHASES, REPORT, SPLITS, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
 from scripts import launch  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
-from trainer.flag_values import above_zero, at_least, below_one, several  # noqa: E402
+from trainer.flag_values import above_zero, accuracy, at_least, below_one, several  # noqa: E402
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging  # noqa: E402
 
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
@@ -291,6 +291,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         help="of the steps: each is tried with all step sizes, which are taken times 1 - momentum",
     )
     parser.add_argument("--untuned", type=above_zero, default=0.001, help="the one step size for all")
+    parser.add_argument("--target", type=accuracy, default=TARGET, help="accuracy, whose time chooses the step sizes")
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
     parser.add_argument("--epochs", type=above_zero, default=8.0, help="of the fastest machine alone, in a run's time")
     parser.add_argument("--evaluations", type=at_least(1), default=100, help="in that time: so fine are the times")
@@ -313,7 +314,6 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         workloads=[Workload(cluster, split, network) for network, cluster, split in every],
         low=given.range[0],
         high=given.range[1],
-        target=TARGET,
         more=more,
         **{
             name: getattr(given, name)
@@ -325,6 +325,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
                 "seeds",
                 "momenta",
                 "untuned",
+                "target",
                 "validation",
                 "epochs",
                 "evaluations",

@@ -107,6 +107,14 @@ def test_step_sizes_can_be_those_of_another_comparison_s_trials_whose_runs_were_
         study.Study(plan(*longer, "--clusters", "paper"), None, 1, 0.0, False, any_version=False)
 
 
+@pytest.mark.parametrize(("flags", "trial"), [([], 0), (["--target", "0.87"], 1)])
+def test_the_step_sizes_are_those_whose_trials_came_first_to_the_target(flags, trial):
+    its = plan("--entries", "esync", "--trials", "2", "--studies", "1", *flags)
+    curves = [(1.0, 0.85), (9.0, 0.87)], [(2.0, 0.85), (8.0, 0.87)]
+    trials = [task.line(validation=curves[task.trial]) for task in its.tuning(NINE)]
+    assert {task.trial for task in its.reporting(NINE, trials)} == {trial}
+
+
 @pytest.mark.parametrize("entry", study.ALL_ENTRIES)
 @pytest.mark.parametrize("phase", [TUNING, REPORT])
 def test_simulate_takes_the_command_of_every_run(entry, phase):
