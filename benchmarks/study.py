@@ -9,8 +9,8 @@ momentum) with other seeds on the test set; and the step size --untuned, with th
 line of FOLDER/runs.jsonl (report/comparison.py), also one that diverged or failed. The limit of a job is the time in
 which its fastest machine alone would see all training samples --epochs times. What follows `--` goes to every run. The
 same command goes on with what is not done yet, by this version of the program (or by any); Ctrl-C ends it.
-benchmarks/comparison.py makes the tables. The step sizes of another comparison serve a job that differs from its own in
-the cluster, the limit or the target: --tuned-in its folder.
+benchmarks/comparison.py makes the tables. A job that differs from one of another comparison only in its limit or its
+target can take that one's step sizes: --tuned-in FOLDER; with --tuned-on CLUSTER those of another cluster.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -119,13 +119,17 @@ class Plan:
         """The runs of a comparison that has been made, some of which are the trials of these jobs.
 
         Raises:
-            SetupError: the folder's runs cannot be read, or it has no trials of an algorithm on one of these jobs.
+            SetupError: the folder's runs cannot be read, or it has no trials of an algorithm on one of these jobs, or
+                fewer than of another.
         """
         lines = comparison.read(folder)
         its = Comparison(lines)
-        for workload, entry in itertools.product(map(self.tuned, self.workloads), self.entries):
-            if not its.runs(TUNING, workload, entry):
-                raise SetupError(f"{folder} has no trials of {entry} on {', '.join(workload)}")
+        for workload in map(self.tuned, self.workloads):
+            numbers = {entry: len(its.runs(TUNING, workload, entry)) for entry in self.entries}
+            for entry, number in numbers.items():
+                if number == 0 or number < max(numbers.values()):
+                    job = ", ".join(workload)
+                    raise SetupError(f"{folder} has {number or 'no'} trials of {entry} on {job}: not yet all of them")
         return lines
 
     def without_tuning(self, workload: Workload) -> Iterator[Task]:
@@ -273,7 +277,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         "--clusters", type=launch.names(None), default=",".join(CLUSTERS), help="files, or ready-made ones"
     )
     parser.add_argument("--tuned-on", metavar="CLUSTER", help="take the step sizes of another cluster's trials")
-    parser.add_argument("--tuned-in", type=Path, metavar="FOLDER", help="take those of another comparison's trials")
+    parser.add_argument("--tuned-in", type=Path, metavar="FOLDER", help="take them from another comparison's trials")
     parser.add_argument("--splits", type=launch.names(SPLITS), default=",".join(SPLITS), help="of the data")
     parser.add_argument("--networks", type=launch.names(NETWORKS), default="mlp,lenet", help="with commas")
     parser.add_argument(

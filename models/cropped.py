@@ -2,14 +2,15 @@
 
 The last convolutions of gluon's ResNets see images of 1 x 1 where the network's images are 28 x 28: eight of the nine
 taps of a 3 x 3 kernel meet zeros alone, and are multiplied all the same. Here the kernel is cut to the taps that meet
-the image. Outputs and gradients stay the same numbers (those of the other taps are 0 as before), and the parameter
-keeps its name and its shape.
+the image. Outputs and gradients are the same but for rounding (those of the other taps are 0 as before), and the
+parameter keeps its name and its shape.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from trainer.engine import mx
@@ -18,8 +19,7 @@ from trainer.engine import mx
 def used_taps(size: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
     """The first tap that meets the image in one direction, and the one behind the last.
 
-    All of them where a smaller kernel, with the padding less by its first tap, would have other outputs: some kernels
-    that find a whole stride of padding behind the image.
+    All of them where cutting taps off the end would let the kernel take one more step, and so give one more output.
 
     Args:
         size: pixels of the image.
@@ -35,7 +35,10 @@ def used_taps(size: int, kernel: int, stride: int, padding: int) -> tuple[int, i
 
 
 class CroppedConv2D(mx.gluon.nn.Conv2D):  # type: ignore[misc]
-    """A Conv2D that uses the taps `taps` alone: down and across, the first and the one behind the last."""
+    """A Conv2D that uses the taps `taps` alone: down and across, the first and the one behind the last.
+
+    It is right only for images of the size that `crop` was told, which alone makes such layers.
+    """
 
     taps: tuple[tuple[int, int], tuple[int, int]]
 
@@ -61,9 +64,9 @@ def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
     sizes = _image_sizes(network, image_shape)
 
     def of(layer: Any) -> None:
-        if type(layer) is not mx.gluon.nn.Conv2D or len(sizes[layer.name]) != 1:
+        image = sizes.get(layer.name)
+        if type(layer) is not mx.gluon.nn.Conv2D or image is None:
             return
-        (image,) = sizes[layer.name]
         kernel, stride, pad, dilate = (layer._kwargs[key] for key in ("kernel", "stride", "pad", "dilate"))
         along = list(zip(image, kernel, stride, pad, strict=True))
         taps = tuple(used_taps(*each) for each in along)
@@ -73,18 +76,33 @@ def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
     network.apply(of)
 
 
-def _image_sizes(network: Any, image_shape: tuple[int, int, int]) -> dict[str, set[tuple[int, int]]]:
-    """The (H, W) of what each convolution is given, by its layer's name: several where a layer is used several times;
-    empty where they cannot be told."""
+@contextmanager
+def whole(network: Any) -> Iterator[None]:
+    """In it the layers are those from before `crop`: for a symbol that others may give images of any size."""
+    layers: list[CroppedConv2D] = []
+    network.apply(lambda layer: layers.append(layer) if isinstance(layer, CroppedConv2D) else None)
+    for layer in layers:
+        layer.__class__ = mx.gluon.nn.Conv2D
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.__class__ = CroppedConv2D
+
+
+def _image_sizes(network: Any, image_shape: tuple[int, int, int]) -> dict[str, tuple[int, int] | None]:
+    """The (H, W) of what each convolution is given, by its layer's name; None where it cannot be told, or where a layer
+    is used for images of several sizes."""
     graph = network(mx.sym.Variable("data"))
     inside = graph.get_internals()
     _, shapes, _ = inside.infer_shape(data=(2, *image_shape))
     of_output = dict(zip(inside.list_outputs(), shapes, strict=True))
     nodes = json.loads(graph.tojson())["nodes"]
-    sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    sizes: dict[str, tuple[int, int] | None] = {}
     for node in nodes:
         if node["op"] == "Convolution":
             source = nodes[node["inputs"][0][0]]["name"]
             shape = of_output.get(source if source == "data" else f"{source}_output")
-            sizes[node["name"].removesuffix("_fwd")] |= {shape[2:]} if shape else {(-1, -1), (-2, -2)}
+            layer, size = node["name"].removesuffix("_fwd"), shape and shape[2:]
+            sizes[layer] = size if sizes.get(layer, size) == size else None
     return sizes

@@ -231,11 +231,10 @@ def _details_table(comparison: Comparison, phase: str, job: Workload, targets: S
         trials = comparison.runs(TUNING, job, entry) if phase == REPORT else []
         if not runs and not trials:
             continue
-        chosen = comparison.chosen(job, entry, tuned_to) if trials else None
-        sized = runs[0] if runs else chosen
+        sized = runs[0] if runs else comparison.chosen(job, entry, tuned_to)
         size = sized.step_size if sized else math.nan
         momentum = "" if sized is None or sized.momentum is None else f", momentum {sized.momentum:g}"
-        mark = END_MARK if chosen is not None and comparison.is_at_an_end(chosen) else ""
+        mark = END_MARK if trials and sized is not None and comparison.is_at_an_end(sized) else ""
         lost = sum(line.diverged or bool(line.failed) for line in (*runs, *trials))
         rows.append(
             [

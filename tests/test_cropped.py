@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import models
-from models.cropped import CroppedConv2D, crop, used_taps
+from models.cropped import CroppedConv2D, crop, used_taps, whole
 from trainer.engine import mx
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}  # float32, summed in another order
@@ -109,6 +109,29 @@ def test_resnet18_on_small_images_computes_the_same_with_its_last_stage_cropped(
     assert all(its.name == other.name and (its.data() == other.data()).min().asscalar() for its, other in pairs)
     for its, other in zip(outputs_and_gradients(network, images), outputs_and_gradients(whole, images), strict=True):
         assert np.abs(its - other).max() <= 1e-3 * np.abs(other).max()
+
+
+@pytest.mark.parametrize("name", ["resnet18-v1", "mobilenet-v1"])
+def test_a_symbol_of_the_whole_network_is_right_for_images_of_any_size_and_the_network_stays_cropped(name):
+    network = models.build(name, (1, 28, 28), 10, mx.cpu(), seed=0)
+    before = cropped_layers(network)
+    with whole(network):
+        assert not cropped_layers(network)
+        symbol = network(mx.sym.var("data"))
+    assert cropped_layers(network) == before != []
+    images = mx.nd.array(np.random.default_rng(1).normal(size=(2, 1, 64, 64)))
+    module = mx.mod.Module(symbol, label_names=None)
+    module.bind([("data", images.shape)], for_training=False)
+    values = {its.name: its.data() for its in network.collect_params().values()}
+    auxiliary = set(symbol.list_auxiliary_states())
+    module.set_params(
+        {key: value for key, value in values.items() if key not in auxiliary},
+        {key: value for key, value in values.items() if key in auxiliary},
+    )
+    module.forward(mx.io.DataBatch([images]))
+    uncropped = models.build(name, (1, 64, 64), 10, mx.cpu(), seed=0)
+    assert not set(before) & set(cropped_layers(uncropped))
+    np.testing.assert_allclose(module.get_outputs()[0].asnumpy(), uncropped(images).asnumpy(), **CLOSE)
 
 
 def test_resnet18_on_large_images_needs_all_its_taps():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -105,6 +106,9 @@ def test_step_sizes_can_be_those_of_another_comparison_s_trials_whose_runs_were_
     assert len(tasks) == 5
     with pytest.raises(SetupError, match=r"has no trials of esync on paper, by-class, mlp"):
         study.Study(plan(*longer, "--clusters", "paper"), None, 1, 0.0, False, any_version=False)
+    run_lines.append(tmp_path, dataclasses.replace(trials[0], entry="sync"))
+    with pytest.raises(SetupError, match=r"has 1 trials of sync on nine-ways, by-class, mlp: not yet all of them"):
+        study.Study(plan(*longer, "--entries", "esync,sync"), None, 1, 0.0, False, any_version=False)
 
 
 @pytest.mark.parametrize(("flags", "trial"), [([], 0), (["--target", "0.87"], 1)])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models import cropped
 from trainer.engine import mx
 from utils import SetupError, read_json, write_atomically, write_json
 
@@ -106,7 +107,8 @@ class ModelSaver:
 
 def symbol_and_parameters(network: Any) -> tuple[bytes, bytes]:
     """The content of the two files that `HybridBlock.export` would write (which takes only paths)."""
-    symbol = network(mx.sym.var(INPUT_NAME))
+    with cropped.whole(network):
+        symbol = network(mx.sym.var(INPUT_NAME))
     auxiliary = set(symbol.list_auxiliary_states())
     arrays = {
         f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data().copyto(mx.cpu())
