@@ -11,10 +11,8 @@ written anew. The same runs give the same files. Exit codes: 0 done, 2 something
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -24,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
-from config import names_of  # noqa: E402
 from draw import STYLE  # noqa: E402
 from report import comparison, comparison_tables, pages, run_lines  # noqa: E402
 from report.comparison import REPORT, TUNING, UNTUNED, Comparison  # noqa: E402
@@ -42,14 +39,8 @@ FIGURES = {REPORT: "profile.png", UNTUNED: "profile-untuned.png"}
 
 def target_of(its: Comparison) -> float:
     """The accuracy that the page shows the times to: TARGET, or what all runs on the test set go on to beyond it."""
-    flag = names_of("target_accuracy")[-1]
-
-    def end(command: Sequence[str]) -> float:
-        words = [part for word in command for part in word.split("=", 1)]
-        return ([TARGET] + [float(value) for word, value in itertools.pairwise(words) if word == flag])[-1]
-
-    ends = [end(line.command) for line in its.lines if line.phase != TUNING]
-    return max(TARGET, min(ends, default=TARGET))
+    ends = [run_lines.value_in(line.command, "target_accuracy") for line in its.lines if line.phase != TUNING]
+    return max(TARGET, min((float(end or TARGET) for end in ends), default=TARGET))
 
 
 def part_of_page(its: Comparison, folder: str, target: float) -> str:

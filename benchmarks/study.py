@@ -163,7 +163,7 @@ class Plan:
         if split == BY_CLASS and "split_by_class" in row.all_flags:  # one worker alone has all classes
             words += ["-s", "1"]
         if task.phase == TUNING:  # who has reached the last target need not go on
-            words += ["--validation", str(self.validation), "--target-accuracy", f"{max(TARGETS):g}"]
+            words += ["--validation", str(self.validation), "--target-accuracy", f"{max(*TARGETS, self.target):g}"]
         return [*words, "--log-form", "lines", *self.more]
 
     def limit_s(self, cluster: str) -> float:

@@ -7,11 +7,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from config import LEARNING_RATES, names_of
+from config import LEARNING_RATES
 from report import published, run_lines
 from report.comparison import BY_CLASS, IID
 from report.comparison_tables import SPLIT_WORDS, markdown
@@ -100,8 +99,7 @@ class Row:
     @property
     def step_size(self) -> str:
         """As the command has it; empty where it has none."""
-        flags = {flag for field in LEARNING_RATES for flag in names_of(field)}
-        return next((value for flag, value in pairwise(self.command) if flag in flags), "")
+        return run_lines.value_in(self.command, *LEARNING_RATES)
 
     @property
     def seconds_to_target(self) -> float | None:

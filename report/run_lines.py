@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from config import names_of
 from utils import SetupError, append_line
 
 RUNS_FILE = "runs.jsonl"
@@ -57,6 +59,17 @@ def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
         lines.pop(line.key, None)
         lines[line.key] = line
     return list(lines.values())
+
+
+def value_in(command: Sequence[str], *fields: str) -> str:
+    """The value of a flag in a run's command; of several the last, as argparse takes it. Empty where there is none.
+
+    Args:
+        fields: of Config, of whose flags the command has one.
+    """
+    flags = {flag for field in fields for flag in names_of(field)}
+    words = [part for word in command for part in word.split("=", 1)]
+    return next((value for flag, value in reversed(list(pairwise(words))) if flag in flags), "")
 
 
 class Versioned(Protocol):

@@ -61,8 +61,8 @@ def test_the_taps_that_are_left_out_never_meet_the_image_and_the_others_fall_on_
 )
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_outputs_and_gradients_are_those_of_the_whole_convolution(size, kernel, stride, padding, taps, hybrid):
-    whole, images = convolution(size, kernel, stride, padding)
-    expected = outputs_and_gradients(whole, images)
+    uncropped, images = convolution(size, kernel, stride, padding)
+    expected = outputs_and_gradients(uncropped, images)
     layer, _ = convolution(size, kernel, stride, padding)
     crop(layer, images.shape[1:])
     assert (type(layer), layer.taps) == (CroppedConv2D, taps)
@@ -103,11 +103,13 @@ def test_resnet18_on_small_images_computes_the_same_with_its_last_stage_cropped(
     network = models.build("resnet18-v1", (1, 28, 28), 10, mx.cpu(), seed=0)
     assert cropped_layers(network) == [f"resnet18_v1_stage4_conv{number}" for number in (0, 1, 3, 4)]
     monkeypatch.setattr(models.cropped, "crop", lambda *_: None)
-    whole = models.build("resnet18-v1", (1, 28, 28), 10, mx.cpu(), seed=0)
-    assert not cropped_layers(whole)
-    pairs = zip(network.collect_params().values(), whole.collect_params().values(), strict=True)
+    uncropped = models.build("resnet18-v1", (1, 28, 28), 10, mx.cpu(), seed=0)
+    assert not cropped_layers(uncropped)
+    pairs = zip(network.collect_params().values(), uncropped.collect_params().values(), strict=True)
     assert all(its.name == other.name and (its.data() == other.data()).min().asscalar() for its, other in pairs)
-    for its, other in zip(outputs_and_gradients(network, images), outputs_and_gradients(whole, images), strict=True):
+    for its, other in zip(
+        outputs_and_gradients(network, images), outputs_and_gradients(uncropped, images), strict=True
+    ):
         assert np.abs(its - other).max() <= 1e-3 * np.abs(other).max()
 
 

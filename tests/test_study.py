@@ -119,6 +119,12 @@ def test_the_step_sizes_are_those_whose_trials_came_first_to_the_target(flags, t
     assert {task.trial for task in its.reporting(NINE, trials)} == {trial}
 
 
+def test_trials_go_on_to_the_target_that_chooses_the_step_sizes():
+    its = plan("--target", "0.9")
+    words = its.command(next(its.tuning(NINE)))
+    assert words[words.index("--target-accuracy") + 1] == "0.9"
+
+
 @pytest.mark.parametrize("entry", study.ALL_ENTRIES)
 @pytest.mark.parametrize("phase", [TUNING, REPORT])
 def test_simulate_takes_the_command_of_every_run(entry, phase):
