@@ -11,7 +11,7 @@ from report import published
 from report.comparison import BY_CLASS, IID
 from report.definitions import MODEL_BYTES
 from report.published import TARGET
-from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
+from report.reproduction import CLUSTER, ESYNC, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
 from report.reproduction import PARTS as PART_NAMES
 
 RESNET18 = "resnet18-v1"
@@ -22,21 +22,22 @@ WBSP_BATCH, WBSP_STEP_SIZE = 128, 0.003  # the latter is not known
 # The rule and the questions of the published program; a question took about as long as a GPU's step.
 AS_PUBLISHED = ("--policy", "preprint", "--query", "blocking", "--query-delay", "0.029")
 BARE_PAPER = "0.03,0.03,0.03,0.03,3.5,3.5"  # the preprint's step times alone
-UPLOAD_AWARE = "ESync, rule upload-aware"
-ROWS = {
-    "ESync as published": ("esync", AS_PUBLISHED),
+PUBLISHED_ESYNC, UPLOAD_AWARE, SSGD = "ESync as published", "ESync, rule upload-aware", "SSGD"
+ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    PUBLISHED_ESYNC: ("esync", AS_PUBLISHED),
     "ESync, rule preprint": ("esync", ("--policy", "preprint")),
     "ESync, rule journal": ("esync", ("--policy", "journal")),
     UPLOAD_AWARE: ("esync", ("--policy", "upload-aware")),
-    "SSGD": ("sync", ()),
+    SSGD: ("sync", ()),
     "ASGD": ("async", ()),
     "DC-ASGD": ("dcasgd", ()),
 }
+ALL_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {ESYNC: ("esync", ()), **ROWS}
 OWN_RULES = ("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE)  # all of ESync's but as it was published
 OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
 HETEROGENEITIES = {10: "journal-10", 30: "journal-30", 150: "journal", 300: "journal-300"}
 SLEEPS = {"H1": "wbsp-h1", "H2": "wbsp-h2", "H3": "wbsp-h3"}
-COMPARED_WITH_WBSP = {"WBSP with overlap": "wbsp-pcc", "WBSP": "wbsp", "SSGD": "sync", "SSP": "ssp", "ASGD": "async"}
+COMPARED_WITH_WBSP = {"WBSP with overlap": "wbsp-pcc", "WBSP": "wbsp", SSGD: "sync", "SSP": "ssp", "ASGD": "async"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Scale:
         limits: of trained ones, by algorithm; "" for all others.
         by_class: the same, where each worker has few classes.
         without: rows of ROWS that are not trained.
-        networks: limits of the other networks; empty: they are not trained.
+        networks: limits of the other networks by cluster, as `limits`; empty: they are not trained.
         switch_steps: of Sync-Switch, in all.
         wbsp_network: or NO_NETWORK.
     """
@@ -77,7 +78,7 @@ class Scale:
     limits: Mapping[str, Limit]
     by_class: Mapping[str, Limit]
     without: tuple[str, ...]
-    networks: Mapping[str, Limit]
+    networks: Mapping[str, Mapping[str, Limit]]
     switch_steps: int
     wbsp_network: str
     step_size: float = STEP_SIZE
@@ -102,7 +103,7 @@ FULL = Scale(
     limits={"esync": Limit(600, 30, to_target=False), "alone": Limit(300, 15, to_target=False), "": Limit(7200, 240)},
     by_class={"esync": Limit(600, 30), "": Limit(7200, 240)},
     without=(),
-    networks={"esync": Limit(600, 8), "": Limit(7200, 60)},
+    networks={"paper": {"esync": Limit(600, 8), "": Limit(7200, 60)}, "paper-12": {"": Limit(1200, 8)}},
     switch_steps=1000,
     wbsp_network="cnn",
 )
@@ -206,18 +207,22 @@ def _training(scale: Scale) -> Iterator[Job]:
 
 def _networks(scale: Scale) -> Iterator[Job]:
     for network in OTHER_NETWORKS:
-        for name, entry in {"ESync": "esync", "SSGD": "sync"}.items():
-            if scale.networks:
-                words = [*_step_size(entry, scale.step_size), *scale.networks.get(entry, scale.networks[""]).words]
-                yield _job(NETWORKS, name, entry, network, "paper", *words, case=network)
-            else:
+        if not scale.networks:
+            for name in (ESYNC, SSGD):
                 words = ["--model-bytes", str(MODEL_BYTES[network]), "--max-seconds", f"{scale.cluster_s:g}"]
-                yield _job(NETWORKS, name, entry, NO_NETWORK, "paper", *words, case=network)
+                yield _job(NETWORKS, name, ALL_ROWS[name][0], NO_NETWORK, "paper", *words, case=network)
+            continue
+        for cluster, limits in scale.networks.items():
+            case = network if cluster == "paper" else f"{network}, {cluster}"
+            for name in (ESYNC, PUBLISHED_ESYNC, SSGD):
+                entry, flags = ALL_ROWS[name]
+                words = [*flags, *_step_size(entry, scale.step_size), *limits.get(entry, limits[""]).words]
+                yield _job(NETWORKS, name, entry, network, cluster, *words, case=case)
 
 
 def _heterogeneity(_: Scale) -> Iterator[Job]:
     for ratio, cluster in HETEROGENEITIES.items():
-        for name, entry in {"ESync": "esync", "SSGD": "sync"}.items():
+        for name, entry in {ESYNC: "esync", SSGD: "sync"}.items():
             limit = {"esync": Limit(1800, 12), "sync": Limit(14400, 240)}[entry]
             words = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *limit.words]
             yield _job(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))

@@ -61,7 +61,7 @@ def test_the_step_size_of_the_mean_loss_is_that_of_the_sum_over_the_batch():
 
 
 def test_only_the_runs_that_are_named_are_done(tmp_path, capsys):
-    command = ["--full", "--parts", "networks,training", "--only", "SSGD mobilenet-v1", "--folder", str(tmp_path)]
+    command = ["--full", "--parts", "networks,training", "--only", "SSGD mobilenet-v1 ", "--folder", str(tmp_path)]
     assert reproduce.main([*command, "--list"]) == EXIT_OK
     assert capsys.readouterr().out.split() == ["networks", "SSGD", "mobilenet-v1", "iid"]
 
@@ -248,6 +248,21 @@ def test_a_network_and_a_heterogeneity_need_esync_and_ssgd():
     table = reproduction.tables(rows)
     assert cells(table, "150") == ["6.7", "6.7", "1.00", "10", "67", "1.0"]
     assert "mobilenet" not in table and "Other networks" not in table
+
+
+def test_each_kind_of_esync_stands_beside_ssgd_on_the_same_cluster():
+    def trained(name, entry, seconds, case="mobilenet-v1, paper-12"):
+        return row(NETWORKS, name, entry, case=case, samples_per_s=10.0, curve=((seconds, 0.8),))
+
+    rows = [
+        trained("ESync", "esync", 10.0),
+        trained("ESync as published", "esync", 40.0),
+        trained("SSGD", "sync", 80.0),
+        trained("SSGD", "sync", 990.0, case="mobilenet-v1"),
+    ]
+    table = reproduction.tables(rows)
+    assert cells(table, "mobilenet-v1, paper-12") == ["2", "8.0", "4.00", "10", "80", "1.0"]
+    assert cells(table, "mobilenet-v1, paper-12, ESync as published") == ["2", "2.0", "1.00", "40", "80", "1.0"]
 
 
 def test_times_of_sync_switch_are_shares_of_bsp_s():
