@@ -59,23 +59,30 @@ def with_batches(network: Any) -> int:
 KINDS: dict[str, Callable[[Any], int]] = {"groups": with_groups, "batches": with_batches}
 
 
+def changed(factory: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    """A factory of such networks with another normalisation.
+
+    Args:
+        kind: a key of KINDS.
+    """
+
+    def build(**words: Any) -> Any:
+        network = factory(**words)
+        if not KINDS[kind](network):
+            sys.exit(f"normalisation.py: this network has no layer for {kind!r}")
+        return network
+
+    return build
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Does what simulate.py does, with networks of REGISTRY changed."""
+    """Does what simulate.py does, with all networks of REGISTRY changed."""
     if not arguments or arguments[0] not in KINDS:
         sys.exit(f"usage: normalisation.py {{{','.join(KINDS)}}} FLAGS-OF-SIMULATE.PY\n\n{__doc__}")
-    change = KINDS[arguments[0]]
-
-    def changed(factory: Callable[..., Any]) -> Callable[..., Any]:
-        def build(**words: Any) -> Any:
-            network = factory(**words)
-            if not change(network):
-                sys.exit(f"normalisation.py: this network has no layer for {arguments[0]!r}")
-            return network
-
-        return build
-
-    models.REGISTRY.update({name: its._replace(factory=changed(its.factory)) for name, its in models.REGISTRY.items()})
-    return simulate.main(arguments[1:])
+    kind, *flags = arguments
+    for name, its in models.REGISTRY.items():
+        models.REGISTRY[name] = its._replace(factory=changed(its.factory, kind))
+    return simulate.main(flags)
 
 
 if __name__ == "__main__":
