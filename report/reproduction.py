@@ -246,16 +246,16 @@ def _speed_ups(rows: Sequence[Row], runs: Sequence[Row]) -> list[float | None]:
 
 
 def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | None]) -> list[list[str]]:
-    """A row a case and kind of ESync, beside SSGD; `of` gives what was published of a case."""
+    """A row a case and kind of ESync, beside SSGD with the same seeds; `of` gives what was published of a case."""
     goal = accuracy_text(TARGET)
     table = [[what, f"SSGD's time to {goal} / ESync's: published", "here", "ratio", f"s to {goal}: ESync", "SSGD"]]
     table[0] += ["samples/s, ESync / SSGD"]
-    every = by_experiment(rows)
-    baselines = {runs[0].case: runs for runs in every if runs[0].entry == "sync"}
-    kinds = [runs for runs in every if runs[0].entry == "esync" and runs[0].case in baselines]
-    for runs in kinds:
-        name, case = runs[0].name, runs[0].case
-        both = (runs, baselines[case])
+    for runs in by_experiment(row for row in rows if row.entry == "esync"):
+        name, case, seeds = runs[0].name, runs[0].case, {row.seed for row in runs}
+        baseline = [row for row in rows if row.entry == "sync" and row.case == case and row.seed in seeds]
+        if not baseline:
+            continue
+        both = (runs, baseline)
         esync, ssgd = (statistics.median(row.samples_per_s for row in each) for each in both)
         table.append(
             [
@@ -311,7 +311,7 @@ def _wbsp(rows: Sequence[Row]) -> list[list[str]]:
 TABLES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[list[str]]]]] = {
     CLUSTER: ("The preprint's cluster with ResNet-18's 44.7 MB, times and bytes alone", _cluster),
     TRAINING: ("The preprint's cluster, trained", _training),
-    NETWORKS: ("Other networks on the preprint's cluster", _networks),
+    NETWORKS: ("Other networks on the preprint's cluster, or on the one that is named", _networks),
     HETEROGENEITY: ("Six fast and six slow workers, 1 Gbit/s, the slow ones 1.75 s a step", _heterogeneity),
     SWITCH: ("Sync-Switch: first BSP, then ASP, eight workers", _switch),
     WBSP: ("WBSP under its published heterogeneity: half of the workers sleep in every step", _wbsp),
