@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")
+if __name__ == "__main__":  # before MXNet is imported; a process that imports this has its own
+    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 

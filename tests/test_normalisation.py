@@ -70,6 +70,7 @@ def test_another_network_is_refused(name, kind):
 def test_what_it_trains_and_saves_is_the_changed_network_in_a_folder_of_its_own(tmp_path, monkeypatch):
     tiny_data.write_mnist(tmp_path / "data" / "mnist")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MXNET_ENGINE_TYPE", "NaiveEngine")  # as simulate.py sets it, and here it is taken back
     job = ["-m", "local", "-n", "mlp", "--dataset", "mnist", "-dd", "data", "-b", "8", "--max-rounds", "2", "-e", "1"]
     assert normalisation.main(["batches", *job, "--workers", "0.1"]) == 0
     (about,) = (tmp_path / "logs" / "normalisation" / "batches").rglob("final.json")
