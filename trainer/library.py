@@ -105,10 +105,11 @@ class ServingStore:
         with die_on_error("a worker's command failed"):
             if head != SET_OPTIMIZER:
                 raise ValueError(f"unknown command {head}")
-            with role_hidden():
-                from trainer.engine import mx
-            store = self._with_optimizer = mx.kv.KVStore(mx.base.KVStoreHandle(self.handle.value))
-            store.set_optimizer(pickle.loads(body))
+            if self._with_optimizer is None:  # one for all commands: when one is freed, so is the handle
+                with role_hidden():
+                    from trainer.engine import mx
+                self._with_optimizer = mx.kv.KVStore(mx.base.KVStoreHandle(self.handle.value))
+            self._with_optimizer.set_optimizer(pickle.loads(body))
 
     def free(self) -> None:
         """To be called when nobody asks it any more, and not left to the interpreter's exit, where ps-lite's threads

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from algorithms import TransportKind
-from trainer import addresses, library, version
+from trainer import addresses, library, version, zmq_guard
 from trainer.cluster import Cluster, Joined
 from trainer.library import ServingStore
 from trainer.meeting import Arrival, Attendance
@@ -50,6 +50,7 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
     host = open_meeting(cluster) if cluster.role == "scheduler" else None
     library.check_kvstore(library.has_kvstore())
     attendance = _meet(cluster, "", {}, start_timeout_s)
+    zmq_guard.install()
     store = ServingStore()
 
     def formed() -> None:
@@ -119,6 +120,7 @@ def joined(
     from trainer.transport.kvstore import KVStoreTransport
 
     attendance = _meet(cluster, device, setup or {}, start_timeout_s)
+    zmq_guard.install()
     try:
         with Watch(cluster, start_timeout_s) as watch:
             store = mx.kv.create(STORE_TYPES[transport])
