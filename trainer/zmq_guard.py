@@ -1,8 +1,8 @@
 """Keeps bytes that are no ZeroMQ away from ps-lite's parser.
 
-ps-lite aborts the process over an HTTP request at its port: ZeroMQ takes a connection without its greeting for one of its
-first protocol versions, in which any byte is a length, and ps-lite parses what follows. A ZeroMQ socket with a ZAP domain
-(RFC 27) closes connections of these versions before it reads a message; MXNet itself speaks a later one. No
+ps-lite aborts the process over an HTTP request at its port: ZeroMQ takes a connection without its greeting for one of
+its first protocol versions, in which any byte is a length, and ps-lite parses what follows. A ZeroMQ socket with a ZAP
+domain (RFC 27) closes connections of these versions before it reads a message; MXNet itself speaks a later one. No
 authentication follows from the domain, since the process has no ZAP handler.
 
 ps-lite does not give its sockets away, so its call of `zmq_bind` is redirected to a function of this module.
