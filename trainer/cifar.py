@@ -135,7 +135,7 @@ def _python(cifar: Cifar, path: Path) -> Samples:
             raise _Unfit(f"its pixels are from {images.min()} to {images.max()}, not from 0 to 255")
     except _Unfit as error:
         raise SetupError(
-            f"{path} is not a {cifar.title} python batch: {error}; unpack {cifar.title.lower()}-python.tar.gz again"
+            f"{path} is not a {cifar.title} python batch ({error}): unpack {cifar.title.lower()}-python.tar.gz again"
         ) from None
     return Samples(images.reshape(-1, *IMAGE).astype(np.uint8, copy=False), checked_labels(labels, cifar.classes, path))
 

@@ -43,6 +43,7 @@ PUBLISHED = {
     "cifar100": Published("CIFAR-100", (3, 32, 32), (500,) * 100, (100,) * 100, alike=0.02),
 }
 SAMPLE = 2000  # images whose classes are compared; of fewer nothing is said
+FEW = 100  # images that may serve as both parts, where a program is tried out
 DUPLICATES = 0.01  # share of the test images that may be training images too
 
 
@@ -61,7 +62,7 @@ def fault_of(dataset: Dataset) -> str:
             f"the test part has {len(test.labels)} images, the training part {len(train.labels)}: its files are "
             "swapped, or some of the training part are missing"
         )
-    if train.images.shape == test.images.shape and all(map(np.array_equal, train, test)):
+    if len(test.labels) > FEW and all(map(np.array_equal, train, test)):
         return "the test part is the training part once more: get the published test files"
     return ""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config import MPI, Config
-from trainer import data, library, mpi_job, peers, plausible, roles, straggler_trace
+from trainer import data, library, mpi_job, peers, plausible, resuming, roles, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
 from trainer.command_line import check_job, job_setup
@@ -122,7 +122,7 @@ def train(
         path = folder.open(trainer.job_age_s)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
-        facts["initial_weights_sha256"] = trainer.parameters.sha256()
+        facts.update(resuming.facts(trainer), initial_weights_sha256=trainer.parameters.sha256())
         folder.describe(facts)
         return path
 
