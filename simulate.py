@@ -179,7 +179,8 @@ def train(run: Run) -> int:
 
     signals = SignalWatch(on_first="stopping at the end of this round")
     devices = {(HOST, f"cpu{rank}") for rank in range(len(run.job.cluster.workers))}
-    for line in launch.stale_warnings(Path(run.job.config.log_dir).parent, devices):
+    config = run.job.config
+    for line in [] if config.resume else launch.stale_warnings(Path(config.log_dir).parent, devices):
         logging.warning("%s", line)
     from trainer import virtual_cluster
     from trainer.virtual_progress import ProgressLine

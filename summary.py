@@ -10,6 +10,7 @@ are several runs. Needs nothing but the standard library. Durations are in secon
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import reprlib
 import sys
@@ -19,9 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import utils
+from algorithms import OWNERS, TransportKind
 from report import metrics, tables
-from report.job_logs import read_run
+from report.job_logs import Found, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
+from report.newest_run import ends_early
+from report.sound_devices import without_impossible
+from trainer.round_faults import MOST_ROUNDS, is_quantity, tell
+from trainer.sound_rounds import rounds_missed, sound_rounds
 from utils import JobError, SetupError
 
 # ---------------------------------------------------------------------------------------------- log tree
@@ -80,41 +86,48 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
     Raises:
         SetupError: there is not one readable round in the folder.
     """
+    there = {host: folders(host) for host in folders(folder)}
+    found = newest(itertools.chain.from_iterable(there.values()), warn)
     devices: dict[tuple[str, str], Device] = {}
-    for host in folders(folder):
-        device_folders = folders(host)
-        if not device_folders:
-            warn(f"{host} holds no device's folder; left out")
-        for path in device_folders:
-            device = _summarise_device(path, warn)
-            if device is not None:
-                devices[host.name, path.name] = device
+    for each in found:
+        device = _summarise_device(each, warn)
+        if device is not None:
+            devices[each.place] = device
+    for host in [host for host, its in there.items() if not its]:
+        warn(f"{host} holds no device's folder; left out")
     if not devices:
         raise SetupError(
             f"{folder} holds no readable round log (HOST/DEVICE/iter-N.txt or rounds.jsonl); "
             "train first, or copy the log folders of all hosts there"
         )
-    _check_ranks(folder, devices, warn)
+    whole = {each.place: devices[each.place] for each in found if each.is_whole and each.place in devices}
+    if not metrics.have_changed(devices.values()):  # else each has the rank that it had first
+        _check_ranks(folder, whole, warn)
+        in_step = folder.name in MODES and OWNERS[MODES[folder.name].algorithm.name].transport is TransportKind.SUM
+        ends = {place: (len(its.elapsed_time_list), its.elapsed_time_list[-1]) for place, its in whole.items()}
+        for place, text in ends_early(ends, {each.place: each.left for each in found}, in_step).items():
+            warn(f"{folder / '/'.join(place)}: {text}")
     return devices
 
 
-def _summarise_device(folder: Path, warn: Warn) -> Device | None:
-    logged = utils.logged_rounds(folder, warn)
+def _summarise_device(found: Found, warn: Warn) -> Device | None:
+    folder = found.folder
+    try:
+        logged = utils.logged_rounds(folder, warn)
+    except OSError as error:
+        warn(f"{folder} cannot be read: {error.strerror}; left out")
+        return None
+    logged = {number: one for number, one in logged.items() if number <= found.until}
     if not logged:
         warn(f"{folder} holds neither iter-N.txt nor {utils.LINES_FILE}; left out")
         return None
-    rounds = list(utils.sound_rounds(folder, logged, warn))
-    lost = max(logged) - len(rounds) - utils.rounds_missed(logged)
-    if lost:
+    rounds = list(sound_rounds(folder, logged, warn))
+    last = max((number for number in logged if number <= MOST_ROUNDS), default=0)
+    lost = last - len(rounds) - rounds_missed(logged)
+    if lost > 0:
         warn(f"{folder}: samples, steps, bytes and computing time are counted without {lost} lost round(s)")
-    evaluations = []
-    for record in rounds:
-        if "accuracy" in record:
-            if metrics.is_quantity(record["accuracy"]):
-                evaluations.append(record)
-            else:
-                warn(f"{folder}: accuracy {record['accuracy']!r} after {record['total_time']} s is no number; left out")
-    if bad := sum(record["bad_steps"] for record in rounds if metrics.is_quantity(record.get("bad_steps"))):
+    evaluations = [record for record in rounds if "accuracy" in record]
+    if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
     try:
         return Device(
@@ -131,8 +144,8 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
             bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
             steps_list=[_entries_with(record, utils.FORWARD_BACKWARD, utils.ABANDONED) for record in rounds],
             lost_steps_list=_lost_steps(rounds, warn),
-            event_list=_read_events(rounds, warn) or None,
-            **_read_run(folder, warn),
+            event_list=_read_events(folder, rounds, warn) or None,
+            **_facts(found.left.run),
         )
     except ValueError as error:
         warn(f"{folder} left out: {error}")
@@ -141,7 +154,7 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
 
 def _in_every_round(rounds: Sequence[Mapping[str, Any]], key: str, folder: Path, warn: Warn) -> list[int] | None:
     """The values of `key`, or None: a sum over a part of the rounds would pass for the whole."""
-    values = [record[key] for record in rounds if metrics.is_quantity(record.get(key))]
+    values = [record[key] for record in rounds if is_quantity(record.get(key))]
     if values and len(values) < len(rounds):
         warn(f"{folder}: {key} is missing in {len(rounds) - len(values)} of {len(rounds)} rounds; left out")
     return values if len(values) == len(rounds) else None
@@ -166,12 +179,14 @@ def _lost_steps(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[int] | 
     return lost
 
 
-def _read_events(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[list[Any]]:
+def _read_events(folder: Path, rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[list[Any]]:
     """What the rounds' "events" tell, as the summary has it; malformed ones are told in one line for each round."""
     events: list[list[Any]] = []
+    faults: list[str] = []
     for record in rounds:
         read = partial(Event.from_log, record["total_time"])
-        events += _sound_events(record.get("events", []), read, record["where"], warn)
+        events += _sound_events(record.get("events", []), read, record["where"], faults.append)
+    tell(faults, f"{folder}: events of {len(faults)} rounds left out", warn)
     return events
 
 
@@ -190,19 +205,16 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
     return sound
 
 
-def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
+def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
     """Rank, number of workers and size of the model, where there is a run.json: published logs have none."""
-    run = read_run(folder, warn)
     said = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
-    return {key: value for key, value in said.items() if isinstance(value, int) and metrics.is_quantity(value)}
+    return {key: value for key, value in said.items() if isinstance(value, int) and is_quantity(value)}
 
 
 def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
     """Tells of a host whose logs were not copied, and of folders that an earlier run left behind."""
     ranks = sorted(device.rank for device in devices.values() if device.rank is not None)
     num_workers = max((device.num_workers or 0 for device in devices.values()), default=0)
-    if metrics.have_changed(devices.values()):
-        return  # workers came and went, and each has the rank that it had first
     if num_workers and len(ranks) == len(devices) and ranks != list(range(num_workers)):
         warn(
             f"{folder}: the job had {num_workers} worker(s), the logs are of rank(s) {', '.join(map(str, ranks))}; "
@@ -238,6 +250,10 @@ def read_summary(path: Path, warn: Warn) -> Devices:
             if isinstance(value, dict) and value.get("event_list") is not None:  # a bad event costs itself, no device
                 events = _sound_events(value["event_list"], Event.from_json, f"{path}: {host}/{name}", warn)
                 value = {**value, "event_list": events or None}
+            if isinstance(value, dict):
+                value, told = without_impossible(value)
+                for text in told:
+                    warn(f"{path}: {host}/{name}: {text}")
             try:
                 devices[host, name] = Device.from_json(value)
             except ValueError as error:

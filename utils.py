@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import logging
 import os
@@ -17,7 +16,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from trainer import round_faults
+from trainer.sound_rounds import EVALUATED as EVALUATED
+from trainer.sound_rounds import LoggedRound, sound_rounds
 
 
 def version_number() -> str:
@@ -156,11 +159,29 @@ def read_json(path: Path) -> Any:
         SetupError: the file is missing, truncated or not JSON. The message names it.
     """
     try:
-        return json.loads(path.read_text())
+        content = path.read_bytes()
     except FileNotFoundError:
         raise SetupError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise SetupError(f"{path} cannot be read as JSON: {error}") from None
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+    return parsed_json(content, str(path))
+
+
+def parsed_json(content: bytes, where: str) -> Any:
+    """What JSON in UTF-8, 16 or 32 says.
+
+    Args:
+        where: file, perhaps with its line, for the message.
+
+    Raises:
+        SetupError: it is not JSON.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise SetupError(f"{where} cannot be read as JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise SetupError(f"{where} cannot be read as JSON: {error}") from None
 
 
 # --------------------------------------------------------------------------------------------------- containers
@@ -192,7 +213,6 @@ AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 
 RUN_FILE = "run.json"
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
-EVALUATED = "evaluated"  # in the log of a round: what was found out in it about the models of earlier ones
 CHECKPOINT_FOLDER = ".checkpoints"
 FLOAT32_COUNTS_TO = 1 << 24  # whole numbers up to this survive the kvstore, which knows float32 alone
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
@@ -312,17 +332,9 @@ class Measure:
         return record
 
 
-class LoggedRound(NamedTuple):
-    """A round as a log has it."""
-
-    where: str  # file, and line of it
-    record: Any  # what JSON makes of it, perhaps of another shape
-    fault: str  # why there is none; empty where there is
-
-
 def logged_rounds(folder: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
     """All rounds in one device's folder, in both forms, by their numbers in ascending order; sound or not."""
-    files, lines = iter_files(folder), _logged_lines(folder / LINES_FILE)
+    files, lines = iter_files(folder), _logged_lines(folder / LINES_FILE, warn)
     if files and lines:
         warn(f"{folder} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once")
     logged = lines | {number: _logged(str(path), partial(read_json, path)) for number, path in files.items()}
@@ -336,25 +348,26 @@ def _logged(where: str, read: Callable[[], Any]) -> LoggedRound:
         return LoggedRound(where, None, str(error))
 
 
-def _logged_lines(path: Path) -> dict[int, LoggedRound]:
+def _logged_lines(path: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
     """The lines of LINES_FILE by the numbers of their rounds; one that cannot be read has the next number."""
-
-    def parse(line: bytes, where: str) -> Any:
-        try:
-            return json.loads(line)
-        except ValueError as error:
-            raise SetupError(f"{where} cannot be read as JSON: {error}") from None
-
     found: dict[int, LoggedRound] = {}
-    number = 0
-    if path.exists():
-        with path.open("rb") as file:
-            for line_number, line in enumerate(file, start=1):
-                where = f"{path}, line {line_number}"
-                logged = _logged(where, partial(parse, line, where))
-                said = logged.record.get("num_iters") if isinstance(logged.record, dict) else None
-                number = said if type(said) is int and said > 0 else number + 1
-                found[number] = logged
+    number, twice = 0, []
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        warn(f"{path} cannot be read: {error.strerror}; left out")
+        return {}
+    for line_number, line in enumerate(lines, start=1):
+        where = f"{path}, line {line_number}"
+        logged = _logged(where, partial(parsed_json, line, where))
+        said = logged.record.get("num_iters") if isinstance(logged.record, dict) else None
+        number = said if type(said) is int and 0 < said <= round_faults.MOST_ROUNDS else number + 1
+        if number in found and not found[number].fault and not logged.fault:
+            twice.append(f"{where}: round {number} is there once more, and the last counts")
+        found[number] = logged
+    round_faults.tell(twice, f"{path}: {len(twice)} lines are of rounds that are there already", warn)
     return found
 
 
@@ -375,49 +388,3 @@ def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str,
     yielded.
     """
     return sound_rounds(folder, logged_rounds(folder, warn), warn)
-
-
-def sound_rounds(
-    folder: Path, logged: Mapping[int, LoggedRound], warn: Callable[[str], None]
-) -> Iterator[dict[str, Any]]:
-    """Those of the logged rounds that have the shape of one, as read_rounds gives them back.
-
-    Each also says under "where" which file, and which line of it, it is from.
-    """
-    missing = max(logged, default=0) - len(logged) - rounds_missed(logged)
-    if missing > 0:
-        first = next(number for number in itertools.count(1) if number not in logged)
-        warn(f"{folder}: {missing} round(s) missing, the first is round {first}")
-    evaluated = _evaluated_later(logged)
-    for number, (where, record, fault) in logged.items():
-        if fault:
-            warn(f"{fault}; round left out")
-            continue
-        try:
-            if number in evaluated:
-                record["accuracy"] = evaluated[number]
-            steps = sorted(record["time"].items(), key=lambda item: int(item[0]))
-            record["time"] = {
-                step: {stage: float(seconds) for stage, seconds in times.items()} for step, times in steps
-            }
-            record["num_samples"], record["total_time"] = int(record["num_samples"]), float(record["total_time"])
-            record["num_iters"], record["where"] = number, where
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            warn(f"{where} is not a round log ({type(error).__name__}: {error}); round left out")
-        else:
-            yield record
-
-
-def rounds_missed(logged: Mapping[int, LoggedRound]) -> int:
-    """Rounds of the job in which this worker took no part: it came later, or was away for a while."""
-    told = (record.get("missed", 0) for _, record, _ in logged.values() if isinstance(record, dict))
-    return sum(rounds for rounds in told if isinstance(rounds, int))
-
-
-def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, Any]:
-    """Accuracies by the round whose model it was, which the logs of later rounds hold (main.py --evaluator 1)."""
-    found = {}
-    for _, record, _ in logged.values():
-        with contextlib.suppress(AttributeError, KeyError, TypeError):  # of another shape: its round is left out
-            found.update({each["round"]: each["accuracy"] for each in record.get(EVALUATED, ())})
-    return found

@@ -34,6 +34,7 @@ from trainer import checkpoints, data, version, virtual_cluster  # noqa: E402
 from trainer.device import DeviceFeed, Evaluator  # noqa: E402
 from trainer.engine import mx  # noqa: E402
 from trainer.parameters import Parameters  # noqa: E402
+from trainer.samples import Dataset, Samples  # noqa: E402
 from trainer.saved_model import SavedModel  # noqa: E402
 from utils import write_json  # noqa: E402
 
@@ -51,14 +52,14 @@ def train(given: argparse.Namespace, folder: Path) -> list[Path]:
     return sorted(folder.rglob("worker-0-*.ckpt"))
 
 
-def accuracies(network: Any, dataset: data.Dataset, test_images: int, workers: int) -> dict[str, float]:
+def accuracies(network: Any, dataset: Dataset, test_images: int, workers: int) -> dict[str, float]:
     """Test accuracy of a network as it is, with statistics of its own weights, and with those of each batch."""
     feed = DeviceFeed(mx.cpu(), 0)
-    test = data.Samples(*(part[:test_images] for part in dataset.test))
+    test = Samples(*(part[:test_images] for part in dataset.test))
     evaluate = Evaluator(network, test, feed, BATCH)
     as_it_is = evaluate()
     for begin in range(0, BATCH * BATCHES, BATCH):
-        images, _ = feed(data.Samples(*(part[begin : begin + BATCH] for part in dataset.train)))
+        images, _ = feed(Samples(*(part[begin : begin + BATCH] for part in dataset.train)))
         with mx.autograd.record():
             outputs = network(images)
         outputs.backward()  # MXNet moves the statistics in this pass; the weights stay
@@ -68,11 +69,11 @@ def accuracies(network: Any, dataset: data.Dataset, test_images: int, workers: i
         parts = data.partition(test.labels, workers, by_class, seed=0)
         order = np.concatenate([np.random.default_rng(0).permutation(part) for part in parts])
         with mx.autograd.train_mode():  # normalises each batch by itself
-            found[name] = Evaluator(network, data.Samples(*(part[order] for part in test)), feed, BATCH)()
+            found[name] = Evaluator(network, Samples(*(part[order] for part in test)), feed, BATCH)()
     return found
 
 
-def of_rounds(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict[str, Any]]:
+def of_rounds(given: argparse.Namespace, dataset: Dataset) -> Iterator[dict[str, Any]]:
     """ESync's global models."""
     network = models.build(given.network, (1, 28, 28), dataset.classes, mx.cpu(), given.seed)
     with tempfile.TemporaryDirectory() as name:
@@ -83,7 +84,7 @@ def of_rounds(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict
             yield about | accuracies(network, dataset, given.test_images, given.workers)
 
 
-def of_saved(given: argparse.Namespace, dataset: data.Dataset) -> Iterator[dict[str, Any]]:
+def of_saved(given: argparse.Namespace, dataset: Dataset) -> Iterator[dict[str, Any]]:
     """The models that jobs have saved."""
     for path in given.saved:
         its = SavedModel.find(path)

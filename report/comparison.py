@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from algorithms import ENTRIES
 from report import run_lines
-from report.metrics import Curve, is_quantity, time_to_accuracy
+from report.metrics import Curve, time_to_accuracy
+from trainer.round_faults import is_quantity
 
 TUNING, REPORT, UNTUNED = PHASES = "tuning", "report", "untuned"  # what a run is for
 IID, BY_CLASS = SPLITS = "iid", "by-class"

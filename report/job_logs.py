@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any, NamedTuple
 
 import utils
 from algorithms import MEMBERS
-from report.metrics import Curve, Warn, is_quantity, joined
+from report.metrics import Curve, Warn, joined
+from report.newest_run import Left, Place, of_newest
+from trainer.round_faults import is_quantity
 from utils import FORWARD_BACKWARD, SetupError
 
 
@@ -53,12 +56,12 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
         SetupError: there is not one readable round.
     """
     logs = []
-    for folder in folders:
-        rounds = list(utils.read_rounds(folder, warn))
+    for each in newest(folders, warn):
+        rounds = [one for one in utils.read_rounds(each.folder, warn) if one["num_iters"] <= each.until]
         if rounds:
-            logs.append(WorkerLog(folder.parent.name, folder.name, rounds, read_run(folder, warn)))
+            logs.append(WorkerLog(each.folder.parent.name, each.folder.name, rounds, each.left.run))
         else:
-            warn(f"{folder} holds no readable round log; left out")
+            warn(f"{each.folder} holds no readable round log; left out")
     if not logs:
         raise SetupError("no readable round log (HOST/DEVICE/iter-N.txt or rounds.jsonl); train first")
     ranks = [log.run.get("rank") for log in logs]
@@ -67,10 +70,48 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
     return logs
 
 
+class Found(NamedTuple):
+    """The folder of a worker of the newest run.
+
+    Attributes:
+        until: the last round that counts.
+        is_whole: it took part to the end of the run.
+    """
+
+    folder: Path
+    left: Left
+    until: float
+    is_whole: bool
+
+    @property
+    def place(self) -> Place:
+        """Host and device, as in the log tree."""
+        return self.folder.parent.name, self.folder.name
+
+
+def newest(folders: Iterable[Path], warn: Warn) -> list[Found]:
+    """Those of the newest run (newest_run.py) among the devices' folders; `warn` is told of the others."""
+    there = {(folder.parent.name, folder.name): folder for folder in folders}
+    found = {place: Left(read_run(folder, warn), _written_s(folder)) for place, folder in there.items()}
+    chosen = of_newest(found)
+    for line in chosen.lines:
+        warn(f"{next(iter(there.values())).parents[1]}: {line}")
+    until = chosen.until
+    return [Found(there[each], found[each], until.get(each, math.inf), each not in until) for each in chosen.places]
+
+
+def _written_s(folder: Path) -> float:
+    try:
+        return (folder / utils.RUN_FILE).stat().st_mtime
+    except OSError:  # published logs have none
+        return 0.0
+
+
 def curve_of(logs: Iterable[WorkerLog]) -> Curve:
     """That of the worker that evaluated, or of those that did in turn where workers were lost; empty where none did."""
     logs = list(logs)
-    events = [event for log in logs for record in log.rounds for event in record.get("events", ())]
+    said = [record.get("events") for log in logs for record in log.rounds]
+    events = [event for each in said if isinstance(each, list) for event in each]
     if any(isinstance(event, dict) and event.get("kind") == MEMBERS.name for event in events):
         return joined(log.curve for log in logs)
     return max((log.curve for log in logs), key=len)

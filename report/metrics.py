@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from algorithms import ENTRIES, EVENTS, MEMBERS, OWNERS, Entry, folder_name
+from trainer.round_faults import is_accuracy, is_quantity
 
 Value = TypeVar("Value")
 Warn = Callable[[str], None]
@@ -149,6 +150,8 @@ class Device:
         for name, values in lists.items():
             if not isinstance(values, list) or not all(map(is_quantity, values)):
                 raise ValueError(f"{name} is not a list of numbers from 0 on")
+        if not all(map(is_accuracy, self.accuracy_list)):
+            raise ValueError("accuracy_list is not a list of numbers from 0 to 1")
         for name, values in lists.items():
             expected = "accuracy_list" if name == "accuracy_time_list" else "elapsed_time_list"
             if name != "accuracy_list" and len(values) != len(lists[expected]):
@@ -204,11 +207,6 @@ class Device:
 
 
 Devices = Mapping[tuple[str, str], Device]  # by host and device, in natural order
-
-
-def is_quantity(value: Any) -> bool:
-    """Whether `value` is a number that a duration, a size or an accuracy can be."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 # ------------------------------------------------------------------------------------------------- numbers

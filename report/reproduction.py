@@ -14,10 +14,11 @@ from config import LEARNING_RATES
 from report import published, run_lines
 from report.comparison import BY_CLASS, IID
 from report.comparison_tables import SPLIT_WORDS, markdown
-from report.metrics import Curve, is_quantity, time_to_accuracy
+from report.metrics import Curve, time_to_accuracy
 from report.published import TARGET
 from report.run_lines import programs
 from report.tables import accuracy_text, span
+from trainer.round_faults import is_quantity
 
 MAKER = "scripts/reproduce.sh"
 OF_SEVERAL = (

@@ -54,7 +54,7 @@ def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
     for number, text in enumerate(texts, start=1):
         try:
             line = of(**json.loads(text))
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise SetupError(f"{path}, line {number} is no run: {error}") from None
         lines.pop(line.key, None)
         lines[line.key] = line

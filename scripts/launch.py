@@ -304,7 +304,8 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def stale_devices(log_folder: Path, devices: Collection[tuple[str, str]]) -> list[Path]:
-    """Workers' folders of earlier jobs. Nobody empties them, and summary.py would count them in.
+    """Workers' folders of earlier jobs, which this one does not empty. Nothing tells them from those of a job that goes
+    on with fewer workers, which are its own.
 
     Args:
         log_folder: of the mode.
@@ -317,7 +318,7 @@ def stale_devices(log_folder: Path, devices: Collection[tuple[str, str]]) -> lis
 def stale_warnings(log_folder: Path, devices: Collection[tuple[str, str]]) -> list[str]:
     """A line for each folder of `stale_devices`."""
     return [
-        f"warning: {path} is of an earlier job and counts in this one's summary; to remove it: rm -r '{path}'"
+        f"warning: {path} is of an earlier job, so this one's summary leaves it out; to remove it: rm -r '{path}'"
         for path in stale_devices(log_folder, devices)
     ]
 
@@ -325,6 +326,7 @@ def stale_warnings(log_folder: Path, devices: Collection[tuple[str, str]]) -> li
 def warnings(job: Job, layout: Layout, goes_on: bool = False) -> list[str]:
     """What the user should know before the job begins, or goes on with others than before."""
     devices = {(seat.site.name, seat.device) for seat in layout.seats}
+    goes_on = goes_on or any(told.resume for told, _ in worker_configs(job, layout))
     stale = [] if goes_on else stale_warnings(job.log_folder, devices)
     return [*filter(None, [job.chosen, _checkpoints_apart(job, layout)]), *stale]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import utils
-from report import metrics
 from scripts.switch_search import (
     CHANGE,
     EVALUATIONS,
@@ -26,6 +25,7 @@ from scripts.switch_search import (
     smallest_within,
     verdicts,
 )
+from trainer.round_faults import is_quantity
 from utils import SetupError
 
 _COLUMNS = ("BSP share", "BSP steps", "ASP steps", "seed", "accuracy", "converged", "seconds", "within margin")
@@ -63,7 +63,7 @@ def read(path: Path, settings: Mapping[str, Any]) -> list[Trial]:
 def _trial(row: Mapping[str, Any]) -> Trial:
     trial = Trial(**{field.name: row[field.name] for field in dataclasses.fields(Trial)})
     numbers = (trial.bsp_steps, trial.asp_steps, trial.seed, trial.accuracy or 0, trial.seconds)
-    if not all(map(metrics.is_quantity, numbers)) or not isinstance(trial.converged, bool):
+    if not all(map(is_quantity, numbers)) or not isinstance(trial.converged, bool):
         raise ValueError(f"{dict(row)} holds something else than numbers from 0 on")
     if trial.accuracy is None and not trial.asp_steps:
         raise ValueError("BSP alone has no accuracy")

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from cifar_files import CIFAR10, CIFAR100, arrays, write_binary, write_python
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_data import write_mnist
 
 from trainer.data import Dataset, EndlessBatches, Samples, hold_out, load, partition
 from utils import SetupError
@@ -187,6 +189,62 @@ def test_the_python_file_of_another_dataset_is_named(tmp_path, name, form):
     write_python(form._replace(labels=("coarse_labels",)), tmp_path / name)
     with pytest.raises(SetupError, match=f"{form.files[0]} is not a CIFAR-{form.classes} python batch .*labels"):
         load(name, str(tmp_path))
+
+
+@cifars
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_a_python_file_that_python_3_saved_again_is_read(tmp_path, name, form, protocol):
+    write_python(form, tmp_path / name)
+    for file in form.files:
+        images, labels = arrays(form, file)
+        content = {"data": images, form.labels[-1]: labels[:, -1].astype(np.int64)}
+        (tmp_path / name / file).write_bytes(pickle.dumps(content, protocol))
+    *_, (images, labels) = (arrays(form, file) for file in form.files)
+    test = load(name, str(tmp_path)).test
+    assert test.images.reshape(-1, 3072).tolist() == images.tolist()
+    assert test.labels.tolist() == labels[:, -1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda images, labels: [images, labels], "it holds a list in place of a dictionary"),
+        (lambda images, labels: {"data": images}, "it has no 'labels', but ['data']"),
+        (lambda images, labels: {"data": images / 255, "labels": labels}, "its 'data' are not whole numbers"),
+        (lambda images, labels: {"data": images + 300, "labels": labels}, "its pixels are from"),
+        (lambda images, labels: {"data": images.reshape(-1, 32, 32, 3), "labels": labels}, "not (N, 3072) and (N,)"),
+        (lambda images, labels: {"data": images, "labels": labels[1:]}, "not (N, 3072) and (N,)"),
+        (lambda images, labels: {"data": images, "labels": labels + 256}, "a label is 2"),
+        (lambda images, labels: {"data": images, "labels": labels - 10}, "a label is -"),
+    ],
+)
+def test_a_python_file_with_other_content_is_named_with_what_it_holds(tmp_path, change, told):
+    write_python(CIFAR10, tmp_path / "cifar10")
+    images, labels = arrays(CIFAR10, "test_batch")
+    path = tmp_path / "cifar10" / "test_batch"
+    path.write_bytes(pickle.dumps(change(images.astype(int), labels[:, 0].astype(int))))
+    with pytest.raises(SetupError) as error:
+        load("cifar10", str(tmp_path))
+    assert str(error.value).startswith(str(path))
+    assert told in str(error.value)
+
+
+def test_a_python_file_that_is_cut_off_is_named_without_the_parsers_words(tmp_path):
+    write_python(CIFAR10, tmp_path / "cifar10")
+    path = tmp_path / "cifar10" / "test_batch"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SetupError, match=r"test_batch is not a CIFAR-10 python batch \(it is damaged, cut off or no"):
+        load("cifar10", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\0\x08\x01\0\0", b"\0\0\x08\x03" + 12 * b"\xff", b"\0\0\x08\xff" + 2000 * b"\1"]
+)
+def test_a_file_that_is_no_idx_file_is_named(tmp_path, content):
+    write_mnist(tmp_path / "mnist")
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(SetupError, match=r"t10k-labels-idx1-ubyte\.gz is not an IDX file of bytes"):
+        load("mnist", str(tmp_path))
 
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(lambda values: np.array(values, np.uint8))

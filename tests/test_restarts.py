@@ -13,7 +13,7 @@ from trainer import checkpoint_rounds
 from trainer.checkpoint_rounds import file_name, round_of, unfinished, worker_name
 from trainer.checkpoints import Checkpoints, job_of
 from trainer.keeping import Keeper
-from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP
+from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 KILLED = Death(Kind.WORKER, -9)
 LOST = Death(Kind.WORKER, EXIT_PEER_LOST)
@@ -246,6 +246,29 @@ def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
     keeper = Keeper(config, 0, 1)
     keeper.choose([keeper.good_rounds()])
     assert (keeper.good_rounds(), keeper.resumed) == (good, {"rounds": good[-1]})
+
+
+def test_a_checkpoint_knows_the_data_as_the_meeting_does(tmp_path):
+    config = Config(mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1)
+    began = Keeper(config, 0, 1, data_hash="1a2b")
+    began.save(2, {"rounds": 2})
+    began.close()
+    same = Keeper(config, 0, 1, data_hash="1a2b")
+    same.choose([same.good_rounds()])
+    assert same.resumed == {"rounds": 2}
+    with pytest.raises(SetupError, match="is of a job with the data 1a2b, here it is 3c4d: bring back the data"):
+        Keeper(config, 0, 1, data_hash="3c4d").good_rounds()
+
+
+def test_a_checkpoint_of_a_version_that_noted_no_data_goes_on_with_one_warning(tmp_path, caplog):
+    config = Config(mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1)
+    for round_ in (2, 4):
+        Checkpoints(tmp_path, worker_name(0), job_of(config)).save(round_, {"rounds": round_})
+    keeper = Keeper(config, 0, 1, data_hash="3c4d")
+    keeper.choose([keeper.good_rounds()])
+    assert keeper.resumed == {"rounds": 4}
+    (warning,) = [record.message for record in caplog.records if "warning" in record.message]
+    assert "are of an earlier version, which did not note what data they are of" in warning
 
 
 def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_what_there_is(tmp_path):

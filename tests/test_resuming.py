@@ -200,6 +200,10 @@ def test_in_every_mode_another_number_of_workers_goes_on(
             assert logged[0]["missed"] == logged[0]["num_iters"] - 1
     if OWNERS[mode].waits:
         assert len(first_rounds) == len(after) and len(set(first_rounds)) == 1
+    told: list[str] = []
+    counted = summary.summarise_mode(folder_of(place, "job", mode).parent, told.append)
+    assert len(counted) == max(len(before), len(after))
+    assert not any("remove" in line or "left out" in line for line in told), told
     checkpoints = folder_of(place, "job", mode) / ".checkpoints"
     assert not list(checkpoints.glob(f"worker-{len(after)}-*.ckpt"))  # another job would take it for its own
 

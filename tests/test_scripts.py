@@ -177,8 +177,14 @@ def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
     stale = given.host_folder / "cpu2"
     assert stale.is_dir()
     assert [line for line in lines if "warning" in line] == [
-        f"warning: {stale} is of an earlier job and counts in this one's summary; to remove it: rm -r '{stale}'"
+        f"warning: {stale} is of an earlier job, so this one's summary leaves it out; to remove it: rm -r '{stale}'"
     ]
+
+
+def test_devices_of_a_job_that_goes_on_with_fewer_are_not_called_anothers(tmp_path):
+    given = options("--workers", "0,0", "--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
+    (given.host_folder / "cpu2").mkdir(parents=True)
+    assert local_cluster.warnings(given) == []
 
 
 @pytest.mark.parametrize("mode", demo.MODES)

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -315,6 +316,230 @@ def test_an_accuracy_that_is_no_number_is_told_and_left_out(tmp_path, capsys, ac
     assert summarise(tmp_path, "-m", "sync") == 0
     assert read(folder / "Sync.json")["a"]["cpu"]["accuracy_list"] == [0.4]
     assert "after 20.0 s is no number" in capsys.readouterr().err
+
+
+# JSON text in place of a number that can be
+IMPOSSIBLE = ["NaN", "Infinity", "1e999", "-3", '"3"', "true", "{}", "null", "1" + 400 * "0"]
+
+
+def damaged(base, old, new, number=3, other=True):
+    """SSGD's logs of two workers, rounds of 10 s, with another text in a round of the first."""
+    folder = base / NETWORK / "sync" / "a"
+    rounds = [sync_round(each, 10.0 * each, 0.1 * each) for each in range(1, 7)]
+    path = write_device(folder / "cpu0", rounds) / f"iter-{number}.txt"
+    if other:
+        write_device(folder / "cpu1", [sync_round(each, 10.0 * each) for each in range(1, 7)])
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return path
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+@pytest.mark.parametrize(
+    ("old", "name"),
+    [('"total_time": 30.0', "total_time"), ('"num_samples": 64', "num_samples"), ('"get_batch": 0.25', "get_batch")],
+)
+def test_an_impossible_number_costs_its_round_alone_and_is_named(tmp_path, capsys, old, name, value):
+    path = damaged(tmp_path, old, f'"{name}": {value}')
+    assert summarise(tmp_path, "-m", "sync") == 0
+    devices = read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]
+    assert devices["cpu0"]["elapsed_time_list"] == [10.0, 20.0, 40.0, 50.0, 60.0]
+    assert len(devices["cpu1"]["elapsed_time_list"]) == 6
+    warning = capsys.readouterr().err.splitlines()[0]
+    assert warning.startswith(f"warning: {path} is not a round log (")
+    assert name in warning
+    assert warning.endswith("; round 3 left out")
+
+
+@pytest.mark.parametrize("value", [*IMPOSSIBLE, "1.7", "80"])
+def test_an_impossible_accuracy_costs_itself_alone_and_is_named(tmp_path, capsys, value):
+    path = damaged(tmp_path, '"accuracy": 0.4', f'"accuracy": {value}', number=4)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    device = read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu0"]
+    assert device["accuracy_time_list"] == [10.0, 20.0, 30.0, 50.0, 60.0]
+    assert len(device["num_samples_list"]) == 6
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"warning: {path}: accuracy ")
+    assert warning.endswith(" after 40.0 s is no number from 0 to 1; left out")
+
+
+def test_accuracies_in_percent_are_left_out_in_one_line_and_not_rescaled(tmp_path, capsys):
+    rounds = [sync_round(number, 10.0 * number, each) for number, each in enumerate([0.9, 30, 55.5, 80], start=1)]
+    device = write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", rounds)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]["accuracy_list"] == []
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"{device}: 3 of 4 accuracies are above 1, so all are taken to be in percent and left out" in warning
+
+
+@pytest.mark.parametrize(
+    ("times", "kept"),
+    [
+        ([1, 2, 3, 4, 5, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]),  # run back: 64 samples/s, not 96
+        ([1, 2, 3000, 4, 5], [1, 2, 4, 5]),
+        ([1, 2, 0.5, 4, 5], [1, 2, 4, 5]),
+        ([900, 2, 3, 4], [2, 3, 4]),
+        ([0, 0, 1, 1, 99, 1, 2], [0, 0, 1, 1, 1, 2]),  # published times are whole seconds
+        ([5, 3], [5]),
+    ],
+)
+def test_rounds_whose_time_contradicts_the_others_are_left_out(tmp_path, capsys, times, kept):
+    rounds = [sync_round(number, float(each)) for number, each in enumerate(times, start=1)]
+    device = write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", rounds)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]["elapsed_time_list"] == kept
+    assert f"warning: {device}/iter-" in capsys.readouterr().err
+
+
+def test_times_in_milliseconds_are_told(tmp_path, capsys):
+    in_ms = {"0": {"get_batch": 250.0, "forward and backward": 500.0}}
+    folder = tmp_path / NETWORK / "sync" / "a"
+    write_device(folder / "stages", [sync_round(number, float(number)) | {"time": in_ms} for number in (1, 2)])
+    write_device(folder / "total", [sync_round(number, 3000.0 * number) for number in (1, 2)])
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert list(read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]) == ["total"]
+    told = capsys.readouterr().err
+    assert f"{folder}/stages/iter-1.txt: its stages take 750 s, in a round of 1 s: are they milliseconds?" in told
+    assert f"{folder}/total: total_time is 6000 s at the end, and the stages of all rounds take 5.5 s" in told
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"", b"\xff\xfe\x00\xd8", b"\0" * 50])
+def test_a_file_that_cannot_be_read_costs_its_round_alone(tmp_path, capsys, content):
+    path = damaged(tmp_path, "{", "{")
+    path.write_bytes(content)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert len(read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu0"]["elapsed_time_list"]) == 5
+    assert capsys.readouterr().err.startswith(f"warning: {path} cannot be read as JSON: ")
+
+
+def test_a_folder_in_place_of_a_log_costs_its_round_alone(tmp_path, capsys):
+    path = damaged(tmp_path, "{", "{")
+    path.unlink()
+    path.mkdir()
+    (path.parent / "rounds.jsonl").mkdir()
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert len(read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu0"]["elapsed_time_list"]) == 5
+    assert f"{path} cannot be read: Is a directory; round 3 left out" in capsys.readouterr().err
+
+
+def test_many_bad_rounds_of_a_device_are_one_line_with_their_number_and_the_first(tmp_path, capsys):
+    rounds = [sync_round(number, 10.0 * number) for number in range(1, 200)]
+    device = write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", rounds)
+    for number in range(50, 150):
+        (device / f"iter-{number}.txt").write_text("{")
+    assert summarise(tmp_path, "-m", "sync") == 0
+    first, _ = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"warning: {device}: 100 of 199 rounds left out; the first: {device}/iter-50.txt cannot")
+
+
+def test_a_round_that_is_there_twice_counts_once_and_is_told(tmp_path, capsys):
+    device = write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", [])
+    lines = [json.dumps(sync_round(number, 10.0 * number)) for number in (1, 2, 2, 3)]
+    (device / "rounds.jsonl").write_text("\n".join(lines))
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]["num_samples_list"] == [64, 64, 64]
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"{device}/rounds.jsonl, line 3: round 2 is there once more, and the last counts" in warning
+
+
+def test_a_number_of_a_round_that_no_job_has_is_no_gap(tmp_path, capsys):
+    path = damaged(tmp_path, "{", "{")
+    shutil.copy(path, path.with_name(f"iter-{10**40}.txt"))
+    assert summarise(tmp_path, "-m", "sync") == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"iter-{10**40}.txt is not a round log (no job has so many rounds)" in warning
+
+
+def test_a_device_whose_log_ends_early_is_told(tmp_path, capsys):
+    path = damaged(tmp_path, "{", "{")
+    for number in (4, 5, 6):
+        path.with_name(f"iter-{number}.txt").unlink()
+    assert summarise(tmp_path, "-m", "sync") == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"{path.parent}: its log ends early, after 3 round(s) and 30 s, where others go on to 60 s" in warning
+
+
+def test_an_impossible_number_in_a_summary_costs_its_round_alone(tmp_path):
+    write_sync(tmp_path)
+    assert summarise(tmp_path, "-m", "sync") == 0
+    path, warnings = tmp_path / NETWORK / "sync" / "Sync.json", []
+    content = read(path)
+    gpu, cpu = content["alpha"]["gpu0"], content["beta"]["cpu"]
+    gpu["accuracy_list"][1], cpu["elapsed_time_list"][1] = 1.7, float("nan")
+    path.write_text(json.dumps(content))
+    devices = summary.read_summary(path, warnings.append)
+    assert devices["alpha", "gpu0"].curve == [(12.0, 0.4), (36.0, 0.75)]
+    assert devices["beta", "cpu"].elapsed_time_list == [12.0, 36.0]
+    assert warnings == [
+        f"{path}: alpha/gpu0: 1 of 3 accuracies left out: they should be numbers from 0 to 1",
+        f"{path}: beta/cpu: 1 of 3 rounds left out, the first is 2: a number in it cannot be",
+    ]
+
+
+# ------------------------------------------------------------------------------------------- whose logs count
+
+
+def members(count):
+    return [{"rank": rank, "host": "a", "device": f"cpu{rank}"} for rank in range(count)]
+
+
+def write_worker(base, rank, of, **run):
+    """A worker's logs of six rounds, in a job of so many."""
+    folder = base / NETWORK / "sync" / "a" / f"cpu{rank}"
+    about = {"rank": rank, "num_workers": of, "members": members(of), "ended": "6 rounds done", **run}
+    return write_device(folder, [sync_round(number, 10.0 * number) for number in range(1, 7)], about)
+
+
+def test_logs_of_an_earlier_larger_job_do_not_count(tmp_path, capsys):
+    for rank in range(4):
+        run = write_worker(tmp_path, rank, of=2 if rank < 2 else 4) / "run.json"
+        os.utime(run, (rank, rank))  # as those of files that were copied: they say nothing
+    folder = tmp_path / NETWORK / "sync"
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert list(read(folder / "Sync.json")["a"]) == ["cpu0", "cpu1"]
+    assert capsys.readouterr().err == (
+        f"warning: {folder}: a/cpu2, a/cpu3 left out: a/cpu1/run.json, the newest, does not name them among its "
+        "workers; this is of an earlier run\n"
+    )
+
+
+def test_of_two_runs_on_other_devices_the_newer_counts(tmp_path):
+    for rank, age_s in ((0, 100), (1, 100), (2, 200)):
+        run = write_worker(tmp_path, rank, of=2, **({"members": [members(3)[2]]} if rank == 2 else {})) / "run.json"
+        os.utime(run, (age_s, age_s))
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert list(read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]) == ["cpu2"]
+
+
+def test_those_who_took_part_before_a_job_went_on_with_fewer_count_up_to_there(tmp_path, capsys):
+    before = [f"cpu{rank} on host a" for rank in range(4)]
+    for rank in range(4):
+        more = {"workers_before": before, "resumed_after": 4, "config": {"resume": 1}}
+        write_worker(tmp_path, rank, of=2 if rank < 2 else 4, **(more if rank < 2 else {}))
+    assert summarise(tmp_path, "-m", "sync") == 0
+    devices = read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]
+    assert [len(device["num_samples_list"]) for device in devices.values()] == [6, 6, 4, 4]
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "a/cpu2, a/cpu3 took part in the first part of the run, which was resumed with 2 worker(s) after" in warning
+    assert "remove" not in warning
+
+
+def test_logs_that_may_be_of_a_resumed_job_are_not_called_anothers(tmp_path, capsys):
+    for rank in range(3):
+        write_worker(tmp_path, rank, of=2 if rank < 2 else 3, config={"resume": int(rank < 2)})
+    assert summarise(tmp_path, "-m", "sync") == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.endswith("the run was resumed, so this may be its first part: keep it")
+
+
+def test_a_worker_whose_run_file_is_lost_counts_if_the_others_name_it(tmp_path):
+    for rank in range(3):
+        write_worker(tmp_path, rank, of=2)
+    for rank in (1, 2):
+        (tmp_path / NETWORK / "sync" / "a" / f"cpu{rank}" / "run.json").unlink()
+    assert summarise(tmp_path, "-m", "sync") == 0
+    assert list(read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]) == ["cpu0", "cpu1"]
 
 
 def test_the_size_of_the_model_goes_into_the_summary(tmp_path):

@@ -163,7 +163,7 @@ def test_a_run_that_goes_on_after_a_crash_writes_its_rounds_behind_the_broken_li
 
 def test_a_folder_with_both_forms_is_read_once_each_round_with_a_warning(tmp_path, clock, warnings):
     write_lines(tmp_path, clock, 4)
-    files = Measure(tmp_path, clock, rounds_before=2)  # rounds 3, 4 and 5
+    files = Measure(tmp_path, clock, rounds_before=2, elapsed_before_s=2.0)  # rounds 3, 4 and 5
     for _ in range(3):
         files.write_round(32, accuracy=None)
     found = {record["num_iters"]: record["num_samples"] for record in read_rounds(tmp_path, warnings.append)}

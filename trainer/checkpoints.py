@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -24,6 +25,7 @@ import numpy as np
 from algorithms import modes_of
 from config import Config
 from trainer.checkpoint_rounds import file_name, rounds_in
+from trainer.setups import DATA
 from utils import SetupError
 
 _MAGIC = b"ESync checkpoint 1 "
@@ -35,6 +37,8 @@ _SAME = (
     *("optimizer", "momentum", "weight_decay", "outer_momentum", "outer_nesterov"),
     *("use_dcasgd", "dcasgd_adaptive", "switch_order", "train_steps", "phase_momentum", "phase_batch_size"),
 )
+
+_SAME_DATA = "bring back the data that the job began with (the two are hashes of its content)"
 
 
 class Damaged(Exception):
@@ -188,11 +192,14 @@ class Checkpoints:
         except OSError as error:
             raise Damaged(f"cannot be read: {error.strerror}") from None
         theirs = saved["job"]
+        if DATA in self._job and DATA not in theirs:
+            _warn_of_earlier_version(self.folder)
+            theirs = {**theirs, DATA: self._job[DATA]}
         for name, ours in self._job.items():
             if theirs.get(name) != ours:
                 raise SetupError(
                     f"--resume: checkpoint {path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
-                    "give the same, or start without --resume"
+                    f"{_SAME_DATA if name == DATA else 'give the same'}, or start without --resume"
                 )
         return saved["state"]
 
@@ -220,6 +227,16 @@ class Checkpoints:
         for path in later:
             with contextlib.suppress(FileNotFoundError):  # another worker has done it
                 path.replace(self.folder / EARLIER / path.name)
+
+
+@functools.lru_cache
+def _warn_of_earlier_version(folder: Path) -> None:
+    """Once in a process, not for each of its checkpoints."""
+    logging.warning(
+        "warning: the checkpoints in %s are of an earlier version, which did not note what data they are of: make sure "
+        "that it is still the same",
+        folder,
+    )
 
 
 def _from_text(text: str) -> Checkpoints:

@@ -16,13 +16,14 @@ from trainer.augment import CropAndFlip
 from trainer.clock import Clock, RealClock
 from trainer.compression import AS_IT_IS, Compression
 from trainer.coordinator.client import StateClient
-from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
+from trainer.data import WHITE, Batches, EndlessBatches
 from trainer.device import DeviceFeed, Evaluator, Passes
 from trainer.engine import mx
 from trainer.evaluator_process import EvaluatorProcess
 from trainer.keeping import Keeper
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
+from trainer.samples import Dataset, Samples
 from trainer.saved_model import INPUT_NAME, NEWEST, ModelSaver
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits

@@ -5,17 +5,17 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
-import pickle
-import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from trainer import cifar, plausible
 from trainer.augment import CropAndFlip
+from trainer.samples import Dataset, Samples, checked_labels, is_file
 from utils import RUN_AS_OWNER, SetupError, remedy
 
 # SHA-256 of the uncompressed content: distributions compress the same files anew.
@@ -30,32 +30,20 @@ MNIST_CLASSES = 10  # and Fashion-MNIST's
 WHITE = 255  # of a pixel; networks see it as 1
 
 
-class Samples(NamedTuple):
-    """Images (N, C, H, W) as uint8 from 0 to 255, and their classes (N,) as uint8."""
-
-    images: np.ndarray
-    labels: np.ndarray
-
-
-class Dataset(NamedTuple):
-    """The two parts of a dataset, and how many classes it has."""
-
-    train: Samples
-    test: Samples
-    classes: int
-
-
 def load(name: str, data_dir: str) -> Dataset:
     """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`.
 
     Raises:
-        SetupError: a file is missing, damaged or forbidden. The message names it and what to do.
+        SetupError: a file is missing, damaged or forbidden, or is another one. The message names it and what to do.
     """
     try:
-        return _LOADERS[name](Path(data_dir))
+        dataset = _LOADERS[name](Path(data_dir))
     except PermissionError as error:
         what_to_do = remedy("let this user read it", RUN_AS_OWNER)
         raise SetupError(f"{error.filename} cannot be read: {error.strerror}; {what_to_do}") from None
+    if fault := plausible.fault_of(dataset):
+        raise SetupError(f"{name} in {data_dir}: {fault}")
+    return dataset
 
 
 HELD_OUT_SEED = 0  # not the job's: runs with other seeds are evaluated on the same samples
@@ -91,14 +79,6 @@ def content_hash(dataset: Dataset) -> str:
     return sha256([*dataset.train, *dataset.test])[:16]
 
 
-def _is_file(path: Path) -> bool:
-    """As `Path.is_file`, which from Python 3.14 on also says no where this user may not look."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
 # --------------------------------------------------------------------------------------- MNIST's IDX files
 
 
@@ -113,128 +93,31 @@ def _idx_dataset(folder: Path, checksums: dict[str, str], source: str) -> Datase
 def _samples(images: np.ndarray, labels: np.ndarray, folder: Path) -> Samples:
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
         raise SetupError(f"{folder}: images {images.shape} and labels {labels.shape} do not belong together")
-    return Samples(images[:, np.newaxis], _checked_labels(labels, MNIST_CLASSES, folder))
-
-
-def _checked_labels(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
-    if labels.max(initial=0) >= classes:
-        raise SetupError(f"{path}: a label is {labels.max()}; there are {classes} classes, from 0 to {classes - 1}")
-    return labels
+    return Samples(images[:, np.newaxis], checked_labels(labels, MNIST_CLASSES, folder))
 
 
 def _idx_array(folder: Path, file: str, checksum: str, source: str) -> np.ndarray:
-    path = next((path for path in (folder / f"{file}.gz", folder / file) if _is_file(path)), None)
+    path = next((path for path in (folder / f"{file}.gz", folder / file) if is_file(path)), None)
     if path is None:
         raise SetupError(f"{folder / file}.gz is not there; {source}")
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise SetupError(f"{path} is damaged ({error}); {source}") from None
-    if checksum and hashlib.sha256(content).hexdigest() != checksum:
+    found = hashlib.sha256(content).hexdigest()
+    fashion = next((name for name, its in FASHION_MNIST_SHA256.items() if its == found), "")
+    if fashion and checksum != found:
+        raise SetupError(f"{path} is Fashion-MNIST's {fashion}, by the SHA-256 of its content; {source}")
+    if checksum and checksum != found:
         raise SetupError(f"{path} is not the published file (its SHA-256 differs); {source}")
     # IDX: two zero bytes, the type (8 is uint8), the number of dimensions, then each as a big-endian uint32.
     dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
-    shape = tuple(int(size) for size in np.frombuffer(content[4 : 4 + 4 * dimensions], dtype=">u4"))
-    values = np.frombuffer(content, dtype=np.uint8, offset=min(4 + 4 * dimensions, len(content)))
-    if not dimensions or values.size != np.prod(shape):
-        raise SetupError(f"{path} is not an IDX file of bytes; {source}")
-    return values.reshape(shape)
-
-
-# -------------------------------------------------------------------------------------- CIFAR-10 and CIFAR-100
-
-
-class _Cifar(NamedTuple):
-    """One of the two datasets, as its archives have it. Their python files have the names of the binary ones, without
-    ".bin"."""
-
-    title: str
-    folders: tuple[str, ...]  # below the data folder, where it is looked for
-    train: tuple[str, ...]  # files
-    test: str
-    classes: int
-    label_bytes: int  # in front of each image of a binary file; the last of them is the class
-    labels_key: bytes  # of a python file
-
-    def file(self, folder: Path, name: str, suffix: str) -> Path:
-        """The path of a file that must be there.
-
-        Raises:
-            SetupError: it is not.
-        """
-        path = folder / f"{name}{suffix}"
-        if not _is_file(path):
-            raise SetupError(f"{path} is not there: unpack the {self.title} archive again")
-        return path
-
-
-CIFAR_IMAGE = (3, 32, 32)
-_CIFAR10 = _Cifar(
-    "CIFAR-10",
-    ("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"),
-    tuple(f"data_batch_{number}" for number in range(1, 6)),
-    "test_batch",
-    classes=10,
-    label_bytes=1,
-    labels_key=b"labels",
-)
-_CIFAR100 = _Cifar(
-    "CIFAR-100",
-    ("cifar100", "cifar-100-binary", "cifar-100-python"),
-    ("train",),
-    "test",
-    classes=100,
-    label_bytes=2,  # coarse, fine
-    labels_key=b"fine_labels",
-)
-
-
-def _cifar_dataset(cifar: _Cifar, data_dir: Path) -> Dataset:
-    candidates = [data_dir / name for name in cifar.folders]
-    for folder in candidates:
-        for suffix, read in ((".bin", _cifar_binary), ("", _cifar_python)):
-            if _is_file(folder / f"{cifar.train[0]}{suffix}"):
-                *train, test = (read(cifar, cifar.file(folder, name, suffix)) for name in (*cifar.train, cifar.test))
-                joined = Samples(*(np.concatenate(arrays) for arrays in zip(*train, strict=True)))
-                return Dataset(joined, test, cifar.classes)
-    archives = " or ".join(f"{cifar.title.lower()}-{form}.tar.gz" for form in ("binary", "python"))
-    raise SetupError(f"no {cifar.title} batches in {', '.join(map(str, candidates))}: unpack {archives} there")
-
-
-def _cifar_binary(cifar: _Cifar, path: Path) -> Samples:
-    content = np.fromfile(path, dtype=np.uint8)
-    record = cifar.label_bytes + math.prod(CIFAR_IMAGE)
-    if not content.size or content.size % record:
-        raise SetupError(f"{path} has {content.size} bytes, no multiple of {record}: unpack it again")
-    labels, images = np.split(content.reshape(-1, record), [cifar.label_bytes], axis=1)
-    return Samples(images.reshape(-1, *CIFAR_IMAGE), _checked_labels(labels[:, -1].copy(), cifar.classes, path))
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Builds numpy arrays and nothing else: a pickle from the network could run any code."""
-
-    _ALLOWED = frozenset(
-        {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
-        | {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place there")
-        return super().find_class(module, name)
-
-
-def _cifar_python(cifar: _Cifar, path: Path) -> Samples:
-    try:
-        with path.open("rb") as file:
-            batch = _ArrayUnpickler(file, encoding="bytes").load()
-        images = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, *CIFAR_IMAGE)
-        labels = np.asarray(batch[cifar.labels_key], dtype=np.uint8)
-        if labels.shape != images.shape[:1]:
-            raise ValueError(f"{len(images)} images, {len(labels)} labels")
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
-        raise SetupError(f"{path} is not a {cifar.title} python batch ({error}): unpack it again") from None
-    return Samples(images, _checked_labels(labels, cifar.classes, path))
+    begin = 4 + 4 * dimensions
+    if dimensions in (1, 3) and len(content) >= begin:
+        shape = tuple(int(size) for size in np.frombuffer(content[4:begin], dtype=">u4"))
+        if len(content) - begin == math.prod(shape):
+            return np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)
+    raise SetupError(f"{path} is not an IDX file of bytes, one or three dimensions; {source}")
 
 
 _LOADERS: dict[str, Callable[[Path], Dataset]] = {
@@ -247,10 +130,13 @@ _LOADERS: dict[str, Callable[[Path], Dataset]] = {
         ),
     ),
     "mnist": lambda data_dir: _idx_dataset(
-        data_dir / "mnist", MNIST_FILES, "put MNIST's four *-ubyte.gz files there, or name its parent with -dd"
+        data_dir / "mnist",
+        MNIST_FILES,
+        "put MNIST's four *-ubyte.gz files there, or name its parent with -dd (Fashion-MNIST's: --dataset "
+        "fashion-mnist)",
     ),
-    "cifar10": partial(_cifar_dataset, _CIFAR10),
-    "cifar100": partial(_cifar_dataset, _CIFAR100),
+    "cifar10": partial(cifar.load, cifar.CIFAR10),
+    "cifar100": partial(cifar.load, cifar.CIFAR100),
 }
 
 

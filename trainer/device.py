@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.data import WHITE, Samples
+from trainer.data import WHITE
 from trainer.engine import mx
 from trainer.parameters import array_of
+from trainer.samples import Samples
 
 
 class DeviceFeed:

@@ -21,6 +21,7 @@ from trainer.checkpoint_rounds import (
     workers_in,
 )
 from trainer.checkpoints import Checkpoints, is_finite, job_of
+from trainer.setups import DATA
 from utils import SetupError
 
 _NAME = "checkpoint"  # of the threads that write
@@ -72,8 +73,12 @@ class Keeper:
         is_anothers: what this worker goes on from is the checkpoint of another one.
     """
 
-    def __init__(self, config: Config, rank: int, num_workers: int) -> None:
-        job = job_of(config)
+    def __init__(self, config: Config, rank: int, num_workers: int, data_hash: str = "") -> None:
+        """
+        Args:
+            data_hash: data.content_hash of what the job trains on; empty where it is not compared.
+        """
+        job = {**job_of(config), **({DATA: data_hash} if data_hash else {})}
         # Of a job that survives, ranks change, and all have the same model.
         which = host_and_device(platform.node(), config.device) if config.survives else rank
         self._config = config
@@ -192,11 +197,12 @@ class Keeper:
 
 
 def keeper_of(
-    config: Config, rank: int, num_workers: int, gather: Callable[[list[int]], Sequence[Sequence[int]]]
+    config: Config, data_hash: str, rank: int, num_workers: int, gather: Callable[[list[int]], Sequence[Sequence[int]]]
 ) -> Keeper | None:
     """A worker's keeper, which knows where to go on; None where there are no checkpoints.
 
     Args:
+        data_hash: as Keeper has it.
         gather: brings the good rounds of each worker to all, by rank.
 
     Raises:
@@ -204,7 +210,7 @@ def keeper_of(
     """
     if not config.ckpt_frequency:
         return None
-    keeper = Keeper(config, rank, num_workers)
+    keeper = Keeper(config, rank, num_workers, data_hash)
     if config.survives:  # each from its own; whoever is behind gets the model of another one (survival.py)
         keeper.choose([keeper.good_rounds()])
     elif keeper.goes_on:

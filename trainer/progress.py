@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from trainer.round_faults import count_in
 from utils import FORWARD_BACKWARD, computing_seconds
 
 # What a worker says that it does.
@@ -40,7 +41,7 @@ class Total:
         for record in rounds:
             steps = sum(FORWARD_BACKWARD in times for times in record["time"].values())
             total = cls(
-                total.steps + steps - record.get("bad_steps", 0),
+                total.steps + steps - count_in(record, "bad_steps"),
                 total.samples + record["num_samples"],
                 total.computing_s + computing_seconds(record),
             )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from algorithms import RESUME
+from algorithms import RESUME, TransportKind
 from trainer.engine import mx
 from trainer.steps import Seen
 from utils import LINES_FILE, iter_files, logged_rounds, read_rounds, write_atomically
@@ -44,6 +44,15 @@ def _resumed(trainer: Trainer) -> Mapping[str, Any]:
 def _workers_before(trainer: Trainer) -> list[str]:
     """Who had taken part in the job before it went on, where the checkpoint says so."""
     return list(_resumed(trainer).get("workers", ()))
+
+
+def facts(trainer: Trainer) -> dict[str, Any]:
+    """What run.json says of a job that goes on: summary.py counts those that are no longer there, too."""
+    state = _resumed(trainer)
+    if not state:
+        return {}
+    in_step = trainer.context.config.algorithm.transport is TransportKind.SUM
+    return {"workers_before": _workers_before(trainer), "resumed_after": state["rounds"] if in_step else None}
 
 
 def restore(trainer: Trainer) -> None:

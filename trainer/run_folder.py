@@ -67,12 +67,20 @@ class RunFolder:
         Args:
             job_age_s: of a job at work to which this worker has come. Logs that were begun with it or since, and were
                 not ended, are its own: this worker has taken part in it before.
+
+        Raises:
+            SetupError: what lies there cannot be removed.
         """
         begun = self.path / RUN_FILE
         is_back = job_age_s is not None and self._was_lost(job_age_s)
         rounds = round_files(self.path)
         for path in [] if self._config.resume or is_back else [*rounds, *saved_files(self.path), begun]:
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise SetupError(
+                    f"{path}, in the way of this run's logs, cannot be removed: {error.strerror}; move it elsewhere"
+                ) from None
         return self.path
 
     def describe(self, facts: Mapping[str, Any], ended: str | None = None) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from config import Config
 from trainer import compression
 from trainer.context import Context
-from trainer.data import Samples
 from trainer.engine import mx
+from trainer.samples import Samples
 from trainer.stop import Limits
 
 MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector

@@ -32,6 +32,7 @@ from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.job import client_from_config
+from trainer.data import content_hash
 from trainer.device import Evaluator
 from trainer.engine import mx
 from trainer.evaluating import Candidate, check_target, evaluating_rank
@@ -174,9 +175,10 @@ class _Run:
         config, ranks = self._job.config, range(len(self._rows))
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, bool(config.resume))
-            good = [Keeper(config, rank, len(ranks)).good_rounds() for rank in ranks]
+            data_hash = content_hash(self._dataset) if self._dataset is not None else ""
+            good = [Keeper(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
             for rank in ranks:
-                self._contexts[rank].keeper = keeper_of(config, rank, len(ranks), lambda mine: good)
+                self._contexts[rank].keeper = keeper_of(config, data_hash, rank, len(ranks), lambda mine: good)
 
     def _state_client(self, config: Config, row: Worker) -> StateClient | None:
         if self._state_server is None:

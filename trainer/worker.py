@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config import MPI, Config
-from trainer import data, library, mpi_job, peers, roles, straggler_trace
+from trainer import data, library, mpi_job, peers, plausible, resuming, roles, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
 from trainer.command_line import check_job, job_setup
@@ -26,6 +26,7 @@ from trainer.loop import Trainer
 from trainer.meeting import EVALUATOR
 from trainer.membership import Membership, of_all, without
 from trainer.run_folder import RunFolder
+from trainer.samples import Dataset
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
 from utils import EXIT_OK, JobOver, SetupError, setup_logging
@@ -58,7 +59,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     folder = RunFolder(config)
     if config.ckpt_frequency:
         check_folder(config.checkpoint_folder, bool(config.resume))
-    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, dataset, link) as joined:
+    data_hash = data.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
+    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, data_hash, link) as joined:
         context = Context.from_config(
             config,
             dataset,
@@ -75,7 +77,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
             lost=joined.lost if joined else frozenset,
-            keeper=_keeper(config, joined),
+            keeper=_keeper(config, joined, data_hash),
         )
         train(context, folder, joined.members if joined else None, signals.be_patient)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
@@ -120,7 +122,7 @@ def train(
         path = folder.open(trainer.job_age_s)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
-        facts["initial_weights_sha256"] = trainer.parameters.sha256()
+        facts.update(resuming.facts(trainer), initial_weights_sha256=trainer.parameters.sha256())
         folder.describe(facts)
         return path
 
@@ -156,17 +158,26 @@ def trace_of(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
     return trace
 
 
-# Once in a process, and in those that are forked from it.
-load_data = functools.lru_cache(maxsize=1)(data.load)
+@functools.lru_cache(maxsize=1)
+def load_data(name: str, data_dir: str) -> tuple[Dataset, str]:
+    """A dataset, and what is doubtful about it: once in a process, and in those that are forked from it.
+
+    Raises:
+        SetupError: as data.load.
+    """
+    dataset = data.load(name, data_dir)
+    return dataset, plausible.doubts(name, dataset)
 
 
-def dataset_of(config: Config) -> data.Dataset:
+def dataset_of(config: Config) -> Dataset:
     """The dataset that the flags name, with the part to evaluate on that they ask for.
 
     Raises:
         SetupError: it cannot be read, or has less than a batch.
     """
-    dataset = load_data(config.dataset, config.data_dir)
+    dataset, doubts = load_data(config.dataset, config.data_dir)
+    if doubts:
+        logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)
     if config.validation:
         dataset = data.hold_out(dataset, config.validation)
     total = len(dataset.train.labels)
@@ -187,8 +198,8 @@ def _state_server(config: Config, clock: Clock) -> HttpLink | None:
 
 
 @contextlib.contextmanager
-def _joined(config: Config, cluster: Cluster, dataset: data.Dataset, link: HttpLink | None) -> Iterator[Joined]:
-    setup = {**job_setup(config), DATA: data.content_hash(dataset)}
+def _joined(config: Config, cluster: Cluster, data_hash: str, link: HttpLink | None) -> Iterator[Joined]:
+    setup = {**job_setup(config), DATA: data_hash}
     if cluster.has_scheduler:
         others = roles.joined(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out
@@ -203,7 +214,7 @@ def _joined(config: Config, cluster: Cluster, dataset: data.Dataset, link: HttpL
         yield joined
 
 
-def _membership(config: Config, dataset: data.Dataset, joined: Joined | None) -> Callable[[], Membership]:
+def _membership(config: Config, dataset: Dataset, joined: Joined | None) -> Callable[[], Membership]:
     """The workers that have joined, from the first round to the last, or as long as none is lost and none comes."""
     if joined is not None and joined.company is not None:
         generations, labels = joined.company.generations, dataset.train.labels
@@ -229,10 +240,10 @@ def _membership(config: Config, dataset: data.Dataset, joined: Joined | None) ->
     return lambda: without_those(joined.lost())
 
 
-def _keeper(config: Config, joined: Joined | None) -> Keeper | None:
+def _keeper(config: Config, joined: Joined | None, data_hash: str) -> Keeper | None:
     """This worker's checkpoints, where there are any."""
     if joined is None:
-        return keeper_of(config, 0, 1, lambda mine: [mine])
+        return keeper_of(config, data_hash, 0, 1, lambda mine: [mine])
     rank, num_workers = joined.transport.rank, joined.transport.num_workers
 
     def gather(mine: list[int]) -> list[list[int]]:
@@ -241,7 +252,7 @@ def _keeper(config: Config, joined: Joined | None) -> Keeper | None:
             raise SetupError("--resume: a plain MXNet program takes part in this job, and cannot go on: leave it out")
         return found
 
-    return keeper_of(config, rank, num_workers, gather)
+    return keeper_of(config, data_hash, rank, num_workers, gather)
 
 
 def _evaluator(config: Config, joined: Joined | None) -> Choice:
