@@ -22,6 +22,7 @@ import utils
 from report import metrics, tables
 from report.job_logs import read_run
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
+from trainer.pace import Emulation, Told, pace_of
 from utils import JobError, SetupError
 
 # ---------------------------------------------------------------------------------------------- log tree
@@ -116,6 +117,8 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
                 warn(f"{folder}: accuracy {record['accuracy']!r} after {record['total_time']} s is no number; left out")
     if bad := sum(record["bad_steps"] for record in rounds if metrics.is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
+    run = read_run(folder, warn)
+    pace = pace_of([Told.by(record, Emulation.of_run(run)) for record in rounds])
     try:
         return Device(
             accuracy_list=[record["accuracy"] for record in evaluations],
@@ -132,7 +135,8 @@ def _summarise_device(folder: Path, warn: Warn) -> Device | None:
             steps_list=[_entries_with(record, utils.FORWARD_BACKWARD, utils.ABANDONED) for record in rounds],
             lost_steps_list=_lost_steps(rounds, warn),
             event_list=_read_events(rounds, warn) or None,
-            **_read_run(folder, warn),
+            **(pace._asdict() if pace else {}),
+            **_facts(run),
         )
     except ValueError as error:
         warn(f"{folder} left out: {error}")
@@ -190,9 +194,8 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
     return sound
 
 
-def _read_run(folder: Path, warn: Warn) -> dict[str, Any]:
+def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
     """Rank, number of workers and size of the model, where there is a run.json: published logs have none."""
-    run = read_run(folder, warn)
     said = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
     return {key: value for key, value in said.items() if isinstance(value, int) and metrics.is_quantity(value)}
 
@@ -319,6 +322,8 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
     rounds = [len(device.elapsed_time_list) for device in devices.values()]
     hosts = len({host for host, _ in devices})
     print(f"{folder / mode.file_name}: {len(devices)} device(s) on {hosts} host(s), {tables.span(rounds)} rounds")
+    for line in tables.doubt_lines({mode: metrics.doubts_of([devices])}):
+        print(line)
     if mode == LOCAL:
         device = metrics.evaluating_device(devices, warning)
         if device is None:
