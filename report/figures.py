@@ -24,6 +24,7 @@ from summary import natural_order
 
 _ROW_INCHES = 0.22  # of a legend
 _TITLE_LETTERS = 85  # that fit above the axes
+_NOTE_LETTERS = 105  # that fit below them, in small print
 
 
 def draw_accuracy(
@@ -120,9 +121,11 @@ def _finish_accuracy(
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
         room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}
-        rows += _legend(figure, kinds, at_most, loc="outside lower center", **room)
+        # The note is its title: below the axes a legend knows of nothing else that is there.
+        text = {"title": textwrap.fill(note, _NOTE_LETTERS), "title_fontsize": "small"} if note else {}
+        rows += _legend(figure, kinds, at_most, loc="outside lower center", **room, **text)
     figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
-    _note(figure, note)
+    _note(figure, "" if kinds else note)
 
 
 def _legend_of_curves(figure: Figure, axes: Axes) -> int:

@@ -47,10 +47,11 @@ def doubt_lines(found: Mapping[Mode, Doubts]) -> list[str]:
     return [*lines, *dict.fromkeys(text for doubts in found.values() for text in doubts.advice)]
 
 
-def short_doubts_of(runs: Mapping[Mode, Sequence[Devices]]) -> dict[Mode, str]:
-    """As `doubt_lines` in a few words, for a figure; nothing of modes where all is well."""
-    paces = {mode: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
-    return {mode: f"{mode.title}: {text}" for mode, its in paces.items() if (text := short_doubts(its))}
+def short_doubts_of(runs: Mapping[Mode, Sequence[Devices]]) -> str:
+    """As `doubt_lines` in a few words, for a figure of these modes."""
+    return short_doubts(
+        {mode.title: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

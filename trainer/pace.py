@@ -20,7 +20,10 @@ SLOWER = 1.2  # a step of so many times the emulated time is too slow
 EVALUATION_SHARE = 0.1  # of a worker's time; more is much
 MOST_NAMES = 2  # of workers in one sentence
 
-PACE_ADVICE = "for the emulated speeds take fewer workers, longer step times, a smaller network or batch, or more cores"
+PACE_ADVICE = (
+    "for the emulated speeds take fewer workers, longer step times, a smaller network or batch, or more cores with "
+    "nothing else to do"
+)
 EVALUATION_ADVICE = (
     "for less evaluation give a larger -e or --eval-seconds, or evaluate beside training with --evaluator 1, where a "
     "core is free"
@@ -142,15 +145,16 @@ def doubts(workers: Iterable[tuple[str, Pace | None]]) -> Doubts:
     )
 
 
-def short_doubts(workers: Iterable[Pace | None]) -> str:
-    """The same in a few words; empty where all is well."""
-    known = [pace for pace in workers if pace is not None]
-    slowness = max((pace.slowness for pace in known), default=0.0)
-    share = max((pace.evaluation_share for pace in known), default=0.0)
-    return ", ".join(
-        [f"steps up to {slowness:.1f} times as long as emulated"] * (slowness > SLOWER)
-        + [f"evaluations {share:.0%} of a worker's time"] * (share > EVALUATION_SHARE)
-    )
+def short_doubts(jobs: Mapping[str, Iterable[Pace | None]]) -> str:
+    """Of the workers of several jobs, by their titles, in a few words for a figure; empty where all is well."""
+    known = {title: [pace for pace in paces if pace is not None] for title, paces in jobs.items()}
+    slowness = {title: max((pace.slowness for pace in paces), default=0.0) for title, paces in known.items()}
+    shares = {title: max((pace.evaluation_share for pace in paces), default=0.0) for title, paces in known.items()}
+    slow = [f"{title} {times:.1f}" for title, times in slowness.items() if times > SLOWER]
+    busy = [f"{title} {share:.0%}" for title, share in shares.items() if share > EVALUATION_SHARE]
+    parts = [f"steps took longer than emulated, at most so many times: {', '.join(slow)}"] * bool(slow)
+    parts += [f"evaluations took much of a worker's time: {', '.join(busy)}"] * bool(busy)
+    return "; ".join(parts)
 
 
 def _listed(texts: Sequence[str]) -> str:
