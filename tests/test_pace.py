@@ -166,7 +166,7 @@ def test_steps_need_no_more_cores_than_their_workers_may_use() -> None:
     found = overloaded([load(0.1, 0.1), load(0.1, 0.2), load(0.1, 0.15)])
     assert list(found) == ["alpha"]
     assert found["alpha"].startswith("steps of the 3 worker(s) on alpha need 2.2 cores at the emulated speeds, and")
-    assert "there are 2: " in found["alpha"] and found["alpha"].endswith(PACE_ADVICE)
+    assert "have 2: " in found["alpha"] and found["alpha"].endswith(PACE_ADVICE)
 
 
 def test_each_host_has_its_own_cores_and_workers_may_have_theirs() -> None:

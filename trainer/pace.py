@@ -193,7 +193,7 @@ def overloaded(loads: Sequence[Load]) -> dict[str, str]:
         if needed > cores:
             found[host] = (
                 f"steps of the {len(padded)} worker(s) on {host} need {needed:.1f} cores at the emulated speeds, and "
-                f"there are {cores}: steps will take longer; {PACE_ADVICE}"
+                f"have {cores}: steps will take longer; {PACE_ADVICE}"
             )
     return found
 
