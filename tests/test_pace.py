@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -283,17 +284,18 @@ def test_the_demo_announces_no_winner_without_what_makes_it_doubtful() -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("step_s", [1e-5, 0.5], ids=["too fast for any machine", "kept"])
+@pytest.mark.parametrize("step_s", [1e-5, 1.0], ids=["too fast for any machine", "kept"])
 def test_a_worker_says_before_and_after_training_that_its_pace_cannot_be_kept(tmp_path: Path, step_s: float) -> None:
     tiny_data.write_mnist(tmp_path / "data" / "mnist")
-    flags = ["-m", "local", "-c", "1", "-n", "mlp", "--dataset", "mnist", "-b", "8", "-e", "100", "--max-rounds", "3"]
+    flags = ["-m", "local", "-c", "1", "-n", "mlp", "--dataset", "mnist", "-b", "8", "-e", "100", "--max-rounds", "2"]
     flags += ["--min-step-time", str(step_s), "-dd", str(tmp_path / "data"), "-ld", str(tmp_path)]
     command = [sys.executable, "main.py", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several would wait for each other on a busy machine
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=one_thread)
     assert done.returncode == 0, done.stderr
     warnings = re.findall(r"warning: (.*)", done.stdout)
-    if step_s == 0.5:
-        assert warnings == []
+    if step_s == 1.0:
+        assert warnings == [], done.stdout  # of two rounds the better one counts
         return
     before, after, advice = warnings
     assert "steps of the 1 worker(s) on" in before or "a test step took" in before
