@@ -280,7 +280,11 @@ class Config:
         0, "the outer momentum is Nesterov's (1, as DiLoCo's) or the heavy ball's (0, as SlowMo's)", type=zero_or_one
     )
     normalise: int = _flag(
-        0, "1 weighs model updates by the workers' numbers of local steps in the round (FedNova)", type=zero_or_one
+        0,
+        "1 divides each worker's model update by how far its local steps of the round go (FedNova): by their number, "
+        "and as the paper has it with --momentum, whose velocity then begins anew in each round, and with "
+        "--lr-schedule; with --optimizer sgd alone",
+        type=zero_or_one,
     )
     estimate_statistics: int = _flag(
         0,

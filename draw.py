@@ -116,25 +116,32 @@ def accuracy_figures(
     events: Mapping[Mode, Sequence[Event]],
     standalone: float | None,
     over: Over = SECONDS,
+    runs: Mapping[Mode, Sequence[Devices]] | None = None,
 ) -> list[NamedFigure]:
-    """Accuracy over an axis on each split, with marks where the device that evaluated logged an event."""
+    """Accuracy over an axis on each split, with marks where the device that evaluated logged an event, and with what
+    makes its `runs` doubtful."""
     return _of_each_split(
         {mode: curve for mode, curve in curves.items() if curve},
         partial(draw_accuracy, standalone=standalone, events=events, over=over),
         network,
         over,
+        runs or {},
     )
 
 
-def _of_each_split(data: Mapping[Mode, Any], draw: Callable[..., None], network: str, over: Over) -> list[NamedFigure]:
-    return [
-        (
-            name + over.suffix,
-            {mode: its for mode, its in compared(data).items() if mode.split == split},
-            partial(draw, title=f"{network}, {split}"),
-        )
-        for name, split in (("accuracy-iid", IID), ("accuracy-non-iid", NON_IID))
-    ]
+def _of_each_split(
+    data: Mapping[Mode, Any],
+    draw: Callable[..., None],
+    network: str,
+    over: Over,
+    runs: Mapping[Mode, Sequence[Devices]],
+) -> list[NamedFigure]:
+    figures: list[NamedFigure] = []
+    for name, split in (("accuracy-iid", IID), ("accuracy-non-iid", NON_IID)):
+        its = {mode: value for mode, value in compared(data).items() if mode.split == split}
+        note = tables.short_doubts_of({mode: devices for mode, devices in runs.items() if mode in its})
+        figures.append((name + over.suffix, its, partial(draw, title=f"{network}, {split}", note=note)))
+    return figures
 
 
 def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigure]:
@@ -155,8 +162,9 @@ def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigu
         mode: mean_ratios([_ratios(mode, *run, warn) for run in zip(devices[mode], its, strict=True)])
         for mode, its in numbers.items()
     }
+    doubts = tables.short_doubts_of(devices)
     return [
-        ("throughput", speeds, partial(draw_bars, title=network, label="data throughput (samples/s)")),
+        ("throughput", speeds, partial(draw_bars, title=network, label="data throughput (samples/s)", doubts=doubts)),
         (
             "traffic",
             _known(loads, by_size, warn),
@@ -166,12 +174,19 @@ def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigu
                 label="traffic load (MB/s)",
                 marked=by_size,
                 note=published_note(TRAFFIC),
+                doubts=doubts,
             ),
         ),
         (
             "computing-time",
             {mode: its for mode, its in ratios.items() if its},
-            partial(draw_computing_ratio, title=network, marked=by_aggregation, note=published_note(RATIO)),
+            partial(
+                draw_computing_ratio,
+                title=network,
+                marked=by_aggregation,
+                note=published_note(RATIO),
+                doubts=doubts,
+            ),
         ),
     ]
 
@@ -295,18 +310,19 @@ def _figures_of_run(network: str, run: Run, overs: Sequence[str]) -> list[NamedF
     figures = []
     for over in map(OVERS.__getitem__, overs):
         curves, events = run.drawn_over(over, warning)
-        figures += accuracy_figures(network, curves, events, run.standalone, over)
+        figures += accuracy_figures(network, curves, events, run.standalone, over, by_mode([run.devices]))
     return figures
 
 
 def _figures_of_runs(network: str, runs: Sequence[Run], overs: Sequence[str]) -> list[NamedFigure]:
     figures = []
+    devices = by_mode([run.devices for run in runs])
     known = [run.standalone for run in runs if run.standalone is not None]
     standalone = sum(known) / len(known) if known else None
     for over in map(OVERS.__getitem__, overs):
         curves = by_mode([run.drawn_over(over, warning)[0] for run in runs])
         draw = partial(draw_accuracy_of_runs, standalone=standalone, over=over)
-        figures += _of_each_split(curves, draw, network, over)
+        figures += _of_each_split(curves, draw, network, over, devices)
     return figures
 
 

@@ -26,6 +26,7 @@ from report.job_logs import Found, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from report.newest_run import ends_early
 from report.sound_devices import without_impossible
+from trainer.pace import Emulation, Told, pace_of
 from trainer.round_faults import MOST_ROUNDS, is_quantity, tell
 from trainer.sound_rounds import rounds_missed, sound_rounds
 from utils import JobError, SetupError
@@ -129,6 +130,8 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
     evaluations = [record for record in rounds if "accuracy" in record]
     if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
+    run = found.left.run
+    pace = pace_of([Told.by(record, Emulation.of_run(run)) for record in rounds])
     try:
         return Device(
             accuracy_list=[record["accuracy"] for record in evaluations],
@@ -145,7 +148,8 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
             steps_list=[_entries_with(record, utils.FORWARD_BACKWARD, utils.ABANDONED) for record in rounds],
             lost_steps_list=_lost_steps(rounds, warn),
             event_list=_read_events(folder, rounds, warn) or None,
-            **_facts(found.left.run),
+            **(pace._asdict() if pace else {}),
+            **_facts(run),
         )
     except ValueError as error:
         warn(f"{folder} left out: {error}")
@@ -335,6 +339,8 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
     rounds = [len(device.elapsed_time_list) for device in devices.values()]
     hosts = len({host for host, _ in devices})
     print(f"{folder / mode.file_name}: {len(devices)} device(s) on {hosts} host(s), {tables.span(rounds)} rounds")
+    for line in tables.doubt_lines({mode: metrics.doubts_of([devices])}):
+        print(line)
     if mode == LOCAL:
         device = metrics.evaluating_device(devices, warning)
         if device is None:

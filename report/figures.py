@@ -24,6 +24,7 @@ from summary import natural_order
 
 _ROW_INCHES = 0.22  # of a legend
 _TITLE_LETTERS = 85  # that fit above the axes
+_NOTE_LETTERS = 105  # that fit below them, in small print
 
 
 def draw_accuracy(
@@ -33,11 +34,12 @@ def draw_accuracy(
     standalone: float | None,
     events: Mapping[Mode, Sequence[Event]] | None = None,
     over: Over = SECONDS,
+    note: str = "",
 ) -> None:
     """Test accuracy over time or another axis, one curve a mode, and a dotted line at that of standalone training.
 
     `events` are marked on the curve of their mode, and explained below the axes. All positions are in the axis's own
-    smallest unit, such as seconds.
+    smallest unit, such as seconds. `note` says below the axes what to doubt.
     """
     axes = figure.add_subplot()
     label, size = over.unit(max(curve[-1][0] for curve in curves.values()))
@@ -48,7 +50,7 @@ def draw_accuracy(
             **_look(mode.algorithm, len(curve), number, len(curves)),
         )
     kinds = draw_marks(axes, place_marks(curves, events or {}), size)
-    _finish_accuracy(figure, axes, title, label, standalone, kinds)
+    _finish_accuracy(figure, axes, title, label, standalone, kinds, note)
 
 
 def draw_accuracy_of_runs(
@@ -57,6 +59,7 @@ def draw_accuracy_of_runs(
     title: str,
     standalone: float | None,
     over: Over = SECONDS,
+    note: str = "",
 ) -> None:
     """As draw_accuracy, of several runs a mode: their mean in its band, and each run's curve where they are too few.
 
@@ -78,7 +81,7 @@ def draw_accuracy_of_runs(
             look["label"] = look["label"] if place == 0 else "_"  # one line of the legend for all
             positions, accuracies = zip(*curve, strict=True)
             axes.plot([at / size for at in positions], accuracies, drawstyle="steps-post", linewidth=0.9, **look)
-    _finish_accuracy(figure, axes, f"{title}: {_of_how_many(runs)}", label, standalone, [])
+    _finish_accuracy(figure, axes, f"{title}: {_of_how_many(runs)}", label, standalone, [], note)
 
 
 def _of_how_many(runs: Mapping[Mode, Sequence[Curve]]) -> str:
@@ -104,9 +107,9 @@ def _look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any]:
 
 
 def _finish_accuracy(
-    figure: Figure, axes: Axes, title: str, label: str, standalone: float | None, kinds: Sequence[Line2D]
+    figure: Figure, axes: Axes, title: str, label: str, standalone: float | None, kinds: Sequence[Line2D], note: str
 ) -> None:
-    """The line of standalone training, labels, and legends of the curves and of the marks on them."""
+    """The line of standalone training, labels, a note, and legends of the curves and of the marks on them."""
     if standalone is not None:
         look, name = STANDALONE.look, STANDALONE.title
         axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{name} ({standalone:.3f})")
@@ -118,8 +121,11 @@ def _finish_accuracy(
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
         room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}
-        rows += _legend(figure, kinds, at_most, loc="outside lower center", **room)
+        # The note is its title: below the axes a legend knows of nothing else that is there.
+        text = {"title": textwrap.fill(note, _NOTE_LETTERS), "title_fontsize": "small"} if note else {}
+        rows += _legend(figure, kinds, at_most, loc="outside lower center", **room, **text)
     figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
+    _note(figure, "" if kinds else note)
 
 
 def _legend_of_curves(figure: Figure, axes: Axes) -> int:
@@ -165,11 +171,12 @@ def draw_bars(
     label: str,
     marked: Collection[Mode] = (),
     note: str = "",
+    doubts: str = "",
 ) -> None:
     """One bar a mode; an algorithm's runs on both splits stand side by side.
 
     A mean over runs has a line from end to end of its interval. The numbers of the `marked` modes follow the published
-    definition; `note` says below the axes what it is.
+    definition; `note` says below the axes what it is. `doubts` stand there in any case.
     """
     algorithms = list(dict.fromkeys(mode.algorithm for mode in values))
     figure.set_size_inches(1.8 + 1.2 * len(algorithms), 4.0)
@@ -196,13 +203,14 @@ def draw_bars(
             Patch(facecolor="grey", edgecolor="white", hatch=_SPLIT_HATCHES[split], label=split) for split in splits
         ]
         figure.legend(handles=keys, loc="outside upper center", ncols=len(keys))
-    _note(figure, note if marked else "")
+    _note(figure, note if marked else "", doubts)
 
 
-def _note(figure: Figure, text: str) -> None:
-    if text:
+def _note(figure: Figure, *texts: str) -> None:
+    if any(texts):
         letters = int(14 * figure.get_figwidth())  # that fit into a line
-        figure.supxlabel(textwrap.fill(text, letters), fontsize="small")
+        lines = [textwrap.fill(text, letters) for text in texts if text]
+        figure.supxlabel("\n".join(lines), fontsize="small")
 
 
 _SPLIT_HATCHES = {IID: "", NON_IID: "///"}
@@ -222,10 +230,11 @@ def draw_computing_ratio(
     title: str,
     marked: Collection[Mode] = (),
     note: str = "",
+    doubts: str = "",
 ) -> None:
     """Computing time ratio: a group of bars for each device, a bar for each mode, a row of axes for each split.
 
-    `marked` and `note` as in draw_bars; the mark is in the legend.
+    `marked`, `note` and `doubts` as in draw_bars; the mark is in the legend.
     """
     splits = _splits(runs)
     keys = sorted({key for ratios in runs.values() for key in ratios}, key=lambda key: [*map(natural_order, key)])
@@ -262,7 +271,7 @@ def draw_computing_ratio(
             text.set(ha="right", rotation_mode="anchor")
     rows[-1].set_xlim(-0.6, len(keys) - 0.4)
     _legend(figure, list(handles.values()), 5, loc="outside upper center")
-    _note(figure, note if marked else "")
+    _note(figure, note if marked else "", doubts)
 
 
 def device_labels(keys: Sequence[tuple[str, str]]) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from algorithms import ENTRIES, EVENTS, MEMBERS, OWNERS, Entry, folder_name
+from trainer.pace import Doubts, Pace, doubts
 from trainer.round_faults import is_accuracy, is_quantity
 
 Value = TypeVar("Value")
@@ -139,6 +140,9 @@ class Device:
         None  # abandoned, skipped, dropped or to be done again; perhaps of earlier rounds
     )
     event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text]; as many as happened
+    step_s: float | None = None  # as trainer/pace.py has them, where the logs tell
+    emulated_s: float | None = None
+    evaluation_share: float | None = None
 
     def __post_init__(self) -> None:
         lists = {name: value for name, value in vars(self).items() if name.endswith("_list") and value is not None}
@@ -160,8 +164,9 @@ class Device:
             raise ValueError("not one round")
         if self.elapsed_time_list[-1] <= 0:  # published ones are whole seconds, so that short rounds end at 0
             raise ValueError("the last elapsed time is not above 0")
-        if self.parameter_bytes is not None and not is_quantity(self.parameter_bytes):
-            raise ValueError(f"parameter_bytes is {reprlib.repr(self.parameter_bytes)}, but should be a number")
+        for name in ("parameter_bytes", *Pace._fields):
+            if (value := getattr(self, name)) is not None and not is_quantity(value):
+                raise ValueError(f"{name} is {reprlib.repr(value)}, but should be a number from 0 on")
 
     @classmethod
     def from_json(cls, value: Any) -> Device:
@@ -201,6 +206,13 @@ class Device:
         return dataclasses.replace(self, accuracy_time_list=times)
 
     @property
+    def pace(self) -> Pace | None:
+        """How it kept the speed that it emulates; None where its logs do not tell."""
+        if self.step_s is None or self.emulated_s is None or self.evaluation_share is None:
+            return None
+        return Pace(self.step_s, self.emulated_s, self.evaluation_share)
+
+    @property
     def events(self) -> list[Event]:
         """What happened in its rounds, in order; empty where nothing did, or where its logs do not tell."""
         return [Event.from_json(event) for event in self.event_list or []]
@@ -210,6 +222,13 @@ Devices = Mapping[tuple[str, str], Device]  # by host and device, in natural ord
 
 
 # ------------------------------------------------------------------------------------------------- numbers
+
+
+def doubts_of(runs: Sequence[Devices]) -> Doubts:
+    """Whether the workers of a mode's runs kept the speeds that they emulate, and what evaluations cost them."""
+    hosts = {host for devices in runs for host, _ in devices}
+    paces = [(key, device.pace) for devices in runs for key, device in devices.items()]
+    return doubts([(name if len(hosts) == 1 else f"{host}/{name}", pace) for (host, name), pace in paces])
 
 
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from report import metrics, statistics
-from report.metrics import SSGD, Mode, compared
+from report.metrics import SSGD, Mode, compared, doubts_of
 from report.runs import Run, by_mode
 from report.statistics import FEWEST_RUNS, LEVEL
-from report.tables import accuracy_text, aligned, span
+from report.tables import accuracy_text, aligned, doubt_lines, span
 
 
 def table(runs: Sequence[Run], target: float) -> str:
@@ -32,7 +32,7 @@ def table(runs: Sequence[Run], target: float) -> str:
                 span(ratios, ".2f") if ratios else "-",
             ]
         )
-    return "\n".join([*aligned(rows), _note(devices)])
+    return "\n".join([*aligned(rows), _note(devices), *doubt_lines({m: doubts_of(its) for m, its in devices.items()})])
 
 
 def _note(runs: Mapping[Mode, Sequence[object]]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from report import metrics
 from report.definitions import Numbers, mark, notes
 from report.metrics import SSGD, Curve, Devices, Mode, SpeedUp, compared
+from trainer.pace import Doubts, short_doubts
 
 
 def table(
@@ -15,7 +16,7 @@ def table(
 ) -> str:
     """The numbers behind the figures, one row a mode; `-` where the logs do not have them.
 
-    Below it stands which definition the numbers follow that have two.
+    Below it stands which definition the numbers follow that have two, and what to doubt.
     """
     time_column = f"s to {accuracy_text(target)}"
     rows = [["mode", "rounds", "samples/s", "MB/s", "final acc.", "best acc.", time_column, "computing ratio", "lost"]]
@@ -36,7 +37,21 @@ def table(
                 "-" if lost is None else f"{lost:.1%}",
             ]
         )
-    return "\n".join([*aligned(rows), *notes(numbers.values())])
+    found = {mode: metrics.doubts_of([devices]) for mode, devices in runs.items()}
+    return "\n".join([*aligned(rows), *notes(numbers.values()), *doubt_lines(found)])
+
+
+def doubt_lines(found: Mapping[Mode, Doubts]) -> list[str]:
+    """A line for each mode whose workers were not those that were asked for, and what to change."""
+    lines = [f"{mode.title}: {doubts}" for mode, doubts in found.items() if doubts]
+    return [*lines, *dict.fromkeys(text for doubts in found.values() for text in doubts.advice)]
+
+
+def short_doubts_of(runs: Mapping[Mode, Sequence[Devices]]) -> str:
+    """As `doubt_lines` in a few words, for a figure of these modes."""
+    return short_doubts(
+        {mode.title: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import summary
@@ -108,18 +108,26 @@ def main(arguments: Sequence[str]) -> int:
         if code != EXIT_OK:
             return code
     console(f"the demo took {time.monotonic() - begin:.0f} s; its logs and figures are in {given.log_base}")
-    console(tables.winner_line(curves(given.log_base, given.network), given.target))
+    for line in last_lines(summaries(given.log_base, given.network), given.target):
+        console(line)
     return EXIT_OK
 
 
-def curves(base: Path, network: str) -> dict[metrics.Mode, metrics.Curve]:
-    """Accuracy over seconds of each algorithm of the demo, from the summaries; empty where it was never evaluated."""
-    found = {}
-    for mode in map(metrics.MODES.__getitem__, MODES):
-        devices = summary.read_summary(base / network / mode.name / mode.file_name, console)
+def summaries(base: Path, network: str) -> dict[metrics.Mode, metrics.Devices]:
+    """Of each algorithm of the demo."""
+    modes = map(metrics.MODES.__getitem__, MODES)
+    return {mode: summary.read_summary(base / network / mode.name / mode.file_name, console) for mode in modes}
+
+
+def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float) -> list[str]:
+    """Who won, behind whatever makes that doubtful."""
+    curves: dict[metrics.Mode, metrics.Curve] = {}
+    for mode, devices in runs.items():
         device = metrics.evaluating_device(devices, console)
-        found[mode] = device.curve if device else ()
-    return found
+        curves[mode] = device.curve if device else ()
+    doubts = tables.doubt_lines({mode: metrics.doubts_of([devices]) for mode, devices in runs.items()})
+    winner = tables.winner_line(curves, target)
+    return [*doubts, f"{winner}; but see above what makes that doubtful" if doubts else winner]
 
 
 if __name__ == "__main__":

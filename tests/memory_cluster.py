@@ -26,6 +26,7 @@ from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.membership import Membership
+from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.transport.collective import in_memory
 from trainer.transport.memory import MemoryServer, MemoryTransport
@@ -128,6 +129,7 @@ def train(
     collective: str = PS,
     killed: Mapping[int, int] | None = None,
     leaving: Mapping[int, int] | None = None,
+    rule: Rule = PLAIN,
 ) -> Trained:
     """Runs workers in virtual time for so many rounds each.
 
@@ -194,6 +196,7 @@ def train(
                 compression=compression,
                 num_servers=1,
                 state_server=state_server.client(clock) if state_server else None,
+                rule=rule,
                 min_step_time_s=worker.step_s,
                 sample_time_s=worker.sample_s,
                 clock=clock,

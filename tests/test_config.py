@@ -191,6 +191,10 @@ def test_the_phases_of_sync_switch_are_read():
         (["-m", "local-sgd", "--outer-nesterov", "1"], "--outer-nesterov 1 does nothing without momentum: also give"),
         (["-m", "esync", "--outer-momentum", "1"], "1 is out of range; give a number from 0 to below 1"),
         (["-m", "sync", "--outer-momentum", "0.5"], "--outer-momentum 0.5 belongs to mode esync or local-sgd, not to"),
+        *(
+            (["-m", "esync", "--normalise", "1", "--optimizer", each], f"not for --optimizer {each}, which divides")
+            for each in ("rmsprop", "adam")
+        ),
         (["-m", "local-sgd", "--normalise", "1"], "--normalise 1 belongs to mode esync, not to local-sgd"),
         (
             ["--compression", "fp16"],

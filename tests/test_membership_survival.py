@@ -15,6 +15,7 @@ from server.messages import Beat, Call, Device, Join, Left, Member, Place
 from trainer.clock import VirtualClock, run_all
 from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.joining import Joining, Start
+from trainer.survival import Word, whose_model
 from utils import JobOver
 
 PATIENCE_S = 10.0
@@ -309,3 +310,25 @@ def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_i
     assert [[start.rank for start in starts[number]] for number in range(4)] == [[0, 0, 0], [1, 1, 1], [2], [2]]
     assert [len(start.members) for start in starts[0]] == [3, 2, 3]
     assert len({start.secret for start in starts[0]}) == 3 and starts[0][-1].secret == starts[3][0].secret
+
+
+# ------------------------------------------------------------------------------------------ whose model all go on with
+
+
+def word(rounds: int, takes_part: bool = True) -> Word:
+    return Word({}, takes_part, rounds, 0.0, 0, None, 0, True, "", False)
+
+
+@pytest.mark.parametrize(
+    ("told", "chosen"),
+    [
+        ([word(3), word(5), word(5), word(0, takes_part=False)], (1, [0, 3])),  # lost in round 5, which two have done
+        ([word(9, takes_part=False), word(5), word(4)], (1, [0, 2])),  # whose own checkpoint is later than the job
+        ([word(0), word(0, takes_part=False)], (0, [1])),  # the first round is under way
+        ([word(4), word(4)], (0, [])),  # one has left
+        ([word(2, takes_part=False), word(7, takes_part=False)], (1, [0])),  # all go on from checkpoints
+        ([word(0, takes_part=False), word(0, takes_part=False)], None),  # all begin
+    ],
+)
+def test_the_model_that_workers_go_on_with_is_of_one_that_has_done_most_rounds_of_the_job(told, chosen) -> None:
+    assert whose_model(told) == chosen

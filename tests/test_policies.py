@@ -178,6 +178,14 @@ def test_preprint_trains_until_the_slowest_has_entered_the_round() -> None:
     assert decide("preprint", table_of("preprint", fast(round=2), slow(1, round=1)), FAST, 200.0) is TRAIN
 
 
+def test_preprint_lets_who_is_behind_too_train_until_the_slowest_has_entered_the_newest_round() -> None:
+    ahead = worker(2, 1, 1.0, round=2)
+    table = table_of("preprint", fast(round=1), slow(1, round=1, action=SYNC), ahead)
+    assert decide("preprint", table, FAST, 200.0) is TRAIN
+    table.put(slow(1, round=2, action=SYNC))
+    assert decide("preprint", table, FAST, 200.0) is SYNC
+
+
 def test_preprint_synchronises_the_slowest() -> None:
     assert decide("preprint", table_of("preprint", fast(), slow(1)), SLOW, 100.0) is SYNC
 

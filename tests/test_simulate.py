@@ -18,6 +18,7 @@ import draw
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS
+from report import metrics
 from scripts import why
 from scripts.side_by_side import run_side_by_side
 from trainer import context, version, virtual_cluster
@@ -178,6 +179,8 @@ def test_an_evaluation_takes_no_virtual_time_unless_it_is_asked_for(place):
         run(place, "-m", "sync", "--max-rounds", "3", "--evaluation-time", seconds)
         took.append([each["time"]["0"]["evaluation"] for each in rounds(place / "logs/mlp/sync/virtual/cpu0")])
     assert took == [[0.0] * 3, pytest.approx([0.7] * 3)]
+    devices = summary.summarise_mode(place / "logs/mlp/sync", pytest.fail)
+    assert not metrics.doubts_of([devices])  # which are about the machine's time
 
 
 def test_an_evaluation_without_a_network_takes_its_time_and_gives_no_accuracy(place):

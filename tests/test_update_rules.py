@@ -15,7 +15,9 @@ from trainer.engine import mx
 from trainer.esync import ESyncTrainer
 from trainer.local_sgd import LocalSGDTrainer
 from trainer.outer_momentum import OuterMomentum
+from trainer.rates import parse_schedule
 from trainer.ssp import SSPTrainer
+from trainer.steps import PLAIN, Rule
 from trainer.sync import SyncTrainer
 from trainer.transport.network import Link
 
@@ -85,6 +87,9 @@ def test_the_outer_optimiser_steps_along_the_mean_update_with_momentum(nesterov)
         np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
 
 
+SHARES = (0.5, 0.4, 0.1)  # of the samples, by rank
+
+
 class Uneven(ModelAveragingTrainer):
     """Takes as many local steps as its rank and the round say; where that is none, it gives up its first."""
 
@@ -98,7 +103,9 @@ class Uneven(ModelAveragingTrainer):
         return self.steps == self.local[self.rounds - 1][self.membership.rank]
 
 
-def averaged(local: list[tuple[int, ...]], rate: float, momentum: float, normalise: bool) -> Trained:
+def averaged(
+    local: list[tuple[int, ...]], rate: float, momentum: float, normalise: bool, rule: Rule = PLAIN
+) -> Trained:
     """Workers with 5, 4 and 1 of 10 samples, each with a batch of its own."""
 
     def build(context) -> Uneven:
@@ -107,13 +114,13 @@ def averaged(local: list[tuple[int, ...]], rate: float, momentum: float, normali
         return trainer
 
     workers = [Worker([batch(rank)], samples=count) for rank, count in enumerate((5, 4, 1))]
-    return train(TransportKind.SUM, workers, build, rounds=len(local))
+    return train(TransportKind.SUM, workers, build, rounds=len(local), rule=rule)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.6], ids=["plain", "with momentum"])
 def test_fednova_weighs_updates_by_their_local_steps(momentum) -> None:
     """x' = x + tau_eff sum_k p_k (w_k - x) / tau_k, tau_eff = sum_k p_k tau_k; a worker without a step counts as 0."""
-    rate, shares, local = 0.3, (0.5, 0.4, 0.1), [(7, 1, 2), (3, 2, 0), (1, 1, 4)]
+    rate, shares, local = 0.3, SHARES, [(7, 1, 2), (3, 2, 0), (1, 1, 4)]
     trained = averaged(local, rate, momentum, normalise=True)
     expected, velocity = ZERO, ZERO
     for steps in local:
@@ -130,10 +137,54 @@ def test_fednova_weighs_updates_by_their_local_steps(momentum) -> None:
         np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
 
 
-def test_fednova_is_the_plain_mean_where_all_take_as_many_steps() -> None:
-    normalised_, plain = (averaged([(3, 3, 3)] * 2, 1.0, 0.0, normalise).weights() for normalise in (True, False))
-    np.testing.assert_allclose(normalised_, plain, **CLOSE)
-    assert np.abs(plain).max() > 0.01
+@pytest.mark.parametrize("rho", [0.5, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.2], ids=["no weight decay", "weight decay"])
+@pytest.mark.parametrize("schedule", ["constant", "warmup:4", "step:6,15x0.1"])
+def test_fednova_with_momentum_divides_by_the_norm_of_a_k_and_begins_each_round_without_velocity(
+    rho, decay, schedule
+) -> None:
+    """w_k - x = -eta * sum_j a_kj g_kj with a_kj = sum_(s >= j) f_s rho^(s - j), f_s the schedule's factors."""
+    local, rate = [(7, 1, 2), (3, 2, 0), (1, 1, 4)], 0.3
+    rule = Rule(momentum=rho, weight_decay=decay, schedule=parse_schedule(schedule))
+    trained = averaged(local, rate, 0.0, normalise=True, rule=rule)
+    expected, seen = ZERO, 0
+    for steps in local:
+        norms, directions = [], []
+        for rank, tau in enumerate(steps):
+            factors = [parse_schedule(schedule).factor(seen + step + 1) for step in range(tau)]
+            weight, velocity = expected, ZERO
+            for factor in factors:
+                velocity = rho * velocity + gradient(weight, batch(rank)) + decay * weight
+                weight = weight - ETA * factor * velocity
+            a_k = [sum(factors[s] * rho ** (s - j) for s in range(j, tau)) for j in range(tau)]
+            if schedule == "constant":  # the paper's closed form
+                assert sum(a_k) == pytest.approx((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
+            norms.append(sum(a_k))
+            directions.append((weight - expected) / sum(a_k) if tau else ZERO)
+        tau_eff = sum(share * norm for share, norm in zip(SHARES, norms, strict=True))
+        mean = sum(share * direction for share, direction in zip(SHARES, directions, strict=True))
+        expected = expected + rate * tau_eff * mean
+        seen += sum(steps)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), expected, **CLOSE)
+        np.testing.assert_array_equal(trained.weights(rank), trained.weights(0))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_fednova_is_the_plain_mean_where_all_take_as_many_steps(rho) -> None:
+    """One round: in later ones the velocity, which FedNova begins anew, would be another."""
+    both = [averaged([(3, 3, 3)], 1.0, 0.0, normalise, Rule(momentum=rho)).weights() for normalise in (True, False)]
+    np.testing.assert_allclose(*both, **CLOSE)
+    assert np.abs(both[0]).max() > 0.01
+
+
+def test_without_fednova_the_velocity_of_local_steps_lasts_from_round_to_round() -> None:
+    trained = averaged([(1, 1, 1)] * 2, 1.0, 0.0, normalise=False, rule=Rule(momentum=0.9))
+    expected, velocities = ZERO, [ZERO] * 3
+    for _ in range(2):
+        velocities = [0.9 * velocity + gradient(expected, batch(rank)) for rank, velocity in enumerate(velocities)]
+        expected = expected - ETA * sum(share * v for share, v in zip(SHARES, velocities, strict=True))
+    np.testing.assert_allclose(trained.weights(), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.6])

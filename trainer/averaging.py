@@ -5,9 +5,12 @@ With momentum the mean is the gradient of an outer optimiser whose learning rate
 
 FedNova (Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization", NeurIPS
 2020, arXiv:2007.07481) normalises, so that who takes more steps does not draw the mean to its own samples:
-w <- w + eps * tau_eff * sum_k (n_k / n) * (w_k - w) / tau_k, tau_eff = sum_k (n_k / n) * tau_k, tau_k the local
-steps of worker k in the round. A worker without a complete step adds nothing to either sum. Equal tau_k give the plain
-mean. (tau_k is the paper's norm of a_k where the local steps are those of plain SGD.)"""
+w <- w + eps * tau_eff * sum_k (n_k / n) * (w_k - w) / |a_k|, tau_eff = sum_k (n_k / n) * |a_k|. The vector a_k says how
+much of each gradient of the round is in w_k - w, in units of the step size; |a_k| is the sum of its entries: of plain
+SGD the number of local steps tau_k, of momentum mu (tau_k - mu * (1 - mu^tau_k) / (1 - mu)) / (1 - mu), and a step to
+which a schedule gives the factor f counts f times. So a_k knows gradients of its own round alone: with FedNova the
+velocity begins anew in each round, as in the paper. Weight decay is a part of the loss. A worker without a complete
+step adds nothing to either sum. Equal |a_k| give the plain mean."""
 
 from __future__ import annotations
 
@@ -38,18 +41,33 @@ class ModelAveragingTrainer(SynchronousTrainer):
             learning_rate: of the local steps.
             global_learning_rate: eps.
             outer: momentum of the global weights; by default there is none.
-            normalise: by the workers' numbers of local steps (FedNova).
+            normalise: by how far each worker's local steps go (FedNova).
         """
         super().__init__(context)
         self._learning_rate = learning_rate
         self._global_learning_rate = global_learning_rate
         self._outer = outer or OuterMomentum()
         self._normalise = normalise
-        self.numbers = self._share_of_steps()
+        self._reach = 0.0  # |a_k| of the round so far
+        self._velocity = 0.0  # that gradients of 1 in all its steps would have made
+        self.numbers = self._share_of_reach()
 
-    def _share_of_steps(self) -> list[float]:
+    def _share_of_reach(self) -> list[float]:
         """This worker's part of tau_eff, where that is needed."""
-        return [self.membership.sample_share * self.good_steps] if self._normalise else []
+        return [self.membership.sample_share * self._reach] if self._normalise else []
+
+    def begin_round(self) -> None:
+        """As Trainer says."""
+        self._reach = self._velocity = 0.0
+        if self._normalise:
+            self.stepper.begin_anew()
+
+    def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
+        """As Trainer says; counts how far it goes."""
+        rule = self.context.rule
+        self._velocity = rule.momentum * self._velocity + 1.0
+        self._reach += rule.schedule.factor(self.seen.total) * self._velocity
+        super().take_step(learning_rate, num_batches)
 
     def broadcast(self) -> None:
         """Also keeps the global model, which the local one departs from."""
@@ -108,7 +126,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self.measure.enter(GLOBAL_UPDATE)
         # Weighted before they are summed; a difference is always in the default layout.
         share = self.membership.sample_share
-        of_weights = share / max(self.good_steps, 1) if self._normalise else share
+        of_weights = share / (self._reach or 1.0) if self._normalise else share
         num_weights, num_statistics = len(self._global_weights), len(self._global_statistics)
         updates = [
             (here - everywhere) * factor
@@ -120,7 +138,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
             )
         ]
         is_missing = self._is_missing(updates)
-        self.numbers = [0.0 for _ in self.numbers] if is_missing else self._share_of_steps()
+        self.numbers = [0.0 for _ in self.numbers] if is_missing else self._share_of_reach()
         stop = self.sum_over_workers(updates, GLOBAL_UPDATE, wants_stop, is_missing)
         if self.present:
             self._apply(updates)
@@ -146,8 +164,8 @@ class ModelAveragingTrainer(SynchronousTrainer):
             updates = [update / self.present for update in updates]
         means = updates[:num_weights]
         if self._normalise:
-            effective_steps = self.numbers[0] / self.present
-            means = [effective_steps * mean for mean in means]
+            effective_reach = self.numbers[0] / self.present
+            means = [effective_reach * mean for mean in means]
         for weight, everywhere, direction in zip(
             self.parameters.weights, self._global_weights, self._outer.directions(means), strict=True
         ):

@@ -22,6 +22,7 @@ from trainer.engine import mx
 from trainer.evaluator_process import EvaluatorProcess
 from trainer.keeping import Keeper
 from trainer.membership import Membership
+from trainer.pace import Pacing
 from trainer.run_folder import RunFolder
 from trainer.samples import Dataset, Samples
 from trainer.saved_model import INPUT_NAME, NEWEST, ModelSaver
@@ -69,6 +70,7 @@ class Context:
     min_step_time_s: float = 0.0
     sample_time_s: float = 0.0  # that each sample of a step adds to its shortest time
     pace: Callable[[], float] = lambda: 1.0  # factor on both, drawn for each step
+    pacing: Pacing | None = None  # whether that is kept; None in virtual time, where it always is
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
     keeper: Keeper | None = None  # of checkpoints
     logs_lines: bool = False  # rounds are lines of one file, not files

@@ -52,7 +52,8 @@ class ESyncTrainer(ModelAveragingTrainer):
         super().broadcast()
 
     def begin_round(self) -> None:
-        """Tells the state server that this worker is in the round."""
+        """Also tells the state server that this worker is in the round."""
+        super().begin_round()
         self._round_began = self.clock.now()
         self.measure.enter(CHECK_READY)
         self._queries.report(self.rounds, self.step_s, self._transmission.value, self.evaluations.take_accuracy())

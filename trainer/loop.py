@@ -17,6 +17,7 @@ from trainer.device import NetworkPasses
 from trainer.engine import mx
 from trainer.evaluations import Evaluations
 from trainer.finite import NumberChecks, Unpack
+from trainer.pace import EMULATED
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import Progress
 from trainer.steps import Seen, Stepper, which_decay
@@ -66,6 +67,9 @@ class Trainer:
         self.step_is_bad = False  # so nothing of it may be left
         self._statistics_before: list[mx.nd.NDArray] = []  # this step
         self._shortest_s = 0.0  # that this step takes at least: emulates a slower device
+        self._extra_s = 0.0  # on top of that, where a straggler is emulated
+        self._emulated_s = 0.0  # of all complete steps of this round
+        self._test_busy_s = 0.0  # that cores computed for a test step, where that counts
         # Of the last complete local step, and of a test step before the first; kept where a state server is told of it.
         self.step_s = 0.0
         self.progress = Progress()
@@ -114,6 +118,9 @@ class Trainer:
     def come_together(self) -> None:
         """Called when this worker is ready to train: afterwards all have the same model."""
         self.broadcast()
+        if self.context.pacing is not None:
+            for line in self.context.pacing.before_training(self.step_s, self._test_busy_s, self._shortest_s):
+                logging.warning("warning: %s", line)
         self.choose_evaluator()
 
     def begin_round(self) -> None:
@@ -183,6 +190,8 @@ class Trainer:
         if self.context.keeper is not None:
             self.context.keeper.all_have_begun(came_late=self.job_age_s is not None)
         self.measure = self.open_measure(open_log())
+        if self.context.pacing is not None:
+            self.context.pacing.begin(self.measure.elapsed_s)
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
         self.evaluations.begin()
         self._has_begun = True
@@ -219,7 +228,7 @@ class Trainer:
             self.choose_evaluator()
 
     def _train_round(self) -> str:
-        measure, samples, self.steps = self.measure, 0, 0
+        measure, samples, self.steps, self._emulated_s = self.measure, 0, 0, 0.0
         self.checks.begin_round()
         self.begin_round()
         while True:
@@ -237,6 +246,7 @@ class Trainer:
                 measure.abandon_step()
                 break
             self.steps += 1
+            self._emulated_s += self._shortest_s + self._extra_s
             if self.step_is_bad:
                 self.seen.own -= len(batch.labels)
             else:
@@ -290,9 +300,10 @@ class Trainer:
                 return False
         self._passes.backward(weight)
         self._pad(1.0)
-        if extra_s := self.extra_time(COMPUTE) + self.step_samples * self.extra_time(SAMPLE):
+        self._extra_s = self.extra_time(COMPUTE) + self.step_samples * self.extra_time(SAMPLE)
+        if self._extra_s:
             self.wait_for_gradients()
-            self.clock.sleep(extra_s)
+            self.clock.sleep(self._extra_s)
         return True
 
     def extra_time(self, kind: str) -> float:
@@ -392,14 +403,17 @@ class Trainer:
         """Three passes with nothing kept. The first sets up memory and kernels; of the others the shorter tells the
         time of a step, since what else the machine does only makes one longer."""
         statistics = self.parameters.statistics()
-        times_s = []
+        busy = self.context.pacing.busy if self.context.pacing is not None else lambda: 0.0
+        times_s, busy_s = [], []
         for _ in range(3):
             self._begin_step()
             self._set_size(len(self.context.warm_up_batch.labels))
             self.compute_gradients(*self.context.feed(self.context.warm_up_batch))
             mx.nd.waitall()
             times_s.append(self.clock.now() - self._step_began)
+            busy_s.append(busy())
         self.step_s = min(times_s[1:])
+        self._test_busy_s = (busy_s[-1] - busy_s[0]) / 2  # it may count in ticks, so the mean of both
         self.parameters.set_statistics(statistics)
 
     def _last_loss(self) -> float | None:
@@ -429,7 +443,11 @@ class Trainer:
             self._went_on = None
         if self._losses:
             notes["events"], self._losses = [*self._losses, *notes.get("events", ())], []
+        if self.context.pacing is not None:
+            about[EMULATED] = self._emulated_s / max(1, self.steps)
         record = self.measure.write_round(samples, accuracy, **about, **self.take_traffic(), **notes)
+        if self.context.pacing is not None:
+            self.context.pacing.add(record)
         if accuracy is None and record["total_time"] - self._told_s < self.context.tell_every_s:
             return
         self._told_s = record["total_time"]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from config import SGD
 from utils import SetupError
 
 if TYPE_CHECKING:
@@ -84,11 +85,17 @@ class OuterMomentum:
 
 
 def check_flags(config: Config, num_workers: int) -> None:
-    """Makes sure that Nesterov's momentum is not zero.
+    """Makes sure that Nesterov's momentum is not zero, and that FedNova is defined for the local steps.
 
     Raises:
-        SetupError: it is.
+        SetupError: it is, or it is not.
     """
+    if config.normalise and config.optimizer != SGD:
+        raise SetupError(
+            f"--normalise 1 (FedNova) is defined for the local steps of SGD, not for --optimizer {config.optimizer}, "
+            f"which divides each gradient by its size: give --optimizer {SGD}, also with --momentum, or leave "
+            "--normalise out"
+        )
     if config.outer_nesterov and not config.outer_momentum:
         raise SetupError(
             "--outer-nesterov 1 does nothing without momentum: also give --outer-momentum, above 0 and below 1 "

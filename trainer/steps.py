@@ -136,6 +136,10 @@ class Stepper:
         else:
             sgd_step(weight, gradient, learning_rate / num_batches, decay)
 
+    def begin_anew(self) -> None:
+        """Forgets what is kept, as if no step had been taken."""
+        self._states.clear()
+
     def arrays(self, weights: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
         """All that is kept of these weights, once a step of each was taken."""
         if self._optimizer is not None:

@@ -65,6 +65,25 @@ class Word:
     is_over: bool
 
 
+def whose_model(told: Sequence[Word]) -> tuple[int, list[int]] | None:
+    """Who gives its model in a new generation, and to whom, by rank; None where all begin with the first round.
+
+    It is a worker that has finished most rounds, of those in the job where it is at work. Whoever has finished fewer
+    is behind, and of a job at work so are those that come to it.
+
+    Args:
+        told: what each worker says, by rank.
+    """
+    inside = [rank for rank, word in enumerate(told) if word.takes_part]
+    able = inside or list(range(len(told)))
+    latest = max(told[rank].rounds for rank in able)
+    if not inside and not latest:
+        return None
+    source = next(rank for rank in able if told[rank].rounds == latest)
+    comes = [bool(inside) and not word.takes_part for word in told]
+    return source, [rank for rank, word in enumerate(told) if word.rounds < latest or comes[rank]]
+
+
 def members_of(generation: Generation) -> dict[str, str]:
     """What people call its workers, by their own names on the state server."""
     return {member.name: name for member, name in zip(generation.start.members, generation.names, strict=True)}
@@ -194,19 +213,18 @@ class Survival:
         generation = company.generations.taken
         trainer.take_place()
         told = [Word(**each) for each in company.attendance.gather("where", vars(self._word())) or ()]
-        inside = [rank for rank, word in enumerate(told) if word.takes_part]
+        inside = any(word.takes_part for word in told)
         if not inside:
             if found := verdict([Card.from_message(word.card) for word in told]):
                 raise SetupError(found)
             logging.info("all %d workers are connected with each other", len(told))
-        latest = max(told[rank].rounds for rank in inside or range(len(told)))
-        if not inside and not latest:
+        chosen = whose_model(told)
+        if chosen is None:
             return False
-        source = next(rank for rank in inside or range(len(told)) if told[rank].rounds == latest)
+        source, behind = chosen
         word = told[source]
         if inside:
             self._check_setup(word, source)
-        behind = [rank for rank, other in enumerate(told) if other.rounds < latest or (inside and not other.takes_part)]
         if first:
             trainer.come_late()
         if behind:

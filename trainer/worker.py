@@ -7,6 +7,7 @@ import functools
 import logging
 import pkgutil
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from trainer.keeping import Keeper, check_folder, keeper_of
 from trainer.loop import Trainer
 from trainer.meeting import EVALUATOR
 from trainer.membership import Membership, of_all, without
+from trainer.pace import Pacing
 from trainer.run_folder import RunFolder
 from trainer.samples import Dataset
 from trainer.setups import DATA
@@ -78,6 +80,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             is_evaluator=_evaluator(config, joined),
             lost=joined.lost if joined else frozenset,
             keeper=_keeper(config, joined, data_hash),
+            pacing=_pacing(config, joined),
         )
         train(context, folder, joined.members if joined else None, signals.be_patient)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
@@ -130,6 +133,8 @@ def train(
     facts["final_weights_sha256"] = trainer.parameters.sha256()
     folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
+    for line in context.pacing.at_the_end() if context.pacing is not None else ():
+        logging.warning("warning: %s", line)
     if trainer.has_left and context.company is None:
         raise JobOver("asked to leave")
     return facts
@@ -253,6 +258,15 @@ def _keeper(config: Config, joined: Joined | None, data_hash: str) -> Keeper | N
         return found
 
     return keeper_of(config, data_hash, rank, num_workers, gather)
+
+
+def _pacing(config: Config, joined: Joined | None) -> Pacing:
+    """What says whether this worker keeps its pace. What a GPU computes takes no time of cores."""
+    busy = time.process_time if config.cpu else lambda: 0.0
+    if joined is None:
+        return Pacing(platform.node(), lambda mine: None, busy)
+    attendance = joined.attendance
+    return Pacing(platform.node(), lambda mine: attendance.gather("loads", mine), busy)
 
 
 def _evaluator(config: Config, joined: Joined | None) -> Choice:
