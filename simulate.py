@@ -83,7 +83,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
-    which.add_argument("--workers", type=local_cluster.step_times, help="step times in place of --cluster, with commas")
+    which.add_argument("--workers", type=_step_times, help="step times in place of --cluster, with commas (one: 3.0)")
     parser.add_argument("--worker", type=at_least(0), default=0, help="which row trains in mode local")
     parser.add_argument(
         "--model-bytes", type=above_zero, default=0.0, help="that the model counts in transfers (0: its own)"
@@ -106,6 +106,17 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     cluster, name = _cluster(own)
     runs = [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
     return own, [dataclasses.replace(run, is_of_set=is_of_set) for run in runs]
+
+
+def _step_times(text: str) -> tuple[float, ...]:
+    """Parses --workers; a number of workers alone, as local_cluster.sh takes it, says nothing of their speed."""
+    asked = local_cluster.step_times_or_count(text)
+    if isinstance(asked, int):
+        raise argparse.ArgumentTypeError(
+            f"{text} is a number of workers, and a virtual worker is as fast as its step time says: give the seconds "
+            f"of each with commas, such as 0.1,0.1,0.2, or of a single one with a point, such as {max(1, asked)}.0"
+        )
+    return asked
 
 
 _seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")

@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     launch.add_network(parser)
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="to train with each algorithm")
-    parser.add_argument("--workers", default=STEP_TIMES_S, help="shortest time of a local step, one number a worker")
+    parser.add_argument("--workers", default=STEP_TIMES_S, help="as local_cluster.sh takes them")
     parser.add_argument(
         "--target", type=accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
     )

@@ -32,7 +32,8 @@ from trainer.flag_values import several
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
-STANDALONE_WORKERS = "0"
+STANDALONE_WORKERS = "0.0"
+MOST_WORKERS = 100  # that a number alone asks for: each is a process with MXNet
 
 
 # ------------------------------------------------------------------------------------------------- the command line
@@ -65,9 +66,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--workers",
-        type=step_times,
+        type=_workers,
         default=argparse.SUPPRESS,
-        help="shortest time of a local step in seconds, one number a worker, with commas; 0: as fast as this machine "
+        help="shortest time of a local step in seconds, one number a worker, with commas (0: as fast as this "
+        "machine); a whole number alone, such as 3: so many workers that are as fast as this machine (3.0: one of 3 s) "
         f"(default: {DEFAULT_WORKERS}; in mode local: {STANDALONE_WORKERS})",
     )
     which.add_argument(
@@ -88,8 +90,16 @@ def chosen_cluster(given: argparse.Namespace) -> Cluster:
     if "cluster" in given:
         return cluster_file.read(cluster_file.find(given.cluster))
     one_will_do = not OWNERS[given.mode].is_distributed and ENTRIES[given.mode].workers is Workers.ALL
-    default = step_times(STANDALONE_WORKERS if one_will_do else DEFAULT_WORKERS)
-    return Cluster(tuple(map(Worker, getattr(given, "workers", default))))
+    default = step_times_or_count(STANDALONE_WORKERS if one_will_do else DEFAULT_WORKERS)
+    asked = getattr(given, "workers", default)
+    return Cluster(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
+
+
+def counted(given: argparse.Namespace) -> str:
+    """What --workers was taken for, where it is a number of workers; else empty."""
+    if not isinstance(count := getattr(given, "workers", ()), int):
+        return ""
+    return f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"
 
 
 def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tuple[str, ...]) -> Options:
@@ -118,6 +128,7 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         collective=given.collective,
         restarts=given.restarts,
         has_free_root_port=not given.root_port,
+        counted=counted(given),
     )
 
 
@@ -160,8 +171,32 @@ def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int
     return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
-# Parses the list of workers.
-step_times = several(launch.seconds, "step times; give seconds with commas, such as 0.02,0.04,0.2")
+_step_times = several(
+    launch.seconds,
+    "step times; give seconds with commas, such as 0.02,0.04,0.2, or a number of workers, such as 3 (3.0: one of 3 s)",
+)
+
+
+def step_times_or_count(text: str) -> tuple[float, ...] | int:
+    """Parses what --workers holds: step times, or, where it is a whole number alone, how many workers there are."""
+    try:
+        return int(text)
+    except ValueError:
+        times: tuple[float, ...] = _step_times(text)
+        return times
+
+
+def one_of(seconds: int) -> str:
+    """How to ask for a single worker, for those who did not mean so many."""
+    return f"{seconds}.0 is one worker {f'of {seconds} s a step' if seconds else 'as fast as this machine'}"
+
+
+def _workers(text: str) -> tuple[float, ...] | int:
+    asked = step_times_or_count(text)
+    if isinstance(asked, int) and not 1 <= asked <= MOST_WORKERS:
+        instead = f" ({one_of(asked)})" if asked >= 0 else ""
+        raise argparse.ArgumentTypeError(f"{text} is no number of workers from 1 to {MOST_WORKERS}{instead}")
+    return asked
 
 
 # -------------------------------------------------------------------------------------------------------- the job
@@ -169,8 +204,8 @@ step_times = several(launch.seconds, "step times; give seconds with commas, such
 
 def warnings(options: Options) -> list[str]:
     """What the user should know before the job begins."""
-    left_out = [f"warning: {options.left_out}"] if options.left_out else []
-    return [*left_out, *launch.warnings(options, local_layout(options, {}))]
+    left_out = f"warning: {options.left_out}" if options.left_out else ""
+    return [*filter(None, [options.counted, left_out]), *launch.warnings(options, local_layout(options, {}))]
 
 
 def run(

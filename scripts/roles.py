@@ -81,6 +81,7 @@ class Options(Job):
     worker_ports: tuple[int, ...]  # ascending
     left_out: str = ""  # of the cluster file, in words: what is not emulated
     has_free_root_port: bool = True  # nobody has chosen it
+    counted: str = ""  # how many workers --workers asks for, in words, where it is no list of step times
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -168,6 +168,41 @@ def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
     assert end.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "step_times_s", "told"),
+    [
+        ("3", (0.0,) * 3, "--workers 3: 3 worker(s), each as fast as this machine (3.0 is one worker of 3 s a step)"),
+        ("03", (0.0,) * 3, "--workers 3: 3 worker(s)"),
+        ("3.0", (3.0,), ""),
+        ("1e1", (10.0,), ""),
+        ("0.02", (0.02,), ""),
+        ("0,0", (0.0, 0.0), ""),
+    ],
+)
+def test_a_whole_number_alone_is_how_many_workers_there_are_and_the_job_says_so(given, step_times_s, told):
+    asked = options("--workers", given)
+    assert asked.step_times_s == step_times_s
+    assert asked.counted.startswith(told) and bool(told) == bool(asked.counted)
+    assert local_cluster.warnings(asked) == [asked.counted] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("0", "0 is no number of workers from 1 to 100 (0.0 is one worker as fast as this machine)"),
+        ("1000", "1000 is no number of workers from 1 to 100 (1000.0 is one worker of 1000 s a step)"),
+        ("-1", "-1 is no number of workers from 1 to 100"),
+        ("3,", "'3,' is no list of step times; give seconds with commas, such as 0.02,0.04,0.2, or a number of"),
+        (",", "',' is no list of step times"),
+    ],
+)
+def test_a_number_of_workers_that_cannot_be_is_refused_with_what_can_be_given(given, complaint, capsys):
+    with pytest.raises(SystemExit) as end:
+        options(f"--workers={given}")
+    assert end.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
 def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
     given = options("--workers", "0,0", "--log-base", str(tmp_path))
     for device in ("cpu0", "cpu1", "cpu2"):
