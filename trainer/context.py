@@ -45,6 +45,7 @@ class Context:
     warm_up_batch: Samples  # any samples: nothing is learnt from them
     passes: Passes | None = None  # the network's own, where no others are given
     config: Config = field(default_factory=Config)
+    classes: int = 0  # that the network tells apart; 0: it computes nothing
     rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
@@ -120,6 +121,7 @@ class Context:
             ),
             warm_up_batch=Samples(*(part[: config.batch_size] for part in dataset.train)),
             config=config,
+            classes=dataset.classes,
             rule=Rule.from_config(config),
             membership=membership,
             compression=compression.of_config(config),

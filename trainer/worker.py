@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config import MPI, Config
-from trainer import data, library, mpi_job, peers, roles, straggler_trace
+from trainer import data, library, mpi_job, peers, roles, step_size, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
 from trainer.command_line import check_job, job_setup
@@ -115,6 +115,9 @@ def train(
         config.mode, config.network, facts["parameter_bytes"],
         membership.rank, membership.num_workers, membership.num_samples,
     )  # fmt: skip
+
+    if context.classes:
+        logging.info("%s", step_size.told(config, membership.num_workers))
 
     def open_log() -> Path:
         path = folder.open(trainer.job_age_s)
