@@ -24,6 +24,8 @@ from scripts.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.ports import free_ports, is_free
 from scripts.process import Process, Role, Running
 from scripts.roles import ROOT, Options, build_roles, local_layout
+from scripts.run_before import run_before
+from scripts.run_option import run_of
 from scripts.supervisor import Outcome, Supervisor, Waits
 from scripts.survival import Survival, files_in
 from trainer import cluster_file, straggler_trace
@@ -116,11 +118,12 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         step_times_s=tuple(worker.step_time_s for worker in chosen.workers),
         sample_times_s=tuple(worker.sample_time_s for worker in chosen.workers),
         straggler_traces=tuple(worker.straggler_trace for worker in chosen.workers),
-        log_base=given.log_base.resolve(),
+        log_base=launch.log_base(given).resolve(),
         data_dir=given.data_dir.resolve(),
         split_by_class=given.split_by_class,
         root_port=root_port,
         state_server_port=state_server_port,
+        run=run_of(given),
         worker_ports=tuple(worker_ports),
         worker_arguments=worker_arguments,
         grace_s=given.grace,
@@ -223,10 +226,11 @@ def run(
     with launch.claimed(options.log_folder):
         for line in warnings(options):
             say(line)
+        before = run_before(options, local_layout(options, {}), say)
         waits, together = Waits(grace_s=options.grace_s), options.algorithm.is_distributed
         told = next(worker_configs(options))[0]
         kept = survival_of(options, told, build)
-        roles = build(options)
+        roles = [dataclasses.replace(role, appends=before.goes_on) for role in build(options)]
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], Running] = Process
             if len(options.devices) > 1 or (kept and not told.leaves_out):
@@ -234,7 +238,9 @@ def run(
                 forks = ForkServer(told.dataset, told.data_dir, log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
-            outcome = Supervisor(roles, say, waits, start, leave_together=together, survival=kept).run()
+            outcome = Supervisor(
+                roles, say, waits, start, leave_together=together, survival=kept, begins=before.begins
+            ).run()
         for line in launch.last_word(options, outcome):
             say(line)
         return outcome

@@ -24,10 +24,9 @@ import numpy as np
 from algorithms import modes_of
 from config import Config
 from trainer.checkpoint_rounds import file_name, rounds_in
-from utils import SetupError
+from utils import EARLIER, SetupError
 
 _MAGIC = b"ESync checkpoint 1 "
-EARLIER = "earlier"  # folder of what another job left
 
 # Flags of a job that make it another one: it cannot go on with other values. Step sizes are not among them.
 _SAME = (

@@ -18,12 +18,13 @@ from trainer.compression import AS_IT_IS, Compression
 from trainer.coordinator.client import StateClient
 from trainer.data import WHITE, Batches, Dataset, EndlessBatches, Samples
 from trainer.device import DeviceFeed, Evaluator, Passes
+from trainer.earlier_runs import NEWEST
 from trainer.engine import mx
 from trainer.evaluator_process import EvaluatorProcess
 from trainer.keeping import Keeper
 from trainer.membership import Membership
 from trainer.run_folder import RunFolder
-from trainer.saved_model import INPUT_NAME, NEWEST, ModelSaver
+from trainer.saved_model import INPUT_NAME, ModelSaver
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown

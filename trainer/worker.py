@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config import MPI, Config
-from trainer import data, library, mpi_job, peers, roles, step_size, straggler_trace
+from trainer import data, library, mpi_job, peers, resuming, roles, step_size, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
 from trainer.command_line import check_job, job_setup
@@ -28,7 +28,7 @@ from trainer.membership import Membership, of_all, without
 from trainer.run_folder import RunFolder
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
-from utils import EXIT_OK, JobOver, SetupError, setup_logging
+from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -120,7 +120,8 @@ def train(
         logging.info("%s", step_size.told(config, membership.num_workers))
 
     def open_log() -> Path:
-        path = folder.open(trainer.job_age_s)
+        path = folder.open(trainer.job_age_s, _is_new(trainer))
+        logging.info(BEGINS)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
         facts["initial_weights_sha256"] = trainer.parameters.sha256()
@@ -134,6 +135,11 @@ def train(
     if trainer.has_left and context.company is None:
         raise JobOver("asked to leave")
     return facts
+
+
+def _is_new(trainer: Trainer) -> bool:
+    """Whether a job goes on from a checkpoint together with a worker that has not taken part in it before."""
+    return trainer.job_age_s is None and trainer.goes_on and resuming.is_new(trainer)
 
 
 def _check_cluster(config: Config, cluster: Cluster) -> None:
