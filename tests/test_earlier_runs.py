@@ -12,14 +12,16 @@ from trainer import earlier_runs
 from trainer.earlier_runs import KEPT, Notice, clear_mode, set_aside, targets, to_remove, written
 from utils import SetupError
 
-names = st.lists(st.sampled_from([f"2026-11-{day:02}-120000" for day in range(1, 31)]), unique=True)
+names = st.lists(st.sampled_from([f"2026-11-{day:02}-120000" for day in range(1, 31)]), min_size=1, unique=True)
 others = st.lists(st.sampled_from(["best-run", "2026-11-25", "notes", ".lock", "x2026-11-25-120000"]), unique=True)
 
 
-@given(names, others)
-def test_the_last_runs_stay_and_so_does_what_is_no_run(runs, foreign):
-    removed = to_remove([*runs, *foreign])
-    assert sorted({*runs} - {*removed}) == sorted(runs)[-KEPT:]
+@given(names, others, st.data())
+def test_the_last_runs_stay_with_the_newest_and_so_does_what_is_no_run(runs, foreign, data):
+    newest = data.draw(st.sampled_from(runs))  # also of a job that was started long before it trained
+    removed = to_remove([*runs, *foreign], newest)
+    before = sorted({*runs} - {newest})
+    assert sorted({*runs} - {*removed}) == sorted([newest, *before[-(KEPT - 1) :]])
     assert not {*removed} & {*foreign}
 
 

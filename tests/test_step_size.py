@@ -96,6 +96,12 @@ def test_rounds_of_many_steps_count_as_such_and_steps_of_a_warm_up_do_not_count(
     assert warnings([2.4] * 200, classes=0) == []  # -n none guesses nothing
 
 
+def test_a_worker_with_classes_of_its_own_is_not_judged_by_these():
+    """LB-BSP's slow worker had a loss of 6.8 while the job learnt."""
+    first = FirstSteps(config("-m", "lb-bsp", "-s", "1"), 10)
+    assert not any(first.warning(1, 64 * number, 6.8) for number in range(1, 300))
+
+
 @pytest.mark.parametrize("mode", ["local", "esync", "async"])
 def test_a_job_says_what_its_step_size_is_and_each_worker_that_nothing_is_learnt(tmp_path: Path, mode, caplog):
     tiny_data.write_mnist(tmp_path / "data" / "mnist")

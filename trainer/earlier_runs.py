@@ -62,9 +62,13 @@ def log_base(earlier: Path) -> Path:
     raise SetupError(f"--earlier {earlier} is no folder of earlier runs: give LOG_BASE/{EARLIER}")
 
 
-def to_remove(names: Iterable[str]) -> list[str]:
-    """Which of the runs below LOG_BASE/earlier make room: all but the last KEPT. Whatever has another name stays."""
-    return sorted(name for name in names if _RUN.fullmatch(name))[:-KEPT]
+def to_remove(names: Iterable[str], newest: str) -> list[str]:
+    """Which of the runs below LOG_BASE/earlier make room: all but the last KEPT. Whatever has another name stays.
+
+    Args:
+        newest: the run that logs were moved to just now, though the job may have been started before others.
+    """
+    return sorted(name for name in names if _RUN.fullmatch(name) and name != newest)[: -(KEPT - 1)]
 
 
 def targets(paths: Iterable[Path], base: Path, run: Path) -> dict[Path, Path]:
@@ -148,7 +152,7 @@ def set_aside(paths: Sequence[Path], earlier: Path, since: float = 0.0) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileNotFoundError):  # another worker of the job has done it
                     path.replace(target)
-            for name in to_remove(_names(base / EARLIER)):
+            for name in to_remove(_names(base / EARLIER), run.name):
                 shutil.rmtree(base / EARLIER / name)
     except OSError as error:
         raise _cannot(paths[0].parent, earlier, error.strerror or str(error)) from None

@@ -60,7 +60,8 @@ class FirstSteps:
         self._warm_up = max(parse_schedule(schedule).warmup for schedule in schedules)
         self._steps = 0
         self._losses: list[float] = []  # mean over a batch's samples
-        self._is_open = classes > 1
+        # Of split classes a worker's losses are those of its own, which it may learn last of all.
+        self._is_open = classes > 1 and not config.split_by_class
 
     def warning(self, steps: int, samples: int, loss: float | None) -> str:
         """Told of each round, says once what is wrong; empty where nothing is.
