@@ -134,7 +134,7 @@ class Config:
     log_dir: str = _flag(
         "logs",
         "holds this worker's folder, which is emptied of earlier logs and models when training begins (worker.sh: "
-        "logs/NETWORK/MODE/HOST)",
+        "logs/NETWORK/MODE/HOST, and moved as --earlier says)",
         "-ld",
         of_host=True,
     )
@@ -170,6 +170,14 @@ class Config:
     )
     device_name: str = _flag(
         "", "name of this worker's log folder (default: cpu, or gpu with its id)", type=device_name, of_host=True
+    )
+    earlier: str = _flag(
+        "",
+        "in place of removing earlier logs and models: LOG_BASE/earlier, where LOG_BASE/NETWORK/MODE/HOST is -ld; they "
+        "are moved to LOG_BASE/earlier/DATE-TIME/NETWORK/MODE/HOST, and the last five runs stay there (the launchers "
+        "and worker.sh say so)",
+        of_host=True,
+        metavar="FOLDER",
     )
     log_form: str = _flag(
         "auto",

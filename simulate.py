@@ -18,6 +18,7 @@ import dataclasses
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,12 +27,14 @@ from algorithms import ENTRIES, OWNERS, Workers, folder_name
 from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
 from main import guarded
 from scripts import launch, local_cluster
+from scripts.run_before import RunBefore
 from scripts.side_by_side import run_side_by_side
 from trainer import cluster_file, command_line
 from trainer.cluster_file import Cluster
+from trainer.earlier_runs import run_name
 from trainer.flag_values import above_zero, at_least, several
 from trainer.virtual_job import HOST, VirtualJob
-from utils import EXIT_OK, SetupError, setup_logging
+from utils import EARLIER, EXIT_OK, SetupError, setup_logging
 
 STUB_BYTES = 44.7e6  # of the model of -n none, where nobody says: ResNet-18's
 
@@ -43,7 +46,7 @@ NOWHERE = {
     ),
     "evaluator": "evaluations take no virtual time but --evaluation-time",
     **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
-    "log_dir": "the logs are below --log-base",
+    **dict.fromkeys(("log_dir", "earlier"), "the logs are below --log-base"),
     **dict.fromkeys(("start_timeout", "job"), "its workers are all there"),
     **dict.fromkeys(("on_worker_death", "min_workers", "fault_timeout", "leave"), "its workers do not die"),
 }
@@ -83,7 +86,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
-    which.add_argument("--workers", type=local_cluster.step_times, help="step times in place of --cluster, with commas")
+    which.add_argument("--workers", type=_step_times, help="step times in place of --cluster, with commas (one: 3.0)")
     parser.add_argument("--worker", type=at_least(0), default=0, help="which row trains in mode local")
     parser.add_argument(
         "--model-bytes", type=above_zero, default=0.0, help="that the model counts in transfers (0: its own)"
@@ -93,12 +96,16 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     )
     parser.add_argument("--seed", "--seeds", dest="seeds", type=_seeds, default="0", help="one or several, with commas")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a set at the same time")
-    parser.add_argument("--log-base", type=Path, default=Path("logs"), help="the log tree")
+    launch.add_log_base(parser, Path("logs"))
     parser.add_argument("--again", action="store_true", help="also what is done already")
     parser.add_argument("--beside", default="", help=argparse.SUPPRESS)  # modes of the set that a run belongs to
+    parser.add_argument("--set-aside", default="", type=Path, help=argparse.SUPPRESS)  # where a set moves earlier runs
     own, others = parser.parse_known_args(arguments)  # the others are main.py's, which refuses what it does not know
     modes = own.mode.split(",")
     is_of_set = bool(own.beside)
+    if not is_of_set:
+        own.log_base = launch.log_base(own)
+        own.set_aside = own.log_base / EARLIER / run_name(time.time())
     own.beside = own.beside or own.mode
     for mode in modes:
         if mode not in ENTRIES:
@@ -106,6 +113,17 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     cluster, name = _cluster(own)
     runs = [_run(own, others, cluster, name, mode, seed) for seed in own.seeds for mode in modes]
     return own, [dataclasses.replace(run, is_of_set=is_of_set) for run in runs]
+
+
+def _step_times(text: str) -> tuple[float, ...]:
+    """Parses --workers; a number of workers alone, as local_cluster.sh takes it, says nothing of their speed."""
+    asked = local_cluster.step_times_or_count(text)
+    if isinstance(asked, int):
+        raise argparse.ArgumentTypeError(
+            f"{text} is a number of workers, and a virtual worker is as fast as its step time says: give the seconds "
+            f"of each with commas, such as 0.1,0.1,0.2, or of a single one with a point, such as {max(1, asked)}.0"
+        )
+    return asked
 
 
 _seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")
@@ -133,8 +151,9 @@ def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name:
     given = dataclasses.replace(given, log_dir=str(folder))
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
-    alone = ("-m", mode, "--seed", str(seed), "--log-base", str(base), "--beside", own.beside)
-    return Run(f"{mode} seed {seed}", job, alone)
+    job = dataclasses.replace(job, earlier=own.set_aside)
+    of_set = ("--beside", own.beside, "--set-aside", str(own.set_aside))
+    return Run(f"{mode} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set))
 
 
 def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
@@ -179,15 +198,25 @@ def train(run: Run) -> int:
 
     signals = SignalWatch(on_first="stopping at the end of this round")
     devices = {(HOST, f"cpu{rank}") for rank in range(len(run.job.cluster.workers))}
-    config = run.job.config
-    for line in [] if config.resume else launch.stale_warnings(Path(config.log_dir).parent, devices):
-        logging.warning("%s", line)
+    told, mode_folder = run.job.config, Path(run.job.config.log_dir).parent
+    assert run.job.earlier is not None
+    lines: list[str] = []  # said at the end: while workers run only those of one of them are shown
+    before = RunBefore(mode_folder, run.job.earlier, devices, told, lines.append)
     from trainer import virtual_cluster
     from trainer.virtual_progress import ProgressLine
 
-    progress = ProgressLine(run.job.config.max_seconds, signals.be_patient, alone=not run.is_of_set)
-    digest = virtual_cluster.run(run.job, lambda: signals.requested, progress)
-    progress.end()
+    def begins() -> None:
+        signals.be_patient()
+        before.begins()
+
+    progress = ProgressLine(told.max_seconds, begins, alone=not run.is_of_set)
+    try:
+        digest = virtual_cluster.run(run.job, lambda: signals.requested, progress)
+    finally:
+        progress.end()
+        before.tell()
+        for line in lines:
+            logging.info("%s", line)
     logging.info("the final weights of all workers have SHA-256 %s", digest)
     return EXIT_OK
 

@@ -33,8 +33,6 @@ from utils import JobError, SetupError
 
 # ---------------------------------------------------------------------------------------------- log tree
 
-SEED_FOLDER = re.compile(r"seed-\d+")  # the log tree of one of several runs
-
 
 def find_network(base: Path, network: str) -> Path:
     """The folder of `network` in the log tree.
@@ -43,10 +41,17 @@ def find_network(base: Path, network: str) -> Path:
         SetupError: there is none. The message names those that are there.
     """
     folder = base / network
+    if network == utils.EARLIER or (base.name == utils.EARLIER and not folder.is_dir()):
+        earlier = folder if network == utils.EARLIER else base
+        runs = ", ".join(path.name for path in folders(earlier)) if earlier.is_dir() else ""
+        raise SetupError(
+            f"{earlier} holds earlier runs, each of them a log tree ({runs or 'here none'}): give {earlier}/DATE-TIME "
+            "with -b, and the network with -n"
+        )
     if not base.is_dir():
         raise SetupError(f"{base} is not a folder; give the one that holds NETWORK/MODE/HOST/DEVICE with -b")
     if not folder.is_dir():
-        there = ", ".join(path.name for path in folders(base)) or "nothing"
+        there = ", ".join(path.name for path in folders(base) if path.name != utils.EARLIER) or "nothing"
         raise SetupError(f"{folder} is not a folder; {base} holds {there}: choose with -n, or another folder with -b")
     return folder
 
@@ -58,7 +63,7 @@ def find_runs(base: Path, network: str, warn: Warn) -> list[Path]:
     Raises:
         SetupError: there is none.
     """
-    trees = [path for path in folders(base) if SEED_FOLDER.fullmatch(path.name)] if base.is_dir() else []
+    trees = [path for path in folders(base) if utils.SEED_FOLDER.fullmatch(path.name)] if base.is_dir() else []
     seeds = [path / network for path in trees if (path / network).is_dir()]
     if not seeds or (base / network).is_dir():
         if seeds:

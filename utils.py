@@ -36,6 +36,7 @@ EXIT_SETUP = 2  # a flag, a file, a device, a port or an address is wrong; nothi
 EXIT_PEER_LOST = 3  # another process of the job died or fell silent
 EXIT_FORCED = 130  # a second signal: stopped at once
 
+BEGINS = "training begins"  # says a worker when all are there; the launchers look for it
 STOPPED = "a signal came"  # why a worker has ended that was stopped
 LEFT = "left the job, which goes on without it"  # and one that was (--leave)
 DIVERGED = "training has diverged"  # says a worker that ends for this; scripts/find_switch_point.py looks for it
@@ -214,6 +215,8 @@ AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
 RUN_FILE = "run.json"
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
 CHECKPOINT_FOLDER = ".checkpoints"
+SEED_FOLDER = re.compile(r"seed-\d+")  # the log tree of one of several runs
+EARLIER = "earlier"  # folder of what earlier runs left, in the log tree and in the folder of checkpoints
 FLOAT32_COUNTS_TO = 1 << 24  # whole numbers up to this survive the kvstore, which knows float32 alone
 _ITER_FILE = re.compile(r"iter-([1-9]\d*)\.txt")
 

@@ -16,6 +16,7 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import shlex
 import sys
@@ -43,6 +44,8 @@ from scripts.hosts_layout import (
 from scripts.link import Link, ssh_command
 from scripts.process import Kind, Role, Running
 from scripts.roles import ROOT, Job, Layout, build
+from scripts.run_before import RunBefore, run_before
+from scripts.run_option import run_of
 from scripts.supervisor import Outcome, Supervisor, Waits
 from scripts.survival import Survival
 from trainer.flag_values import port
@@ -86,7 +89,8 @@ def parse(arguments: Sequence[str]) -> Plan:
         mode=given.mode,
         network=given.network,
         num_servers=given.servers,
-        log_base=given.log_base.resolve(),
+        log_base=launch.log_base(given).resolve(),
+        run=run_of(given),
         data_dir=given.data_dir,
         split_by_class=given.split_by_class,
         root_port=given.root_port,
@@ -206,11 +210,14 @@ def run(read: Callable[[], Plan], say: Callable[[str], None] = console) -> int:
             show(changes.plan, say)
             return EXIT_OK
         plan, all_home = changes.plan, True
-        with launch.claimed(plan.job.log_folder), Connections(plan) as connections:
-            changes.connections = connections
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(launch.claimed(plan.job.log_folder))
+            before = run_before(*example(plan), say)
+            changes.connections = connections = stack.enter_context(Connections(plan))
             while True:
                 try:
-                    outcome, are_home = run_once(changes.plan, connections.to(changes.plan.hosts.hosts), say, changes)
+                    links = connections.to(changes.plan.hosts.hosts)
+                    outcome, are_home = run_once(changes.plan, links, say, changes, before)
                 except SetupError as error:
                     if changes.go_back(str(error)):
                         continue
@@ -230,20 +237,20 @@ def has_failed_to_begin(outcome: Outcome) -> bool:
 
 
 def run_once(
-    plan: Plan, links: Mapping[str, Link], say: Callable[[str], None], changes: Changes
+    plan: Plan, links: Mapping[str, Link], say: Callable[[str], None], changes: Changes, before: RunBefore
 ) -> tuple[Outcome, bool]:
     """Runs the job until it is over, or goes on with other hosts; returns, too, whether all its logs came home."""
     facts = meet(plan, links)
     job, layout = place(plan, links, facts)
     begin(plan, links, job, layout)
-    for line in launch.warnings(job, layout, goes_on=changes.have_come):
+    for line in launch.warnings(job, layout):
         say(line)
     address = f"{layout.scheduler.address}:{job.root_port}"
     meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
     say(f"connected to {', '.join(links)}{meeting}")
     survives = survival_of(plan, facts, job, layout, links)
     changes.there = partial(there, links)
-    outcome = supervise(job, layout, links, say, survives, changes)
+    outcome = supervise(job, layout, links, say, survives, changes, before)
     for link in links.values():
         if lost := link.unconfirmed():
             say(
@@ -253,6 +260,7 @@ def run_once(
     # Those of hosts that stay come at the end of all: the others wait meanwhile.
     are_done = [link for link in links.values() if not (outcome.changes and changes.stays(link.host))]
     are_home = [bring_home(job, link, say) for link in are_done if link.host.name in layout.sites]
+    before.tell()
     for line in launch.last_word(job, outcome):
         say(line)
     return outcome, all(are_home)
@@ -314,6 +322,7 @@ def supervise(
     say: Callable[[str], None],
     survives: Survival | None,
     changes: Changes,
+    before: RunBefore,
 ) -> Outcome:
     """Runs the processes on their hosts until all have ended."""
     service = (layout.state_server.address, job.state_server_port)
@@ -324,15 +333,16 @@ def supervise(
 
     waits, together = Waits(grace_s=job.grace_s), job.algorithm.is_distributed
     # After a change logs go on where they are.
-    roles = [dataclasses.replace(role, appends=changes.have_come) for role in roles_of(job, layout, links)]
-    return Supervisor(roles, say, waits, start, list(links.values()), together, survives, changes).run()
+    appends = changes.have_come or before.goes_on
+    roles = [dataclasses.replace(role, appends=appends) for role in roles_of(job, layout, links)]
+    return Supervisor(roles, say, waits, start, list(links.values()), together, survives, changes, before.begins).run()
 
 
 def bring_home(job: Job, link: Link, say: Callable[[str], None]) -> bool:
     """Fetches one host's logs; says where they are if that does not work, and returns whether it did."""
     name = link.host.name
     try:
-        link.fetch_logs(job.log_folder / name)
+        link.fetch_logs(job.log_folder / name, job.earlier)
     except (SetupError, OSError) as error:
         say(f"error: the logs of {name} stay there, in {job.folder_there / name} of the project: {error}")
         return False

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from scripts.process import Kind, Role, Running, last_lines
+from utils import BEGINS
 
 # The last ones are ssh's words for a connection that is gone.
 _ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
@@ -25,6 +26,7 @@ class Forwarder:
         self._say = say
         self._ranks: dict[str, str] = {}  # name of a process elsewhere -> the rank that it reports
         self._said: set[str] = set()
+        self.has_begun = False  # a worker has said that it trains
 
     def forward(self, processes: Sequence[Running]) -> None:
         """Says what is new."""
@@ -33,6 +35,7 @@ class Forwarder:
             for line in process.new_lines():
                 when, text = parse_log_line(line)
                 rank = self._rank(role, line)
+                self.has_begun |= text == BEGINS
                 show_all = role.show_all or rank == "0"
                 # Of workers elsewhere nobody knows yet who is the first; they say what they wait for.
                 is_waiting = bool(role.host) and role.kind is Kind.WORKER and not rank

@@ -9,6 +9,7 @@ What follows `--` goes to every worker's main.py. Ctrl-C ends it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from report import metrics, tables
 from scripts import get_data, launch, local_cluster
 from scripts.console import console
 from scripts.roles import ROOT
+from trainer.earlier_runs import run_name
 from trainer.flag_values import above_zero, accuracy
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
 
@@ -46,7 +48,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     launch.add_network(parser)
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="to train with each algorithm")
-    parser.add_argument("--workers", default=STEP_TIMES_S, help="shortest time of a local step, one number a worker")
+    parser.add_argument("--workers", default=STEP_TIMES_S, help="as local_cluster.sh takes them")
     parser.add_argument(
         "--target", type=accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
     )
@@ -59,9 +61,11 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--eval-seconds", type=above_zero, default=EVAL_SECONDS, help="between two evaluations, on the fastest worker"
     )
     parser.add_argument("--seed", type=int, default=0, help="of initial weights and shuffling")
-    parser.add_argument("--log-base", type=Path, default=ROOT / "logs" / "demo", help="folder of logs and figures")
+    launch.add_log_base(parser, ROOT / "logs" / "demo")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
-    return parser.parse_args(own), list(for_main)
+    given = parser.parse_args(own)
+    given.log_base = launch.log_base(given)
+    return given, list(for_main)
 
 
 def cluster_arguments(mode: str, given: argparse.Namespace, for_main: list[str]) -> list[str]:
@@ -91,13 +95,14 @@ def _words(flags: dict[str, object]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
-    begin = time.monotonic()
+    begin, began = time.monotonic(), run_name(time.time())
     get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     for number, mode in enumerate(MODES, start=1):
         command = cluster_arguments(mode, given, for_main)
         console(f"\n== {number} of {len(MODES)}: {mode} for {given.seconds:g} s, by")
         console(f"scripts/local_cluster.sh {shlex.join(command)}")
-        outcome = local_cluster.run(local_cluster.parse(command))
+        # What the modes of one demo take the place of is one earlier run.
+        outcome = local_cluster.run(dataclasses.replace(local_cluster.parse(command), began=began))
         if outcome.exit_code != EXIT_OK or outcome.was_stopped:
             console(f"the demo ends here; the logs so far are in {given.log_base}")
             return outcome.exit_code or EXIT_FORCED

@@ -80,6 +80,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]
     )
     local_cluster.add_job(parser)
     given = parser.parse_args(own)
+    given.log_base = launch.log_base(given)  # of the table and all trials
+    vars(given).pop("run", None)
     if "table" not in given:
         given.table = given.log_base / given.network / TABLE_FILE
     return given, for_main

@@ -19,8 +19,10 @@ from config import preset_flags
 from scripts.ports import port_or_zero
 from scripts.restarts import DEFAULT_RESTARTS
 from scripts.roles import ROOT, Job, Layout, main_flags
+from scripts.run_option import add_run, run_of
 from scripts.supervisor import Outcome
 from trainer import command_line
+from trainer.earlier_runs import LOCK_FILE
 from trainer.flag_values import at_least, several
 from trainer.setups import Card, differences
 from utils import EXIT_OK, SetupError
@@ -32,14 +34,13 @@ CLUSTERS_OWN = (
     "collective",
     "split_by_class",
     "log_dir",
+    "earlier",
     "device",
     "cpu",
     "gpu",
     "state_server_ip",
     "state_server_port",
 )
-
-LOCK_FILE = ".lock"
 
 
 def names(allowed: Collection[str] | None) -> Callable[[str], tuple[str, ...]]:
@@ -100,7 +101,7 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         "themselves, without scheduler and servers",
     )
     parser.add_argument("--servers", type=at_least(1), default=1, help="number of parameter servers")
-    parser.add_argument("--log-base", type=Path, default=ROOT / "logs", help="folder of the log tree")
+    add_log_base(parser, ROOT / "logs")
     parser.add_argument("--data-dir", type=Path, default=data_dir, help="folder that holds the dataset's folder")
     parser.add_argument("--split-by-class", action="store_true", help="non-i.i.d. data: each worker has its classes")
     parser.add_argument("--root-port", type=port_or_zero, default=0, help="port of the scheduler; 0: a free one")
@@ -116,6 +117,18 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         f"new checkpoint between; with {config.CONTINUE}: how often workers may be, each less than a minute after the "
         "one before",
     )
+
+
+def add_log_base(parser: argparse.ArgumentParser, default: Path) -> None:
+    """Adds the options that say where a run is filed."""
+    parser.add_argument("--log-base", type=Path, default=default, help="folder of the log tree")
+    add_run(parser)
+
+
+def log_base(given: argparse.Namespace) -> Path:
+    """The log tree that a run is filed in."""
+    base: Path = given.log_base
+    return base / run_of(given)
 
 
 seconds = at_least(0, float)
@@ -303,32 +316,9 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
-def stale_devices(log_folder: Path, devices: Collection[tuple[str, str]]) -> list[Path]:
-    """Workers' folders of earlier jobs, which this one does not empty. Nothing tells them from those of a job that goes
-    on with fewer workers, which are its own.
-
-    Args:
-        log_folder: of the mode.
-        devices: host and device of the workers of this job.
-    """
-    there = (path for path in log_folder.glob("*/*") if not path.name.startswith("."))  # checkpoints are nobody's logs
-    return sorted(path for path in there if path.is_dir() and (path.parent.name, path.name) not in devices)
-
-
-def stale_warnings(log_folder: Path, devices: Collection[tuple[str, str]]) -> list[str]:
-    """A line for each folder of `stale_devices`."""
-    return [
-        f"warning: {path} is of an earlier job, so this one's summary leaves it out; to remove it: rm -r '{path}'"
-        for path in stale_devices(log_folder, devices)
-    ]
-
-
-def warnings(job: Job, layout: Layout, goes_on: bool = False) -> list[str]:
+def warnings(job: Job, layout: Layout) -> list[str]:
     """What the user should know before the job begins, or goes on with others than before."""
-    devices = {(seat.site.name, seat.device) for seat in layout.seats}
-    goes_on = goes_on or any(told.resume for told, _ in worker_configs(job, layout))
-    stale = [] if goes_on else stale_warnings(job.log_folder, devices)
-    return [*filter(None, [job.chosen, _checkpoints_apart(job, layout)]), *stale]
+    return [*filter(None, [job.chosen, _checkpoints_apart(job, layout)])]
 
 
 def _checkpoints_apart(job: Job, layout: Layout) -> str:

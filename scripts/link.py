@@ -25,6 +25,7 @@ from typing import Any
 from scripts import host_network
 from scripts.hosts_file import Host
 from scripts.process import Kind, Role, code_of, open_log, spawn
+from trainer.earlier_runs import config_in, is_same_run, set_aside, written
 from utils import EXIT_SETUP, SetupError
 
 PING_EVERY_S = 5.0
@@ -317,13 +318,14 @@ class Link:
 
     # ------------------------------------------------------------------------------------------------- logs
 
-    def fetch_logs(self, home: Path) -> None:
+    def fetch_logs(self, home: Path, earlier: Path) -> None:
         """Brings the logs that the job left on the host. Waits for them.
 
-        A worker's folder comes as a whole, in the place of the one that was there.
+        A worker's logs come as a whole, in the place of those that were there.
 
         Args:
             home: the host's folder in the log tree of this machine.
+            earlier: where those of another run are moved.
 
         Raises:
             SetupError: they did not come. What was there before is left as it was.
@@ -340,10 +342,7 @@ class Link:
             archive.unlink()
             for path in arriving.iterdir():
                 home.mkdir(exist_ok=True)
-                place = home / path.name
-                if place.is_dir():
-                    shutil.rmtree(place)
-                path.replace(place)
+                _take_place(path, home / path.name, earlier)
         finally:
             shutil.rmtree(arriving, ignore_errors=True)
 
@@ -356,6 +355,23 @@ class Link:
                     break
                 file.write(base64.b64decode(answer["data"]))
         self._is_broken = False
+
+
+def _take_place(path: Path, place: Path, earlier: Path) -> None:
+    """A worker's folder, or a file, takes the place of what the same worker left before; other files stay there."""
+    if not (path.is_dir() and place.is_dir()):
+        path.replace(place)
+        return
+    comes, there = config_in(path), config_in(place)
+    if comes.get("resume") or is_same_run(comes.get("earlier", ""), there.get("earlier", "")):
+        for old in written(place):
+            old.unlink()
+    else:
+        set_aside(written(place), earlier)
+    for new in [new for new in path.rglob("*") if new.is_file()]:
+        target = place / new.relative_to(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new.replace(target)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

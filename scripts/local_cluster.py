@@ -24,6 +24,8 @@ from scripts.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.ports import free_ports, is_free
 from scripts.process import Process, Role, Running
 from scripts.roles import ROOT, Options, build_roles, local_layout
+from scripts.run_before import run_before
+from scripts.run_option import run_of
 from scripts.supervisor import Outcome, Supervisor, Waits
 from scripts.survival import Survival, files_in
 from trainer import cluster_file, straggler_trace
@@ -32,7 +34,8 @@ from trainer.flag_values import several
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
-STANDALONE_WORKERS = "0"
+STANDALONE_WORKERS = "0.0"
+MOST_WORKERS = 100  # that a number alone asks for: each is a process with MXNet
 
 
 # ------------------------------------------------------------------------------------------------- the command line
@@ -65,9 +68,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--workers",
-        type=step_times,
+        type=_workers,
         default=argparse.SUPPRESS,
-        help="shortest time of a local step in seconds, one number a worker, with commas; 0: as fast as this machine "
+        help="shortest time of a local step in seconds, one number a worker, with commas (0: as fast as this "
+        "machine); a whole number alone, such as 3: so many workers that are as fast as this machine (3.0: one of 3 s) "
         f"(default: {DEFAULT_WORKERS}; in mode local: {STANDALONE_WORKERS})",
     )
     which.add_argument(
@@ -88,8 +92,16 @@ def chosen_cluster(given: argparse.Namespace) -> Cluster:
     if "cluster" in given:
         return cluster_file.read(cluster_file.find(given.cluster))
     one_will_do = not OWNERS[given.mode].is_distributed and ENTRIES[given.mode].workers is Workers.ALL
-    default = step_times(STANDALONE_WORKERS if one_will_do else DEFAULT_WORKERS)
-    return Cluster(tuple(map(Worker, getattr(given, "workers", default))))
+    default = step_times_or_count(STANDALONE_WORKERS if one_will_do else DEFAULT_WORKERS)
+    asked = getattr(given, "workers", default)
+    return Cluster(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
+
+
+def counted(given: argparse.Namespace) -> str:
+    """What --workers was taken for, where it is a number of workers; else empty."""
+    if not isinstance(count := getattr(given, "workers", ()), int):
+        return ""
+    return f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"
 
 
 def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tuple[str, ...]) -> Options:
@@ -106,11 +118,12 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         step_times_s=tuple(worker.step_time_s for worker in chosen.workers),
         sample_times_s=tuple(worker.sample_time_s for worker in chosen.workers),
         straggler_traces=tuple(worker.straggler_trace for worker in chosen.workers),
-        log_base=given.log_base.resolve(),
+        log_base=launch.log_base(given).resolve(),
         data_dir=given.data_dir.resolve(),
         split_by_class=given.split_by_class,
         root_port=root_port,
         state_server_port=state_server_port,
+        run=run_of(given),
         worker_ports=tuple(worker_ports),
         worker_arguments=worker_arguments,
         grace_s=given.grace,
@@ -118,6 +131,7 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         collective=given.collective,
         restarts=given.restarts,
         has_free_root_port=not given.root_port,
+        counted=counted(given),
     )
 
 
@@ -160,8 +174,32 @@ def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int
     return [root_port or free_root_port, state_server_port or free_state_server_port, *worker_ports]
 
 
-# Parses the list of workers.
-step_times = several(launch.seconds, "step times; give seconds with commas, such as 0.02,0.04,0.2")
+_step_times = several(
+    launch.seconds,
+    "step times; give seconds with commas, such as 0.02,0.04,0.2, or a number of workers, such as 3 (3.0: one of 3 s)",
+)
+
+
+def step_times_or_count(text: str) -> tuple[float, ...] | int:
+    """Parses what --workers holds: step times, or, where it is a whole number alone, how many workers there are."""
+    try:
+        return int(text)
+    except ValueError:
+        times: tuple[float, ...] = _step_times(text)
+        return times
+
+
+def one_of(seconds: int) -> str:
+    """How to ask for a single worker, for those who did not mean so many."""
+    return f"{seconds}.0 is one worker {f'of {seconds} s a step' if seconds else 'as fast as this machine'}"
+
+
+def _workers(text: str) -> tuple[float, ...] | int:
+    asked = step_times_or_count(text)
+    if isinstance(asked, int) and not 1 <= asked <= MOST_WORKERS:
+        instead = f" ({one_of(asked)})" if asked >= 0 else ""
+        raise argparse.ArgumentTypeError(f"{text} is no number of workers from 1 to {MOST_WORKERS}{instead}")
+    return asked
 
 
 # -------------------------------------------------------------------------------------------------------- the job
@@ -169,8 +207,8 @@ step_times = several(launch.seconds, "step times; give seconds with commas, such
 
 def warnings(options: Options) -> list[str]:
     """What the user should know before the job begins."""
-    left_out = [f"warning: {options.left_out}"] if options.left_out else []
-    return [*left_out, *launch.warnings(options, local_layout(options, {}))]
+    left_out = f"warning: {options.left_out}" if options.left_out else ""
+    return [*filter(None, [options.counted, left_out]), *launch.warnings(options, local_layout(options, {}))]
 
 
 def run(
@@ -188,10 +226,11 @@ def run(
     with launch.claimed(options.log_folder):
         for line in warnings(options):
             say(line)
+        before = run_before(options, local_layout(options, {}), say)
         waits, together = Waits(grace_s=options.grace_s), options.algorithm.is_distributed
         told = next(worker_configs(options))[0]
         kept = survival_of(options, told, build)
-        roles = build(options)
+        roles = [dataclasses.replace(role, appends=before.goes_on) for role in build(options)]
         with contextlib.ExitStack() as stack:
             start: Callable[[Role], Running] = Process
             if len(options.devices) > 1 or (kept and not told.leaves_out):
@@ -199,7 +238,9 @@ def run(
                 forks = ForkServer(told.dataset, told.data_dir, log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
-            outcome = Supervisor(roles, say, waits, start, leave_together=together, survival=kept).run()
+            outcome = Supervisor(
+                roles, say, waits, start, leave_together=together, survival=kept, begins=before.begins
+            ).run()
         for line in launch.last_word(options, outcome):
             say(line)
         return outcome

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from algorithms import OWNERS, Algorithm, folder_name
 from config import PS, preset_flags
 from scripts.process import Kind, Role
 from scripts.restarts import DEFAULT_RESTARTS
+from trainer.earlier_runs import run_name
+from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
@@ -39,6 +42,9 @@ class Job:
     chosen: str = field(default="", kw_only=True)
     collective: str = field(default=PS, kw_only=True)
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)  # as the launchers' option says
+    run: str = field(default="", kw_only=True)  # its name, as the launchers' option says; the log base has it already
+    # DATE-TIME under which the logs are kept whose place those of this job take.
+    began: str = field(default_factory=lambda: run_name(time.time()), kw_only=True)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -63,12 +69,17 @@ class Job:
     @property
     def folder_there(self) -> Path:
         """Holds the hosts' folders on another host, seen from its project."""
-        return Path("logs") / self.mode_folder
+        return Path("logs") / self.run / self.mode_folder
 
     @property
     def log_folder(self) -> Path:
         """Of this mode; holds the hosts' folders and the processes' logs."""
         return self.log_base / self.mode_folder
+
+    @property
+    def earlier(self) -> Path:
+        """Where what is in the log folder is moved when training begins."""
+        return self.log_base / EARLIER / self.began
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class Options(Job):
     worker_ports: tuple[int, ...]  # ascending
     left_out: str = ""  # of the cluster file, in words: what is not emulated
     has_free_root_port: bool = True  # nobody has chosen it
+    counted: str = ""  # how many workers --workers asks for, in words, where it is no list of step times
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -105,6 +117,11 @@ class Site:
     log_folder: Path  # of the mode, there
     environment: Mapping[str, str]  # of every process there
     is_here: bool = False
+
+    @property
+    def log_base(self) -> Path:
+        """Holds NETWORK/MODE, the log folder."""
+        return self.log_folder.parents[1]
 
     @property
     def folder(self) -> Path:
@@ -270,6 +287,7 @@ def main_flags(job: Job, layout: Layout, seat: Seat) -> list[str]:
         "-n": job.network,
         "-dd": job.data_dir,
         "-ld": seat.site.folder,
+        "--earlier": seat.site.log_base / EARLIER / job.began,
         "--device-name": seat.device,
     }
     # The rest only where it counts: main.py says so of every flag that does nothing.

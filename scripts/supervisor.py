@@ -102,6 +102,7 @@ class Supervisor:
         leave_together: bool = False,
         survival: Survival | None = None,
         change: Change | None = None,
+        begins: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -114,6 +115,7 @@ class Supervisor:
             leave_together: the workers do, also where no server is among the roles.
             survival: says what is done when a process has died; None: the job ends.
             change: other workers may take part then, in a job that goes on from a checkpoint of this one.
+            begins: called once, when a worker has begun to train.
         """
         self._roles = roles
         self._waits = waits
@@ -125,6 +127,8 @@ class Supervisor:
             self._leave_together = False  # one may be let go, and the others go on
         self._survival = survival
         self._change = change
+        self._begins = begins
+        self._has_begun = False
         self._is_changing = False
         self._console = Forwarder(say)
         self._processes: list[Running] = []
@@ -269,6 +273,9 @@ class Supervisor:
         """Looks once at everything. Raises _Finished when the job is over, _StartAgain when it begins again."""
         now = time.monotonic()
         self._console.forward(self._processes)
+        if self._console.has_begun and not self._has_begun:
+            self._has_begun = True
+            self._begins()
         self._note_ends(now)
         self._obey_signals(now)
         if self._state is _State.SETTLING:

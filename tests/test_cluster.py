@@ -31,7 +31,7 @@ from state_server_process import running_state_server
 
 from scripts import saved_model
 from trainer import data
-from trainer.saved_model import saved_files
+from trainer.earlier_runs import saved_files
 from utils import COMPUTING_STAGES, LINES_FILE, RUN_FILE, iter_files, read_json, read_rounds
 
 pytestmark = pytest.mark.cluster

@@ -11,10 +11,11 @@ import models
 from config import Config
 from trainer import data
 from trainer.device import DeviceFeed, Evaluator
+from trainer.earlier_runs import NEWEST, saved_files
 from trainer.engine import mx
 from trainer.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.local import LocalTrainer
-from trainer.saved_model import NEWEST, ModelSaver, saved_files
+from trainer.saved_model import ModelSaver
 from trainer.stop import Limits
 from utils import EVALUATION, iter_file, read_json, read_rounds, write_json
 

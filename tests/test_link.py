@@ -245,10 +245,12 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     (there / "checkpoint.npz").write_text("old")
     (home / "cpu0").mkdir(parents=True)
     (home / "cpu0" / "iter-9.txt").write_text("of an earlier job")
+    (home / "cpu0" / "notes.txt").write_text("nobody's log")
     link = connect()
     next(link.answers())
     link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files={".trace.csv": "x"})
-    link.fetch_logs(tmp_path / "home" / "h2")
+    earlier = tmp_path / "home" / "earlier" / "2026-11-25-120000"
+    link.fetch_logs(tmp_path / "home" / "h2", earlier)
     assert not (tmp_path / "home" / "h2").exists()  # nothing was written yet
     assert (there / ".trace.csv").read_text() == "x"
     (there / "cpu0" / "run.new").write_text("new")
@@ -257,17 +259,18 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     (there / "cpu0" / "model" / "big").write_bytes(os.urandom(300_000))
     (there / "state.npz").write_text("new")
     (there / "worker.log").write_text("the launcher has its lines")
-    link.fetch_logs(home)
+    link.fetch_logs(home, earlier)
     found = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
-    assert found == {"cpu0/run.json", "cpu0/iter-1.txt", "cpu0/model/big", "state.npz"}
+    assert found == {"cpu0/run.json", "cpu0/iter-1.txt", "cpu0/model/big", "cpu0/notes.txt", "state.npz"}
+    assert (earlier / "h1" / "cpu0" / "iter-9.txt").read_text() == "of an earlier job"
     assert (home / "cpu0" / "model" / "big").read_bytes() == (there / "cpu0" / "model" / "big").read_bytes()
-    assert [path.name for path in home.parent.iterdir()] == ["h1"]
+    assert sorted(path.name for path in home.parent.iterdir()) == ["earlier", "h1"]
     # The job goes on with another worker there, and without one of before.
     link.ask(do="begin", folder=str(there), devices=["cpu0", "gpu7"], files={})
-    link.fetch_logs(home)
+    link.fetch_logs(home, earlier)
     assert {path.name for path in home.iterdir()} == {"cpu0", "state.npz"}
     (there / "gpu7" / "run.json").write_text("new one")
-    link.fetch_logs(home)
+    link.fetch_logs(home, earlier)
     assert {path.name for path in home.iterdir()} == {"cpu0", "gpu7", "state.npz"}
 
 
@@ -281,7 +284,7 @@ def test_a_connection_on_which_not_all_logs_came_is_for_no_other_start(connect, 
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
         with pytest.raises(OSError, match="File too large"):
-            link.fetch_logs(tmp_path / "home" / "h1")
+            link.fetch_logs(tmp_path / "home" / "h1", tmp_path / "home" / "earlier" / "x")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert link.exit_code is None and not link.is_sound
@@ -306,7 +309,7 @@ def test_logs_that_do_not_come_leave_nothing_half_here(connect, tmp_path, archiv
     part = json.dumps({"is": "part", "data": base64.b64encode(archive).decode()})
     link = connect(f"#!/bin/sh\nread fetch; echo '{part}'; {end}; exec cat > /dev/null\n")
     with pytest.raises(SetupError, match=complaint):
-        link.fetch_logs(home)
+        link.fetch_logs(home, tmp_path / "logs" / "earlier" / "x")
     assert [path.name for path in home.parent.iterdir()] == ["h1"]
     assert (home / "cpu" / "iter-1.txt").read_text() == "of an earlier job"
 

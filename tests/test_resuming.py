@@ -11,8 +11,7 @@ import tiny_data
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, modes_of
-from scripts import launch
-from trainer import virtual_cluster
+from trainer import earlier_runs, virtual_cluster
 from trainer.checkpoint_rounds import SERVER, worker_name
 from utils import RUN_FILE, SetupError, read_rounds
 
@@ -158,7 +157,7 @@ def test_every_mode_has_the_flags() -> None:
 def test_checkpoints_are_not_taken_for_logs_that_an_earlier_job_left(place: Path) -> None:
     run(place, "job", "sync", 2)
     folder = folder_of(place, "job", "sync")
-    assert launch.stale_devices(folder.parent, {("virtual", "cpu0")}) == []
+    assert earlier_runs.left_by_others(folder.parent, {("virtual", "cpu0")}) == []
     assert [path.name for path in summary.folders(folder)] == ["cpu0"]
 
 

@@ -1,5 +1,6 @@
 """A worker's log folder: one worker's alone, and what of an earlier run stays in it."""
 
+import logging
 import os
 import time
 
@@ -32,6 +33,86 @@ def test_a_job_that_is_resumed_keeps_its_logs_and_another_one_begins_with_none(t
         (tmp_path / "cpu" / name).touch()
     path = folder(tmp_path, *flags).open()
     assert {file.name for file in path.iterdir()} == {".lock", *left}
+
+
+def left_in(path, *names):
+    path.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (path / name).write_text(name)
+
+
+def test_bare_main_empties_its_folder_and_says_so(tmp_path, caplog):
+    left_in(tmp_path / "cpu", "iter-1.txt", "notes.txt")
+    with caplog.at_level(logging.INFO):
+        folder(tmp_path).open()
+    assert [path.name for path in (tmp_path / "cpu").iterdir() if path.name != ".lock"] == ["notes.txt"]
+    (line,) = caplog.messages
+    assert line.startswith(
+        f"what an earlier run left in {tmp_path / 'cpu'} is removed (the launchers and worker.sh keep"
+    )
+
+
+def test_workers_that_are_started_by_hand_one_after_the_other_move_what_they_left_to_one_place(tmp_path, caplog):
+    place, earlier = tmp_path / "mlp" / "sync" / "host", tmp_path / "earlier"
+    flags = ["--earlier", str(earlier)]
+
+    def job():
+        workers = [folder(place, *flags, "--device-name", name) for name in ("cpu0", "cpu1")]
+        for worker in workers:  # training begins when all are there
+            worker.open()
+            left_in(worker.path, "iter-1.txt", "best-0001.params", RUN_FILE)
+            worker.close()
+
+    with caplog.at_level(logging.INFO):
+        job()
+        assert not earlier.exists()
+        job()
+        job()  # in the same second, and yet another run
+    runs = sorted(path for path in earlier.iterdir() if path.is_dir())
+    assert len(runs) == 2
+    for run in runs:
+        for name in ("cpu0", "cpu1"):
+            there = {path.name for path in (run / "mlp" / "sync" / "host" / name).iterdir()}
+            assert there == {"iter-1.txt", "best-0001.params", RUN_FILE}
+    assert caplog.messages[0] == f"the logs of the run before are in {runs[0]} now; the last 5 runs stay there"
+
+
+def test_a_start_that_fails_before_training_moves_nothing(tmp_path):
+    place = tmp_path / "mlp" / "sync" / "host"
+    left_in(place / "cpu", "iter-1.txt")
+    folder(place, "--earlier", str(tmp_path / "earlier"))
+    assert (place / "cpu" / "iter-1.txt").exists() and not (tmp_path / "earlier").exists()
+
+
+def test_a_job_that_is_started_again_without_a_checkpoint_fills_no_place_of_an_earlier_run(tmp_path):
+    place, run = tmp_path / "mlp" / "sync" / "host", tmp_path / "earlier" / "2026-11-25-120000"
+    left_in(place / "cpu", "iter-1.txt")
+    first = folder(place, "--earlier", str(run))
+    first.open()
+    assert (run / "mlp" / "sync" / "host" / "cpu" / "iter-1.txt").exists()
+    write_json(first.path / RUN_FILE, {"config": {"earlier": str(run)}})
+    left_in(first.path, "iter-2.txt")
+    first.close()
+    folder(place, "--earlier", str(run)).open()
+    assert [path.name for path in first.path.iterdir()] == [".lock"]
+    assert [path.name for path in run.parent.iterdir() if path.is_dir()] == [run.name]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "complaint"),
+    [
+        ("earlier", "earlier is no folder; move it"),
+        ("x", "no folder of earlier runs"),
+        ("y/earlier", "not in the log"),
+    ],
+)
+def test_a_place_for_earlier_runs_that_cannot_be_is_one_line_at_the_start(tmp_path, earlier, complaint):
+    (tmp_path / "earlier").touch()
+    place = tmp_path / "mlp" / "sync" / "host"
+    left_in(place / "cpu", "iter-1.txt")
+    with pytest.raises(SetupError, match=complaint):
+        folder(place, "--earlier", str(tmp_path / earlier))
+    assert (place / "cpu" / "iter-1.txt").exists()
 
 
 def test_a_worker_that_comes_back_to_its_job_keeps_its_logs_and_one_that_comes_to_another_does_not(tmp_path):

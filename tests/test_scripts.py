@@ -168,17 +168,103 @@ def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
     assert end.value.code == 2
 
 
-def test_devices_of_an_earlier_job_are_named_and_kept(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "step_times_s", "told"),
+    [
+        ("3", (0.0,) * 3, "--workers 3: 3 worker(s), each as fast as this machine (3.0 is one worker of 3 s a step)"),
+        ("03", (0.0,) * 3, "--workers 3: 3 worker(s)"),
+        ("3.0", (3.0,), ""),
+        ("1e1", (10.0,), ""),
+        ("0.02", (0.02,), ""),
+        ("0,0", (0.0, 0.0), ""),
+    ],
+)
+def test_a_whole_number_alone_is_how_many_workers_there_are_and_the_job_says_so(given, step_times_s, told):
+    asked = options("--workers", given)
+    assert asked.step_times_s == step_times_s
+    assert asked.counted.startswith(told) and bool(told) == bool(asked.counted)
+    assert local_cluster.warnings(asked) == [asked.counted] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("0", "0 is no number of workers from 1 to 100 (0.0 is one worker as fast as this machine)"),
+        ("1000", "1000 is no number of workers from 1 to 100 (1000.0 is one worker of 1000 s a step)"),
+        ("-1", "-1 is no number of workers from 1 to 100"),
+        ("3,", "'3,' is no list of step times; give seconds with commas, such as 0.02,0.04,0.2, or a number of"),
+        (",", "',' is no list of step times"),
+    ],
+)
+def test_a_number_of_workers_that_cannot_be_is_refused_with_what_can_be_given(given, complaint, capsys):
+    with pytest.raises(SystemExit) as end:
+        options(f"--workers={given}")
+    assert end.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+TRAINS = "print('2026-11-23 02:00:00 worker 0 cpu0 | training begins', flush=True)"
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_a_larger_job_before_left_is_moved_once_the_next_one_trains_and_not_before(tmp_path, trains):
     given = options("--workers", "0,0", "--log-base", str(tmp_path))
-    for device in ("cpu0", "cpu1", "cpu2"):
+    for device in ("cpu0", "cpu2", "cpu3"):
         (given.host_folder / device).mkdir(parents=True)
+        (given.host_folder / device / "iter-1.txt").write_text(device)
+    (given.host_folder / "cpu3" / "notes.txt").touch()
+    (given.log_folder / "worker2.log").write_text("of the larger job")
     lines: list[str] = []
-    local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, "")], lines.append)
-    stale = given.host_folder / "cpu2"
-    assert stale.is_dir()
-    assert [line for line in lines if "warning" in line] == [
-        f"warning: {stale} is of an earlier job, so this one's summary leaves it out; to remove it: rm -r '{stale}'"
-    ]
+    local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, TRAINS if trains else "")], lines.append)
+    there = {path.name: [file.name for file in path.iterdir()] for path in given.host_folder.iterdir()}
+    earlier = tmp_path / "earlier" / given.began
+    if not trains:
+        assert there == {"cpu0": ["iter-1.txt"], "cpu2": ["iter-1.txt"], "cpu3": sorted(there["cpu3"])}
+        assert not earlier.exists() and not any("run before" in line for line in lines)
+        return
+    assert there == {"cpu0": ["iter-1.txt"], "cpu3": ["notes.txt"]}  # a worker moves its own
+    assert lines.count(f"the logs of the run before are in {earlier} now; the last 5 runs stay there") == 1
+    moved = earlier / given.host_folder.relative_to(tmp_path)
+    assert (moved / "cpu2" / "iter-1.txt").read_text() == "cpu2" and (moved / "cpu3" / "iter-1.txt").exists()
+    assert (moved.parent / "worker2.log").read_text() == "of the larger job"
+
+
+def test_a_job_that_goes_on_moves_nothing_and_its_processes_append_to_their_logs(tmp_path):
+    given = options("--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
+    stale = given.host_folder / "cpu7"
+    stale.mkdir(parents=True)
+    (stale / "iter-1.txt").touch()
+    log = tmp_path / "worker.log"
+    log.write_text("before\n")
+    local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, TRAINS)], lambda line: None)
+    assert (stale / "iter-1.txt").exists() and not (tmp_path / "earlier").exists()
+    assert log.read_text().startswith("before\n")
+
+
+def test_logs_that_cannot_be_moved_are_one_line_before_anything_is_started(tmp_path, capsys):
+    (tmp_path / "earlier").touch()
+    folder = options("--log-base", str(tmp_path)).host_folder / "cpu0"
+    folder.mkdir(parents=True)
+    (folder / "iter-1.txt").touch()
+    assert local_cluster.main(["--log-base", str(tmp_path)], lambda _: pytest.fail("started")) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"{tmp_path / 'earlier'} is no folder; move it yourself, or choose another log folder" in line
+    assert (folder / "iter-1.txt").exists()
+
+
+def test_a_run_with_a_name_is_filed_in_a_log_tree_of_its_own(tmp_path):
+    given = options("--log-base", str(tmp_path), "--run", "with-gpu", "-m", "sync")
+    assert given.log_folder == tmp_path / "with-gpu" / "lenet" / "sync"
+    assert given.earlier == tmp_path / "with-gpu" / "earlier" / given.began
+    assert given.folder_there == Path("logs/with-gpu/lenet/sync")  # on another host
+
+
+@pytest.mark.parametrize("name", ["", ".x", "-x", "a/b", "..", "a b", "lenet", "none", "earlier", "seed-3", "x" * 65])
+def test_a_name_that_no_run_can_have_is_refused(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        options(f"--run={name}")
+    assert end.value.code == 2
+    assert "choose another name" in (told := capsys.readouterr().err) or "cannot name a run; use 1 to 64" in told
 
 
 def test_devices_of_a_job_that_goes_on_with_fewer_are_not_called_anothers(tmp_path):
@@ -298,7 +384,7 @@ def test_shellcheck_has_nothing_to_say():
 def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, folder):
     for folder_of_files in ("scripts", "trainer"):
         (tmp_path / folder_of_files).mkdir()
-    files = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py")]
+    files = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py", "run_option.py")]
     files += [f"trainer/{path.name}" for path in (ROOT / "trainer").glob("*.py")]
     for name in (*files, "algorithms.py", "config.py", "utils.py", "VERSION"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -308,9 +394,12 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
         done = shell([tmp_path / "scripts" / "worker.sh", *flags, *more], cwd=Path("/"), VENV=sys.prefix)
         return done.stdout.split()
 
-    expected = ["worker", "-ld", f"logs/{folder}/{socket.gethostname()}", *flags]
-    assert told() == expected
-    assert command_line.parse(told("-ld", "mine")[1:]).log_dir == "mine"
+    here = f"{folder}/{socket.gethostname()}"
+    assert told() == ["worker", "-ld", f"logs/{here}", "--earlier", "logs/earlier", *flags]
+    assert told("--run", "one") == ["worker", "-ld", f"logs/one/{here}", "--earlier", "logs/one/earlier", *flags]
+    own = command_line.parse(told("-ld", "mine")[1:])
+    assert (own.log_dir, own.earlier) == ("mine", "")
+    assert told("-ld", "mine", "--run", "one") == []
     assert told("--nonsense") == []
 
 

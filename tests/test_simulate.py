@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -290,6 +291,7 @@ def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
         (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
         (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),
         (["--workers", "0.1,x"], "'0.1,x' is no list of step times; give seconds with commas"),
+        (["--workers", "3"], "3 is a number of workers, and a virtual worker is as fast as its step time says"),
         (["--workers", "0.1", "--cluster", "paper"], "--cluster: not allowed with argument --workers"),
         (["--misspelt", "1"], "unrecognized arguments: --misspelt 1"),
     ],
@@ -299,6 +301,34 @@ def test_what_means_nothing_is_refused(flags, complaint, capsys):
         simulate.parse(flags)
     assert end.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_what_is_done_again_is_moved_and_the_runs_of_one_command_are_one_earlier_run(place):
+    limits = ["-m", "sync,esync", "--seeds", "0,1", "--max-rounds", "2", "--run", "mine"]
+
+    def done(again):
+        _, runs = simulate.parse(arguments(place, *limits))
+        for each in runs:
+            for worker in ("cpu0", "cpu1"):
+                log = place / "logs" / "mine" / each.job.config.log_dir.split("/mine/")[1] / worker / "iter-1.txt"
+                assert log.exists() == again
+            _, (one,) = simulate.parse(arguments(place, *limits, *each.arguments))  # as a process of its own
+            assert one.job.config.log_dir == each.job.config.log_dir
+            virtual_cluster.run(one.job)
+
+    done(again=False)
+    done(again=True)
+    (earlier,) = (path for path in (place / "logs" / "mine" / "earlier").iterdir() if path.is_dir())
+    assert {str(path.relative_to(earlier)) for path in earlier.glob("*/*/*")} == {
+        f"seed-{seed}/mlp/{mode}" for seed in (0, 1) for mode in ("sync", "esync")
+    }
+    assert summary.main(["-b", str(earlier), "-n", "mlp"]) == EXIT_OK
+
+
+def test_a_virtual_worker_moves_no_logs_as_the_job_did_that_it_is_like(place):
+    _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2"))
+    config = dataclasses.replace(one.job.config, earlier="/elsewhere/earlier/2026-11-25-120000")
+    virtual_cluster.run(dataclasses.replace(one.job, config=config, earlier=None))
 
 
 def test_flags_of_one_mode_may_be_given_for_a_set_that_has_it():

@@ -593,6 +593,17 @@ def test_a_folder_of_logs_that_is_no_mode_is_named(tmp_path, capsys):
     assert f"{tmp_path / NETWORK / 'lines'} is no mode of this program; left out" in warnings
 
 
+def test_earlier_runs_are_no_network_and_each_is_a_log_tree(tmp_path, capsys):
+    write_esync(tmp_path / "earlier" / "2026-11-25-120000")
+    (tmp_path / "mlp").mkdir()
+    for base, network in ((tmp_path, "earlier"), (tmp_path / "earlier", NETWORK)):
+        assert summary.main(["-b", str(base), "-n", network]) == 2
+        assert f"{tmp_path / 'earlier'} holds earlier runs, each of them a log tree (2026" in capsys.readouterr().err
+    assert summarise(tmp_path) == 2
+    assert f"{tmp_path} holds mlp: choose with -n" in capsys.readouterr().err
+    assert summarise(tmp_path / "earlier" / "2026-11-25-120000") == 0
+
+
 def test_an_empty_mode_leaves_an_earlier_summary_alone(tmp_path, capsys):
     folder = tmp_path / NETWORK / "esync"
     (folder / "alpha" / "cpu").mkdir(parents=True)

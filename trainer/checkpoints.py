@@ -26,10 +26,9 @@ from algorithms import modes_of
 from config import Config
 from trainer.checkpoint_rounds import file_name, rounds_in
 from trainer.setups import DATA
-from utils import SetupError
+from utils import EARLIER, SetupError
 
 _MAGIC = b"ESync checkpoint 1 "
-EARLIER = "earlier"  # folder of what another job left
 
 # Flags of a job that make it another one: it cannot go on with other values. Step sizes are not among them.
 _SAME = (

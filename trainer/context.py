@@ -18,6 +18,7 @@ from trainer.compression import AS_IT_IS, Compression
 from trainer.coordinator.client import StateClient
 from trainer.data import WHITE, Batches, EndlessBatches
 from trainer.device import DeviceFeed, Evaluator, Passes
+from trainer.earlier_runs import NEWEST
 from trainer.engine import mx
 from trainer.evaluator_process import EvaluatorProcess
 from trainer.keeping import Keeper
@@ -25,7 +26,7 @@ from trainer.membership import Membership
 from trainer.pace import Pacing
 from trainer.run_folder import RunFolder
 from trainer.samples import Dataset, Samples
-from trainer.saved_model import INPUT_NAME, NEWEST, ModelSaver
+from trainer.saved_model import INPUT_NAME, ModelSaver
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown
@@ -47,6 +48,7 @@ class Context:
     warm_up_batch: Samples  # any samples: nothing is learnt from them
     passes: Passes | None = None  # the network's own, where no others are given
     config: Config = field(default_factory=Config)
+    classes: int = 0  # that the network tells apart; 0: it computes nothing
     rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
@@ -123,6 +125,7 @@ class Context:
             ),
             warm_up_batch=Samples(*(part[: config.batch_size] for part in dataset.train)),
             config=config,
+            classes=dataset.classes,
             rule=Rule.from_config(config),
             membership=membership,
             compression=compression.of_config(config),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from trainer.earlier_runs import NEWEST
 from trainer.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.progress import EVALUATING, TRAINING
-from trainer.saved_model import NEWEST
 from utils import EVALUATION, SAVING
 
 if TYPE_CHECKING:

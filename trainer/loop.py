@@ -20,6 +20,7 @@ from trainer.finite import NumberChecks, Unpack
 from trainer.pace import EMULATED
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import Progress
+from trainer.step_size import FirstSteps
 from trainer.steps import Seen, Stepper, which_decay
 from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, extra_time
 from trainer.transport.protocol import Counted
@@ -64,6 +65,7 @@ class Trainer:
         self._step_began = 0.0
         self.step_samples = 0  # of this step
         self.checks = NumberChecks(context.max_bad_steps, self.parameters)
+        self._first_steps = FirstSteps(context.config, context.classes)
         self.step_is_bad = False  # so nothing of it may be left
         self._statistics_before: list[mx.nd.NDArray] = []  # this step
         self._shortest_s = 0.0  # that this step takes at least: emulates a slower device
@@ -262,6 +264,8 @@ class Trainer:
         if not reason and self.context.company is None and self.context.leaves():
             self.has_left, reason = True, LEFT
         loss = self._last_loss()
+        if warning := self._first_steps.warning(self.steps, self.seen.total, loss):
+            logging.warning("warning: worker %s: %s", self.membership.name_of(self.membership.rank), warning)
         accuracy = self.evaluations.after_round(last=bool(reason), is_stopped=reason == STOPPED)
         self._write(samples, loss, accuracy)
         self._save_if_due(last=bool(reason))

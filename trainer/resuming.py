@@ -104,9 +104,7 @@ class Before(NamedTuple):
 
 def read_back(trainer: Trainer, folder: Path) -> Before:
     """Takes the rounds that are done again out of a worker's logs, and says what they were; tells its progress of the
-    others. Logs of a worker that has not taken part before are those of an earlier job."""
-    if _is_new(trainer):
-        _drop_after(folder, 0)
+    others."""
     records = list(read_rounds(folder, logging.warning))
     kept = [record for record in records if record["num_iters"] <= trainer.rounds]
     trainer.progress.go_on(kept, trainer.is_evaluator)
@@ -117,7 +115,7 @@ def read_back(trainer: Trainer, folder: Path) -> Before:
     return Before(trainer.rounds, elapsed_s, lost, missed)
 
 
-def _is_new(trainer: Trainer) -> bool:
+def is_new(trainer: Trainer) -> bool:
     """Whether this worker has not taken part before: whose checkpoint it has says nothing where ranks have changed."""
     places, before = trainer.membership.places, _workers_before(trainer)
     if places and before:

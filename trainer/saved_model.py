@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,19 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from models import cropped
+from trainer.earlier_runs import BEST, FINAL, NEWEST, saved_files
 from trainer.engine import mx
 from utils import SetupError, read_json, write_atomically, write_json
 
-BEST, FINAL = "best", "final"
-NEWEST = "newest"  # is being evaluated by another process
 INPUT_NAME = "data"
-_FILE = re.compile(rf"({BEST}|{FINAL}|{NEWEST})(\.json|-symbol\.json|-\d{{4,}}\.params)(\.tmp)?")
-
-
-def saved_files(folder: Path, kind: str = "") -> list[Path]:
-    """The files of saved models in a folder, of one kind (BEST, FINAL, NEWEST) or of all."""
-    matches = ((path, _FILE.fullmatch(path.name)) for path in folder.iterdir())
-    return [path for path, match in matches if match and kind in ("", match[1])]
 
 
 class ModelSaver:

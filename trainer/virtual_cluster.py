@@ -97,7 +97,7 @@ class _Run:
         _allow_open_files(len(self._rows) + SPARE_FILES)
         self._dataset = None if config.network == NO_NETWORK else worker.dataset_of(config)
         self._memberships = self._all_memberships()
-        self._folders = [RunFolder(job.worker_config(rank)) for rank in range(len(self._rows))]
+        self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]
         self._contexts = [self._context(rank) for rank in range(len(self._rows))]
         self._keep()
         self._hashes: dict[int, str] = {}

@@ -29,6 +29,7 @@ class VirtualJob:
         evaluation_s: virtual seconds of an evaluation.
         entry: the name that it is filed under, of algorithms.ENTRIES.
         rows: of its workers in the cluster that was asked for; empty where all take part.
+        earlier: where the logs of the run before are moved; None: they are removed.
     """
 
     config: Config
@@ -38,6 +39,7 @@ class VirtualJob:
     evaluation_s: float = 0.0
     entry: str = ""
     rows: tuple[int, ...] = ()
+    earlier: Path | None = None
 
     @functools.cached_property
     def _program(self) -> str:
@@ -70,6 +72,7 @@ class VirtualJob:
             min_step_time=row.step_time_s,
             sample_time=row.sample_time_s,
             straggler_trace=str(row.straggler_trace or ""),
+            earlier="",  # of the job that this one is like, perhaps (what_if.py)
         )
 
     def is_done(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from config import MPI, Config
-from trainer import data, library, mpi_job, peers, plausible, resuming, roles, straggler_trace
+from trainer import data, library, mpi_job, peers, plausible, resuming, roles, step_size, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.cluster import Cluster, Joined
 from trainer.command_line import check_job, job_setup
@@ -31,7 +31,7 @@ from trainer.run_folder import RunFolder
 from trainer.samples import Dataset
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
-from utils import EXIT_OK, JobOver, SetupError, setup_logging
+from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
 
 
 def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
@@ -121,8 +121,12 @@ def train(
         membership.rank, membership.num_workers, membership.num_samples,
     )  # fmt: skip
 
+    if context.classes:
+        logging.info("%s", step_size.told(config, membership.num_workers))
+
     def open_log() -> Path:
-        path = folder.open(trainer.job_age_s)
+        path = folder.open(trainer.job_age_s, _is_new(trainer))
+        logging.info(BEGINS)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
         facts.update(resuming.facts(trainer), initial_weights_sha256=trainer.parameters.sha256())
@@ -138,6 +142,11 @@ def train(
     if trainer.has_left and context.company is None:
         raise JobOver("asked to leave")
     return facts
+
+
+def _is_new(trainer: Trainer) -> bool:
+    """Whether a job goes on from a checkpoint together with a worker that has not taken part in it before."""
+    return trainer.job_age_s is None and trainer.goes_on and resuming.is_new(trainer)
 
 
 def _check_cluster(config: Config, cluster: Cluster) -> None:
