@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -56,6 +57,16 @@ def left_running() -> dict[int, str]:
             tests = [entry.decode() for entry in environment if entry.startswith(b"PYTEST_CURRENT_TEST=")]
             found[pid] = f"{command.strip()} ({''.join(tests)})"
     return found
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A program that runs in the test's own process sends its log lines to streams that end with the test."""
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,7 +19,7 @@ from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import addresses, command_line, meeting_host, splice, version
 from trainer.cluster import Cluster
-from trainer.meeting import EVALUATOR, HELLO, Arrival, Lines
+from trainer.meeting import EVALUATOR, HELLO, Arrival, Lines, tell_failure
 from trainer.meeting_host import Host
 from trainer.setups import DATA as CONTENT
 from trainer.setups import Card, differences, missing
@@ -759,6 +759,49 @@ def test_a_plain_program_that_resets_its_connection_before_the_job_is_no_matter(
     for member in meeting.start("cpu0"):
         member.join()
     assert "a plain MXNet program at 127.0.0.1 went away before the job was complete" in caplog.text
+
+
+def registration(port):
+    """The bytes of a plain program that listens at a port, as ps-lite writes them (PBMeta.control.node)."""
+    node = (
+        b"\x08\x01\x1a\x09127.0.0.1\x20"
+        + bytes([port & 0x7F | 0x80, port >> 7 & 0x7F | 0x80, port >> 14])
+        + b"\x28\x00"
+    )
+    return b"\x00\x20" + node
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends):
+    meeting = Meeting(num_workers=2, look_every_s=0.05)
+    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        plain.sendall(GREETING)
+        scheduler, server, _ = (member.join() for member in meeting.start("cpu0"))
+        port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
+        with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
+            connection.sendall(b"\xffanswer")
+            assert plain.recv(7) == b"\xffanswer"
+            plain.sendall(registration(listens.getsockname()[1]))
+            plain.close()  # it has another connection to MXNet's scheduler, as ps-lite does once it is registered
+            listens.accept()  # the host looks
+            if not ends:
+                scheduler.attendance.leave()  # the job is over
+    if ends:
+        wait_for(lambda: server.end, "the end", DEADLINE_S)
+        assert server.end == ("a plain MXNet program at 127.0.0.1 is gone: it was killed or has crashed", 3)
+
+
+def test_a_process_that_fails_before_it_meets_the_others_ends_them_also_one_that_comes_later(caplog):
+    meeting = Meeting(num_workers=2)
+    scheduler, server = Member(meeting, "scheduler"), Member(meeting, "server")
+    wait_for(lambda: len(meeting.host._guests) == 2, "their arrival", DEADLINE_S)
+    job = Cluster("worker", "127.0.0.1", meeting.port, 1, 2)
+    tell_failure(job, "worker cpu1 on host a ended before the job began: no space left")
+    late = Member(meeting, "worker", "cpu0")
+    for member in (server, late, scheduler):
+        error = member.failure()
+        assert isinstance(error, SetupError) and str(error).endswith("before the job began: no space left")
 
 
 def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_matter():

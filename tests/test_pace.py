@@ -293,7 +293,7 @@ def test_a_worker_says_before_and_after_training_that_its_pace_cannot_be_kept(tm
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several would wait for each other on a busy machine
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=one_thread)
     assert done.returncode == 0, done.stderr
-    warnings = re.findall(r"warning: (.*)", done.stdout)
+    warnings = [text for text in re.findall(r"warning: (.*)", done.stdout) if not text.startswith("mnist in")]
     if step_s == 1.0:
         assert warnings == [], done.stdout  # of two rounds the better one counts
         return

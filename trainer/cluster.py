@@ -3,12 +3,16 @@ joined them."""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from config import Config
+from trainer.flag_values import device_name
 from trainer.transport.protocol import Transport
 from utils import SetupError
 
@@ -74,6 +78,21 @@ def _count(environment: Mapping[str, str], name: str, maximum: int = sys.maxsize
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= maximum:
         raise SetupError(f"{name}={text!r} is not a whole number from 1 on: set it to the same value in every process")
     return int(text)
+
+
+def named_by_task(config: Config, environment: Mapping[str, str] = os.environ) -> Config:
+    """The flags of one of the tasks that dmlc's launcher starts by the same command: each has its own log folder.
+
+    Raises:
+        SetupError: DMLC_TASK_ID cannot be a part of a folder's name.
+    """
+    task = environment.get("DMLC_TASK_ID")
+    if not task or config.device_name:
+        return config
+    try:
+        return dataclasses.replace(config, device_name=device_name(f"{config.device}-{task}"))
+    except argparse.ArgumentTypeError as error:
+        raise SetupError(f"DMLC_TASK_ID={task!r}: {error}; unset it, or give --device-name") from None
 
 
 class Gathers(Protocol):

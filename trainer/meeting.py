@@ -12,6 +12,7 @@ up. Lines of JSON; those that a process sends, and that it gets:
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
     {"last_words": ...}, {"goodbye": true}      {"end": why, "code": ...}: end with this line and exit code
     {"leaves": true}, while the others go on    {"lost": rank, "why": ...}: a worker is, and the others go on
+    {"fails": why}, in place of a card: this process ends before it can meet the others
 
 The first bytes tell a plain MXNet program (ZeroMQ's begin with 0xff) from a process of ours, on both sides, so both can
 be in one job; what is compared and found out here then lacks.
@@ -41,6 +42,7 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, Setup
 HELLO = b"\xffESyncMXN\x7f"
 REMIND_EVERY_S = 15.0
 CONNECT_S = 5.0
+TELL_S = 2.0
 RETRY_S = 0.2
 GONE = "is gone: it was killed or has crashed"
 EVALUATOR = "evaluator"  # label of the last values that all workers gather before they train: from then on the host
@@ -196,6 +198,21 @@ def end_process(text: str, code: int) -> NoReturn:
     else:
         fail(text)
     os._exit(code)
+
+
+def tell_failure(cluster: Cluster, why: str) -> None:
+    """Tells the other processes, which would wait for this one, that it ends; a scheduler that is not there hears
+    nothing."""
+    end = time.monotonic() + TELL_S
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, ValueError):
+            with socket.create_connection((cluster.root_uri, cluster.root_port), TELL_S) as connection:
+                connection.settimeout(TELL_S)
+                connection.sendall(HELLO)
+                if (first := connection.recv(1)) == b"{":
+                    Lines(connection, first).send(fails=why)
+            return
+        time.sleep(RETRY_S)
 
 
 @dataclass

@@ -32,6 +32,8 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
 
 LONGEST_LINE = 1 << 24  # bytes
 SETTLE_S = 3.0  # for more processes to come, after the first that expects another number of them
+LOOK_EVERY_S = 2.0  # whether plain MXNet programs still listen
+LATE_S = 15.0  # for processes that have not come yet to hear why there will be no job
 FAREWELL_S = 2.0  # for the others to end first, so that they have heard why
 _ADVICE = (
     "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
@@ -59,6 +61,7 @@ class Host:
         remind_every_s: float = REMIND_EVERY_S,
         settle_s: float = SETTLE_S,
         try_s: float = TRY_S,
+        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         """
         Args:
@@ -67,6 +70,7 @@ class Host:
         self._listener = listener
         self._num_servers, self._num_workers = num_servers, num_workers
         self._remind_every_s, self._settle_s, self._try_s = remind_every_s, settle_s, try_s
+        self._look_every_s = look_every_s
         self._guests: list[Guest] = []
         self._state = State.WAITING
         self._end: dict[str, Any] = {}  # the message that told everybody
@@ -78,6 +82,7 @@ class Host:
         self._goes_on = False  # when a worker is lost: all have begun, and are to survive it
         self._min_workers = 1
         self._done: set[int] = set()  # workers that have said good-bye, by rank
+        self._late = 0  # processes that have not heard of the end
         self._lost: set[int] = set()  # workers without which the others go on
         self._scheduler_port = 0  # MXNet's own
         self._loop = asyncio.new_event_loop()
@@ -113,6 +118,10 @@ class Host:
 
         self._loop.call_soon_threadsafe(tell)
 
+    def knows(self, peer: tuple[str, int]) -> bool:
+        """Whether the process of this role and rank is one of this program."""
+        return any(guest.card and (guest.card.role, guest.rank) == peer for guest in tuple(self._guests))
+
     def close(self) -> None:
         """Waits until the others have left; for a moment only: what they do then is no matter of the job."""
 
@@ -135,7 +144,7 @@ class Host:
             first = await reader.readexactly(len(HELLO))
             if first == HELLO:
                 await self._converse(guest, reader)
-            elif first[0] == HELLO[0]:  # how every ZeroMQ connection begins
+            elif splice.is_zero_mq(first):
                 await self._splice(guest, first, reader)
         except asyncio.IncompleteReadError:
             pass  # a port scanner, or a process that ended at once
@@ -171,6 +180,10 @@ class Host:
             SetupError: it is none that this guest may send now. Nothing was done.
         """
         match message:
+            case {"fails": str(why)} if not guest.card:
+                if self._state in (State.WAITING, State.TRYING):
+                    there = sum(card.role != "scheduler" for card in self._cards())
+                    self._finish(why, EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
             case {"card": fields} if not guest.card:
                 self._welcome(guest, Card.from_message(fields))
             case {"tried": int(number), "problems": list(problems)} if guest.card and are_texts(problems):
@@ -211,7 +224,11 @@ class Host:
     def _welcome(self, guest: Guest, card: Card) -> None:
         """Takes a process in, or says why not."""
         if self._state is State.ENDED:
-            guest.send(**self._end)
+            if card.role == "scheduler":
+                self._tell_last(guest)
+            else:
+                guest.send(**self._end)
+                self._late -= 1
             return
         same_size = not size_differs([*self._cards(), card])
         wanted = {"server": self._num_servers, "worker": self._num_workers}.get(card.role, 1)
@@ -401,22 +418,35 @@ class Host:
         for guest in self._known():
             guest.send(**message)
 
-    def _finish(self, text: str, code: int) -> None:
-        """Tells everybody why the job is over: the own process last, which takes this host with it."""
+    def _finish(self, text: str, code: int, late: int = 0) -> None:
+        """Tells everybody why the job is over: the own process last, which takes this host with it.
+
+        Args:
+            late: how many processes are on their way, and would look for this host in vain.
+        """
         if self._state is State.ENDED:
             return
+        self._late = late
         self._state, self._end = State.ENDED, {"end": text, "code": code}
         own = [guest for guest in self._known() if guest.role == "scheduler"]
         for guest in self._known():
             if guest not in own:
                 guest.send(**self._end)
 
-        async def tell_own() -> None:
-            await self._until_alone()
-            for guest in own:
-                guest.send(**self._end)
+        for guest in own:
+            self._tell_last(guest)
 
-        self._farewell = self._loop.create_task(tell_own())
+    def _tell_last(self, guest: Guest) -> None:
+        """Tells the own process, once the others have heard."""
+
+        async def tell() -> None:
+            await self._until_alone()
+            end = self._loop.time() + LATE_S
+            while self._late > 0 and self._loop.time() < end:
+                await asyncio.sleep(0.05)
+            guest.send(**self._end)
+
+        self._farewell = self._loop.create_task(tell())
 
     async def _until_alone(self, with_goodbye: bool = False) -> None:
         end = self._loop.time() + FAREWELL_S
@@ -439,9 +469,24 @@ class Host:
         if not self._running.is_set():
             running.cancel()
             return
-        await splice.lead(
+        place = await splice.lead(
             splice.Caller(first, more, reader, guest.writer), self._listener.getsockname()[0], self._scheduler_port
         )
+        if place:
+            await self._look_after(guest, *place)
+
+    async def _look_after(self, guest: Guest, address: str, port: int) -> None:
+        """Ends the job where a plain MXNet program, which says nothing here, no longer listens though the job goes on.
+
+        At the end of a job MXNet's scheduler ends together with the programs, and so does this process.
+        """
+        misses = 0
+        while misses < 2:
+            await asyncio.sleep(self._look_every_s)
+            misses = 0 if await splice.is_listening(address, port) else misses + 1
+            if self._state is not State.RUNNING or any(known.said_goodbye for known in self._known()):
+                return
+        self._finish(f"{guest.name} {GONE}", EXIT_PEER_LOST)
 
 
 def _die(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -9,10 +9,10 @@ from the logs. In virtual time computing takes no time, so there is nothing to t
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from trainer.round_faults import is_quantity
 from utils import EVALUATION, FORWARD_BACKWARD, computing_seconds, seconds_in
 
 EMULATED = "emulated_s"  # in the log of a round: what one of its steps is to take, on average
@@ -62,11 +62,7 @@ class Emulation(NamedTuple):
         if not isinstance(config, dict) or "virtual" in run or config.get("straggler_trace"):
             return None
         times: list[Any] = [config.get("min_step_time"), config.get("sample_time", 0.0)]
-        return cls(*times) if all(map(_is_number, times)) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value <= sys.float_info.max
+        return cls(*times) if all(map(is_quantity, times)) else None
 
 
 class Told(NamedTuple):
@@ -89,7 +85,7 @@ class Told(NamedTuple):
         emulated_s: Any = record.get(EMULATED)
         if emulated_s is None and emulation is not None:
             emulated_s = emulation.step_s + emulation.sample_s * record["num_samples"] / max(1, steps)
-        if not _is_number(emulated_s):
+        if not is_quantity(emulated_s):
             return None
         evaluation_s, elapsed_s = seconds_in(times, [EVALUATION]), record["total_time"]
         if not steps:
@@ -111,7 +107,7 @@ def pace_of(rounds: Iterable[Told | None], begin_s: float = 0.0) -> Pace | None:
     trained_s = told[-1].elapsed_s - told[-1].evaluation_s - begin_s
     share = sum(one.evaluation_s for one in told[:-1]) / trained_s if trained_s > 0 else 0.0
     pace = Pace(median.step_s, median.emulated_s, share)
-    return pace if all(map(_is_number, pace)) else None  # times in logs may be anything
+    return pace if all(map(is_quantity, pace)) else None  # times in logs may be anything
 
 
 class Doubts(NamedTuple):

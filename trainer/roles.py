@@ -12,7 +12,7 @@ from algorithms import TransportKind
 from trainer import addresses, library, version, zmq_guard
 from trainer.cluster import Cluster, Joined
 from trainer.library import ServingStore
-from trainer.meeting import Arrival, Attendance
+from trainer.meeting import Arrival, Attendance, tell_failure
 from trainer.meeting_host import Host
 from trainer.setups import PROGRAM
 from trainer.stop import SignalWatch
@@ -44,11 +44,12 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
             cannot work.
         PeerLost: the job was not complete in time.
     """
-    prepare_environment()
-    check_address(cluster)
     signals = SignalWatch(on_first="the job ends when its workers do")
-    host = open_meeting(cluster) if cluster.role == "scheduler" else None
-    library.check_kvstore(library.has_kvstore())
+    with others_told(cluster):
+        prepare_environment()
+        check_address(cluster)
+        host = open_meeting(cluster) if cluster.role == "scheduler" else None
+        library.check_kvstore(library.has_kvstore())
     attendance = _meet(cluster, "", {}, start_timeout_s)
     zmq_guard.install()
     store = ServingStore()
@@ -58,13 +59,30 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
         if host is None:
             attendance.tell_rank(store.rank)
 
-    with Watch(cluster, start_timeout_s, store, formed, on_silent=host.declare_lost if host else None):
+    watch = (
+        Watch(cluster, start_timeout_s, store, formed, host.declare_lost, host.knows)
+        if host
+        else Watch(cluster, start_timeout_s, store, formed)
+    )
+    with watch:
         store.run()
     store.free()
     attendance.leave()
     if host is not None:
         host.close()
     logging.info("all workers are done")
+
+
+@contextlib.contextmanager
+def others_told(cluster: Cluster | None, device: str = "") -> Iterator[None]:
+    """Tells the job's other processes of an error in the block, which ends this one before it meets them."""
+    try:
+        yield
+    except Exception as error:
+        if cluster is not None and cluster.has_scheduler:
+            name = " ".join(filter(None, (cluster.role, device, "on host", socket.gethostname())))
+            tell_failure(cluster, f"{name} ended before the job began: {str(error) or type(error).__name__}")
+        raise
 
 
 def open_meeting(cluster: Cluster) -> Host:

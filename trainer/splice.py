@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import NamedTuple
 
 LISTEN_S = 30.0  # for MXNet's own scheduler to listen
+CONNECT_S = 5.0
 CHUNK = 1 << 16  # bytes
 ZERO_MQ = b"\xff"  # how each side of a ZeroMQ connection begins
+
+
+def is_zero_mq(signature: bytes) -> bool:
+    """Whether a connection's first ten bytes are a ZeroMQ greeting's: 0xff, a length of 8 bytes, and 0x7f."""
+    return signature[:1] == ZERO_MQ and signature[1:8] == bytes(7) and signature[9:] == b"\x7f"
+
+
+def listens_at(sent: bytes) -> tuple[str, int] | None:
+    """The address at which a plain program listens, from the bytes with which it registers: in ps-lite's protobuf
+    (meta.proto, PBNode) field 3 is the host's name and field 4 the port. None where the bytes have none."""
+    for found in re.finditer(rb"\x1a([\x01-\x7f])([\w.:-]+)\x20", sent):
+        if len(found[2]) == found[1][0]:
+            port = 0
+            for shift, byte in enumerate(sent[found.end() : found.end() + 3]):
+                port |= (byte & 0x7F) << 7 * shift
+                if byte < 0x80:
+                    return found[2].decode(), port
+    return None
 
 
 class Caller(NamedTuple):
@@ -20,8 +40,11 @@ class Caller(NamedTuple):
     writer: asyncio.StreamWriter
 
 
-async def lead(caller: Caller, address: str, port: int) -> None:
-    """Copies both ways until one side closes.
+async def lead(caller: Caller, address: str, port: int) -> tuple[str, int] | None:
+    """Copies both ways until one side closes, as the program does once it is registered and has another connection.
+
+    Returns:
+        Where the program listens, if it said so.
 
     Raises:
         OSError: MXNet's scheduler does not listen.
@@ -30,9 +53,12 @@ async def lead(caller: Caller, address: str, port: int) -> None:
     caller.writer.write(greeting)
     writer.write(caller.first)
 
+    sent = bytearray()
+
     async def forth() -> None:
-        writer.write(await caller.more)
-        await _copy(caller.reader, writer)
+        sent.extend(more := await caller.more)
+        writer.write(more)
+        await _copy(caller.reader, writer, sent)
 
     tasks = [asyncio.create_task(forth()), asyncio.create_task(_copy(reader, caller.writer))]
     try:
@@ -44,6 +70,17 @@ async def lead(caller: Caller, address: str, port: int) -> None:
             task.result()  # no network's error: those end a direction, and no more
     finally:
         writer.close()
+    return listens_at(bytes(sent))
+
+
+async def is_listening(address: str, port: int) -> bool:
+    """Whether a connection is taken there."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def words(reader: asyncio.StreamReader) -> bytes:
@@ -69,8 +106,11 @@ async def _scheduler(address: str, port: int) -> tuple[bytes, asyncio.StreamRead
         await asyncio.sleep(0.05)
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, noted: bytearray | None = None) -> None:
+    """Copies until one side closes; the first bytes are also noted."""
     with contextlib.suppress(OSError):
         while chunk := await words(source):
+            if noted is not None and len(noted) < CHUNK:
+                noted.extend(chunk)
             sink.write(chunk)
             await sink.drain()

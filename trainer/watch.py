@@ -22,6 +22,7 @@ INTERVAL, TIMEOUT = "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"
 HEARTBEAT = {INTERVAL: "1", TIMEOUT: "6"}
 CHECKS_BEFORE_ALARM = 3  # a process that has just joined has no heartbeat yet
 CHECK_EVERY_S = 1.0
+SETTLED_S = 2.0  # ps-lite counts in whole seconds, from a moment before its start is known here
 REMIND_EVERY_S = 15.0
 # ps-lite crashes when asked anything before `run` has begun in the main thread, which is a matter of microseconds.
 ENGINE_START_S = 2.0
@@ -59,16 +60,20 @@ class Watch:
         store: Any = None,
         on_formed: Callable[[], None] = lambda: None,
         on_silent: Callable[[Sequence[Peer], str], None] | None = None,
+        is_ours: Callable[[Peer], bool] = lambda peer: True,
     ) -> None:
         """
         Args:
             on_silent: on the scheduler: told who fell silent, and why that may be.
+            is_ours: whether a process is one of this program, which sends heartbeats.
         """
         self._cluster = cluster
         self._start_timeout_s = start_timeout_s
         self.store = store  # a worker has none before the cluster is complete
         self._on_formed = on_formed
         self._on_silent = on_silent
+        self._is_ours = is_ours
+        self._heard: set[Peer] = set()  # processes that have sent a heartbeat
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -92,8 +97,9 @@ class Watch:
             return  # the user switched heartbeats off: without them everybody looks dead
         alarms = 0
         told: set[Peer] = set()  # the job may go on without them
+        begin = time.monotonic()
         while not self._ended.wait(CHECK_EVERY_S):
-            dead = [peer for peer in self._dead() if peer not in told]
+            dead = [peer for peer in self._dead(time.monotonic() - begin) if peer not in told]
             alarms = alarms + 1 if dead else 0
             if alarms < CHECKS_BEFORE_ALARM:
                 continue
@@ -130,12 +136,16 @@ class Watch:
         # With a negative time-out everybody counts as dead, but only once the cluster is complete.
         return self.store is not None and self._count_dead(SCHEDULER | SERVERS | WORKERS, timeout_s=-1) > 0
 
-    def _dead(self) -> list[Peer]:
+    def _dead(self, age_s: float) -> list[Peer]:
+        """Processes whose heartbeats have stopped. A plain MXNet program that never sends one is not judged."""
         if self._on_silent is None:
             return [("scheduler", 0)] * self._count_dead(SCHEDULER)
         peers = {8 + 2 * index: ("server", index) for index in range(self._cluster.num_servers)}
         peers |= {9 + 2 * rank: ("worker", rank) for rank in range(self._cluster.num_workers)}
-        return [peer for node, peer in peers.items() if self._count_dead(node)]
+        silent = {peer for node, peer in peers.items() if self._count_dead(node)}
+        if age_s > int(os.environ[TIMEOUT]) + SETTLED_S:  # before that ps-lite takes all for alive
+            self._heard |= set(peers.values()) - silent
+        return [peer for peer in peers.values() if peer in silent and (peer in self._heard or self._is_ours(peer))]
 
     def _count_dead(self, node: int, timeout_s: int | None = None) -> int:
         if timeout_s is None:

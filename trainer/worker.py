@@ -15,7 +15,7 @@ from typing import Any
 from config import MPI, Config
 from trainer import data, library, mpi_job, peers, plausible, resuming, roles, step_size, straggler_trace
 from trainer.clock import Clock, RealClock
-from trainer.cluster import Cluster, Joined
+from trainer.cluster import Cluster, Joined, named_by_task
 from trainer.command_line import check_job, job_setup
 from trainer.context import Context
 from trainer.coordinator.http import HttpLink
@@ -46,22 +46,25 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     """
     if config.collective == MPI:
         config, cluster = mpi_job.begin(config)
-    if cluster is not None:
-        _check_cluster(config, cluster)
-    device = device_context(bool(config.cpu), config.gpu)
-    trace = trace_of(config)
-    dataset = dataset_of(config)
-    clock = RealClock()
-    link = _state_server(config, clock)
-    state = (
-        client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
-        if link is not None and config.algorithm.has_state_server
-        else None
-    )
-    folder = RunFolder(config)
-    if config.ckpt_frequency:
-        check_folder(config.checkpoint_folder, bool(config.resume))
-    data_hash = data.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
+    elif cluster is not None:
+        config = named_by_task(config)
+    with roles.others_told(cluster, config.device):
+        if cluster is not None:
+            _check_cluster(config, cluster)
+        device = device_context(bool(config.cpu), config.gpu)
+        trace = trace_of(config)
+        dataset = dataset_of(config)
+        clock = RealClock()
+        link = _state_server(config, clock)
+        state = (
+            client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
+            if link is not None and config.algorithm.has_state_server
+            else None
+        )
+        folder = RunFolder(config)
+        if config.ckpt_frequency:
+            check_folder(config.checkpoint_folder, bool(config.resume))
+        data_hash = data.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, data_hash, link) as joined:
         context = Context.from_config(
             config,
