@@ -21,6 +21,7 @@ from utils import SetupError
 
 INTERVAL, TIMEOUT = "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"
 MISSED = 3  # heartbeats that must fit into the time-out: one that comes late kills no sound job
+MOST_THREADS = 1024  # of very many the process dies
 LARGEST = 2**31 - 1  # these libraries keep whole numbers in 32 bits
 
 
@@ -69,13 +70,16 @@ def one_of(*words: str) -> Values:
     return Values(" or ".join(words), lambda text: text if text in words else None)
 
 
+THREADS = whole(1, MOST_THREADS)
+
+
 def _switch(text: str) -> str | None:
     return {"0": "0", "false": "0", "1": "1", "true": "1"}.get(text.lower())
 
 
 def _thread_count(text: str) -> str | None:
     """OpenMP takes a number for each level of nesting, and MXNet aborts at a list. It has one level."""
-    counts = [whole(1).normal(count.strip()) for count in text.split(",")]
+    counts = [THREADS.normal(count.strip()) for count in text.split(",")]
     return None if None in counts else counts[0]
 
 
@@ -84,7 +88,7 @@ ANY = Values("", str)
 ABORTS = "MXNet aborts"
 TABLE = (
     Variables(
-        (INTERVAL,), Treatment.EQUAL, whole(0, words="a whole number of seconds, or 0 for no heartbeats"),
+        (INTERVAL,), Treatment.EQUAL, whole(0, 60, "a whole number of seconds up to 60, or 0 for no heartbeats"),
         "a process that sends less often than others expect counts as frozen", "1", parameter_server_only=True,
     ),
     Variables(
@@ -102,11 +106,11 @@ TABLE = (
         "some listen at TCP ports and others at Unix sockets: the job hangs", "0", parameter_server_only=True,
     ),
     Variables(
-        ("PS_RESEND",), Treatment.REFUSED, whole(0, 0), "ps-lite aborts each process at the end of the job",
+        ("PS_RESEND",), Treatment.REFUSED, one_of("0"), "ps-lite aborts each process at the end of the job",
         parameter_server_only=True,
     ),
     Variables(
-        ("PS_DROP_MSG",), Treatment.REFUSED, whole(0, 0), "ps-lite drops messages at random, and the job hangs",
+        ("PS_DROP_MSG",), Treatment.REFUSED, one_of("0"), "ps-lite drops messages at random, and the job hangs",
         parameter_server_only=True,
     ),
     Variables(
@@ -117,7 +121,7 @@ TABLE = (
         ("MXNET_ENGINE_TYPE",), Treatment.KEPT, one_of("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
         "MXNet cannot be loaded",
     ),
-    Variables(("OMP_NUM_THREADS",), Treatment.KEPT, Values("a whole number from 1 on", _thread_count), ABORTS),
+    Variables(("OMP_NUM_THREADS",), Treatment.KEPT, Values(THREADS.words, _thread_count), ABORTS),
     Variables(
         (
             "MXNET_CPU_WORKER_NTHREADS", "MXNET_CPU_PRIORITY_NTHREADS", "MXNET_CPU_PARALLEL_RAND_COPY",
@@ -125,7 +129,7 @@ TABLE = (
             "MXNET_GPU_PARALLEL_RAND_COPY", "MXNET_GPU_TEMP_COPY", "MXNET_KVSTORE_REDUCTION_NTHREADS",
             "MXNET_MP_WORKER_NTHREADS", "MXNET_OMP_MAX_THREADS",
         ),
-        Treatment.KEPT, whole(1), ABORTS,
+        Treatment.KEPT, THREADS, ABORTS,
     ),
     Variables(
         (
@@ -133,7 +137,7 @@ TABLE = (
             "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD", "MXNET_EXEC_INPLACE_GRAD_SUM_CAP", "MXNET_KVSTORE_SERIAL_PUSH",
             "MXNET_PROFILER_AUTOSTART", "MXNET_PROFILER_MODE",
         ),
-        Treatment.KEPT, whole(0), ABORTS,
+        Treatment.KEPT, whole(0, 10**7), ABORTS,
     ),
     Variables(
         (
@@ -177,9 +181,17 @@ def judged(environment: Mapping[str, str], has_parameter_server: bool) -> dict[s
 
 def _normal(row: Variables, name: str, text: str) -> str:
     normal = row.allowed.normal(text)
+    if normal is None and row.treatment is Treatment.REFUSED:
+        raise SetupError(f"{name}={text!r:.80} is refused, since {row.why}: unset it, or set it to {row.allowed.words}")
     if normal is None:
         raise SetupError(f"{name}={text!r:.80} is not {row.allowed.words} ({row.why}): correct it, or unset it")
     return normal
+
+
+def set_unless_given(name: str, value: str) -> None:
+    """Sets a variable that has no value."""
+    if not os.environ.get(name, "").strip():
+        os.environ[name] = value
 
 
 def _check_heartbeats(interval_s: int, timeout_s: int) -> None:
