@@ -16,6 +16,7 @@ from typing import NoReturn
 from config import MPI, PS, Config
 from trainer.cluster import Cluster
 from trainer.command_line import parse
+from trainer.environment import prepare_environment
 from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_logging
 
 
@@ -39,13 +40,12 @@ def run_role(config: Config) -> int:
         )
     if cluster is not None and not config.algorithm.is_distributed:
         raise SetupError(f"mode {config.mode} trains alone: unset DMLC_ROLE, or choose another mode with -m")
+    prepare_environment(has_parameter_server=cluster is not None and cluster.has_scheduler)
     from trainer.stop import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")
     from trainer import worker
-    from trainer.watch import prepare_environment
 
-    prepare_environment()
     return worker.run(config, cluster, signals)
 
 

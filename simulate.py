@@ -32,6 +32,7 @@ from scripts.side_by_side import run_side_by_side
 from trainer import cluster_file, command_line
 from trainer.cluster_file import Cluster
 from trainer.earlier_runs import run_name
+from trainer.environment import set_unless_given
 from trainer.flag_values import above_zero, at_least, several
 from trainer.virtual_job import HOST, VirtualJob
 from utils import EARLIER, EXIT_OK, SetupError, setup_logging
@@ -193,7 +194,7 @@ def train(run: Run) -> int:
     """Does one run in this process; returns the exit code."""
     # One operation at a time, on one core: a run is the same every time, and several go side by side.
     os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    set_unless_given("OMP_NUM_THREADS", "1")
     from trainer.stop import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")

@@ -100,7 +100,7 @@ def work_as_worker(kind: TransportKind, out: Path) -> None:
     os.environ["DMLC_ROLE"] = "worker"
     from trainer import roles
     from trainer.cluster import Cluster
-    from trainer.watch import prepare_environment
+    from trainer.environment import prepare_environment
 
     prepare_environment()
     cluster = Cluster.from_environment()

@@ -87,7 +87,7 @@ class Iteration:
 
 def work(options: argparse.Namespace) -> None:
     """As one worker of the cluster that the environment names; rank 0 writes the milliseconds of all repeats."""
-    from trainer.watch import prepare_environment
+    from trainer.environment import prepare_environment
 
     prepare_environment()
     import numpy as np

@@ -304,8 +304,9 @@ def main_flags(job: Job, layout: Layout, seat: Seat) -> list[str]:
 def base_environment(environment: Mapping[str, str], threads: int | None = 1) -> dict[str, str]:
     """The user's variables without another job's; so many threads a process where the user does not say."""
     kept = {name: value for name, value in environment.items() if not name.startswith("DMLC_") and name != "PORT"}
-    default = {"OMP_NUM_THREADS": str(threads)} if threads else {}
-    return default | kept | {"PYTHONUNBUFFERED": "1"}
+    if threads and not kept.get("OMP_NUM_THREADS", "").strip():
+        kept["OMP_NUM_THREADS"] = str(threads)
+    return kept | {"PYTHONUNBUFFERED": "1"}
 
 
 def _cluster(job: Job, layout: Layout, site: Site, role: str) -> dict[str, str]:

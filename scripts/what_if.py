@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import os
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, Measured, Speed
 from trainer import straggler_trace
 from trainer.cluster_file import Cluster, Worker
+from trainer.environment import set_unless_given
 from trainer.straggler_trace import Slowdown
 from trainer.virtual_job import HOST, VirtualJob
 from utils import SetupError
@@ -283,8 +283,8 @@ def simulate(job: Job, cluster: Virtual, **training: Any) -> Outcome:
         SetupError: the flags, the cluster or the data are no job.
     """
     # As in simulate.py: one operation at a time, on one core. MXNet reads it when it is imported.
-    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine")
+    set_unless_given("OMP_NUM_THREADS", "1")
     from trainer import virtual_cluster
 
     seconds = job.seconds if training else job.simulated_s

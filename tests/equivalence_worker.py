@@ -31,6 +31,7 @@ from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.environment import prepare_environment
 from trainer.esync import ESyncTrainer
 from trainer.local import LocalTrainer
 from trainer.loop import Trainer
@@ -44,7 +45,6 @@ from trainer.sync_switch_optimizer import Settings
 from trainer.transport.memory import MemoryServer, MemoryTransport
 from trainer.transport.network import Link
 from trainer.transport.protocol import Transport
-from trainer.watch import prepare_environment
 from utils import Measure
 
 ROUNDS = 3

@@ -6,7 +6,7 @@ from algorithms import TransportKind
 from trainer import roles
 from trainer.cluster import Cluster
 from trainer.engine import mx
-from trainer.watch import prepare_environment
+from trainer.environment import prepare_environment
 from utils import setup_logging
 
 if __name__ == "__main__":

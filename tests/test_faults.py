@@ -150,7 +150,7 @@ def test_an_answer_that_is_no_response_is_an_error_at_once():
     ("name", "value"),
     [
         ("PS_HEARTBEAT_TIMEOUT", "6.5"),
-        ("PS_HEARTBEAT_INTERVAL", ""),
+        ("PS_HEARTBEAT_INTERVAL", "3"),
         ("DMLC_PS_ROOT_URI", "no.such.host.invalid"),
         ("DMLC_INTERFACE", "nosuch0"),
     ],

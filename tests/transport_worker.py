@@ -167,7 +167,7 @@ def of_a_cluster(kind: TransportKind) -> dict[str, Any]:
     """With MXNet's kvstore."""
     from trainer import roles
     from trainer.cluster import Cluster
-    from trainer.watch import prepare_environment
+    from trainer.environment import prepare_environment
 
     prepare_environment()
     cluster = Cluster.from_environment()

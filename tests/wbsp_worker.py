@@ -22,9 +22,9 @@ from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.environment import prepare_environment
 from trainer.membership import Membership
 from trainer.stop import Limits
-from trainer.watch import prepare_environment
 from trainer.wbsp import WBSPTrainer
 
 BATCH = 16

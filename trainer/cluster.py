@@ -45,7 +45,7 @@ class Cluster:
         Raises:
             SetupError: it is missing or has a value that no cluster can have, or this is to be no worker.
         """
-        if (role := environment.get("DMLC_ROLE", WORKER)) != WORKER:
+        if (role := environment.get("DMLC_ROLE") or WORKER) != WORKER:
             raise SetupError(f"DMLC_ROLE={role!r}: a job that sums among the workers has no other processes")
         return cls(WORKER, "", 0, 0, _count(environment, "DMLC_NUM_WORKER"))
 

@@ -1,7 +1,7 @@
 """The only place that imports MXNet first, and what must be so before and after that import.
 
-`import mxnet` with DMLC_ROLE=scheduler or server becomes that role and never returns; so this module is imported only
-after the flags were parsed, and a server hides the variable meanwhile (library.py).
+`import mxnet` with DMLC_ROLE=scheduler or server becomes that role and never returns; so the variable is hidden
+meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NoReturn
 import numpy as np
 
 from trainer import lazy_operators
+from trainer.environment import prepare_environment, role_hidden
 from utils import SetupError
 
 
@@ -51,7 +52,9 @@ for _name, _value in _DROPPED_BY_NUMPY.items():
 # One line of cuDNN's autotuner in every log helps nobody; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
 
-lazy_operators.import_mxnet()
+prepare_environment(has_parameter_server=False)  # what ps-lite reads is for those that join a parameter server
+with role_hidden():
+    lazy_operators.import_mxnet()
 
 import mxnet as mx  # noqa: E402
 

@@ -6,13 +6,10 @@ The scheduler needs no more than this, and a parameter server no more until a wo
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib.util
-import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +103,8 @@ class ServingStore:
             if head != SET_OPTIMIZER:
                 raise ValueError(f"unknown command {head}")
             if self._with_optimizer is None:  # one for all commands: when one is freed, so is the handle
-                with role_hidden():
-                    from trainer.engine import mx
+                from trainer.engine import mx
+
                 self._with_optimizer = mx.kv.KVStore(mx.base.KVStoreHandle(self.handle.value))
             self._with_optimizer.set_optimizer(pickle.loads(body))
 
@@ -118,13 +115,3 @@ class ServingStore:
             self._with_optimizer.handle = None  # so it frees nothing
         _check(library().MXKVStoreFree(self.handle))
         _check(library().MXNotifyShutdown())
-
-
-@contextlib.contextmanager
-def role_hidden() -> Iterator[None]:
-    """Hides DMLC_ROLE while MXNet is imported: its import would become the role, with half of MXNet loaded."""
-    role = os.environ.pop("DMLC_ROLE")
-    try:
-        yield
-    finally:
-        os.environ["DMLC_ROLE"] = role

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import os
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from typing import Any
 from config import CONTINUE, names_of
 from trainer import splice
 from trainer.addresses import TRY_S, Target, by_target
+from trainer.environment import INTERVAL
 from trainer.guest import Guest, messages
 from trainer.meeting import ALL_DONE, EVALUATOR, GONE, HELLO, REMIND_EVERY_S, keep_alive
 from trainer.setups import ADVICE, PROGRAM, Card, are_texts, differences, join_names, missing, size_differs, verdict
@@ -449,7 +451,8 @@ class Host:
         self._farewell = self._loop.create_task(tell())
 
     async def _until_alone(self, with_goodbye: bool = False) -> None:
-        end = self._loop.time() + FAREWELL_S
+        # A server leaves MXNet's cluster only between two heartbeats.
+        end = self._loop.time() + FAREWELL_S + int(os.environ.get(INTERVAL) or 0)
         while self._loop.time() < end and any(
             guest.card and guest.card.role != "scheduler" and not (with_goodbye and guest.said_goodbye)
             for guest in self._guests

@@ -9,14 +9,14 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from algorithms import TransportKind
-from trainer import addresses, library, version, zmq_guard
+from trainer import addresses, environment, library, version, zmq_guard
 from trainer.cluster import Cluster, Joined
 from trainer.library import ServingStore
 from trainer.meeting import Arrival, Attendance, tell_failure
 from trainer.meeting_host import Host
 from trainer.setups import PROGRAM
 from trainer.stop import SignalWatch
-from trainer.watch import Watch, prepare_environment
+from trainer.watch import Watch
 from utils import JobOver, SetupError
 
 
@@ -46,7 +46,7 @@ def serve(cluster: Cluster, start_timeout_s: float) -> None:
     """
     signals = SignalWatch(on_first="the job ends when its workers do")
     with others_told(cluster):
-        prepare_environment()
+        environment.prepare_environment()
         check_address(cluster)
         host = open_meeting(cluster) if cluster.role == "scheduler" else None
         library.check_kvstore(library.has_kvstore())
@@ -101,7 +101,8 @@ def open_meeting(cluster: Cluster) -> Host:
 
 
 def _meet(cluster: Cluster, device: str, setup: Mapping[str, str], start_timeout_s: float) -> Attendance:
-    return Arrival(cluster, device, {**setup, PROGRAM: version.files_hash()}, start_timeout_s).attend()
+    compared = {**setup, PROGRAM: version.files_hash(), **environment.compared()}
+    return Arrival(cluster, device, compared, start_timeout_s).attend()
 
 
 # With what MXNet's kvstore offers it; `dist_sync` without an optimizer gives back the sum of what all have pushed.

@@ -17,7 +17,7 @@ ADVICE = {
     DATA: "get the same files on every host (scripts/get_data.sh)",
     PROGRAM: "bring the same version of this program to every host",
 }
-_ADVICE_ON_FLAGS = "start all processes with the same flags and DMLC_ variables"
+_ADVICE_ON_FLAGS = "start all processes with the same flags and the same variables of MXNet"
 
 
 @dataclass(frozen=True)

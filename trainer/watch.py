@@ -14,12 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.cluster import Cluster
+from trainer.environment import INTERVAL, TIMEOUT
 from trainer.library import library
-from utils import EXIT_PEER_LOST, SetupError, die_on_error, fail
+from utils import EXIT_PEER_LOST, die_on_error, fail
 
-# ps-lite sends heartbeats and tells the dead only with an interval set. A process counts as dead after the time-out.
-INTERVAL, TIMEOUT = "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"
-HEARTBEAT = {INTERVAL: "1", TIMEOUT: "6"}
 CHECKS_BEFORE_ALARM = 3  # a process that has just joined has no heartbeat yet
 CHECK_EVERY_S = 1.0
 SETTLED_S = 2.0  # ps-lite counts in whole seconds, from a moment before its start is known here
@@ -32,18 +30,6 @@ SILENT = "it is frozen, or its host or network is down"
 SCHEDULER, SERVERS, WORKERS = 1, 2, 4
 
 Peer = tuple[str, int]  # role and rank
-
-
-def prepare_environment() -> None:
-    """Sets what ps-lite reads from the environment, before MXNet is imported; the user's own settings win.
-
-    Raises:
-        SetupError: a setting is no whole number of seconds.
-    """
-    for name, value in HEARTBEAT.items():
-        text = os.environ.setdefault(name, value)
-        if not (text.isascii() and text.isdigit()):
-            raise SetupError(f"{name}={text!r} is not a whole number of seconds (0 for {INTERVAL}: no heartbeats)")
 
 
 class Watch:

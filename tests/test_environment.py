@@ -1,0 +1,152 @@
+"""What MXNet, ps-lite and OpenMP read from the environment is checked, compared or removed before MXNet is loaded."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster_processes import ROOT, cluster
+from few_images import on_few_images
+
+from trainer import environment
+from trainer.cluster import Cluster
+from trainer.environment import INTERVAL, TABLE, TIMEOUT, Treatment, compared, prepare_environment
+from trainer.setups import Card, differences
+from utils import EXIT_SETUP, SetupError
+
+BOUND = "MXNET_KVSTORE_BIGARRAY_BOUND"
+ROWS = {name: row for row in TABLE for name in row.names}
+
+
+def prepared(has_parameter_server=True, **variables):
+    """The environment after the front door."""
+    prepare_environment(has_parameter_server, variables)
+    return variables
+
+
+def test_no_variable_is_in_two_rows():
+    assert len(ROWS) == sum(len(row.names) for row in TABLE)
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.treatment is not Treatment.SCRUBBED])
+def test_a_bad_value_of_any_variable_is_named_with_what_is_allowed(name):
+    for value in ("-1", "1e6", "abc", "²", "99999999999999999999", "1 2", "0x10"):
+        with pytest.raises(SetupError) as caught:
+            prepared(**{name: value})
+        assert f"{name}={value!r}" in str(caught.value)
+        assert ROWS[name].allowed.words in str(caught.value)
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t"])
+def test_an_empty_value_means_that_the_variable_is_not_set(empty):
+    for name in ROWS:
+        assert prepared(**{name: empty}) == prepared()
+        assert prepared(False, **{name: empty}) == {}
+
+
+def test_a_value_is_written_in_the_form_that_all_libraries_read():
+    written = prepared(**{BOUND: " 0500 ", "OMP_NUM_THREADS": "4, 2", "MXNET_MKLDNN_ENABLED": "True", "PS_RESEND": "0"})
+    assert written[BOUND] == "500"
+    assert written["OMP_NUM_THREADS"] == "4"  # MXNet aborts at a list
+    assert written["MXNET_MKLDNN_ENABLED"] == "1"
+    assert written["PS_RESEND"] == "0"
+
+
+def test_what_is_not_in_the_table_stays_as_it_is():
+    others = {"PS_VERBOSE": "2", "DMLC_PS_WATER_MARK": "abc", "DMLC_RANK": "1", "MXNET_HOME": "/a b ", "PATH": ""}
+    assert prepared(False, **others) == others
+
+
+def test_a_variable_that_is_removed_has_a_line_in_the_log(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert prepared(False, MXNET_ENFORCE_CYTHON="1") == {}
+    (line,) = caplog.messages
+    assert line.startswith("MXNET_ENFORCE_CYTHON=1 is left out")
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.parameter_server_only])
+def test_what_ps_lite_reads_is_no_error_where_there_is_no_parameter_server(name):
+    assert prepared(False, **{name: "abc"}) == {name: "abc"}
+
+
+@pytest.mark.parametrize(
+    ("interval", "timeout", "least"), [("20", "1", 60), ("3", None, 9), (None, "2", 3), ("1", "0", 3)]
+)
+def test_a_time_out_that_few_heartbeats_fit_into_is_refused(interval, timeout, least):
+    given = {name: value for name, value in ((INTERVAL, interval), (TIMEOUT, timeout)) if value is not None}
+    with pytest.raises(SetupError, match=f"{TIMEOUT}=.* set it to {least} or more"):
+        prepared(**given)
+
+
+@pytest.mark.parametrize(("interval", "timeout"), [("2", "6"), ("20", "60"), ("0", "0"), ("0", "1")])
+def test_a_time_out_that_three_heartbeats_fit_into_is_taken_and_so_is_any_without_heartbeats(interval, timeout):
+    assert prepared(**{INTERVAL: interval, TIMEOUT: timeout}) == prepared() | {INTERVAL: interval, TIMEOUT: timeout}
+
+
+def cards(*environments):
+    """Processes with these variables, as they know each other at the meeting."""
+    return [
+        Card("worker", f"host{number}", "cpu", f"10.0.0.{number}", 9000, setup=compared(prepared(**variables)))
+        for number, variables in enumerate(environments)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(BOUND, "1000"), (INTERVAL, "2"), (TIMEOUT, "7"), ("DMLC_LOCAL", "1"), (INTERVAL, "0")]
+)
+def test_a_value_that_one_process_alone_has_is_told_with_the_variable_and_the_process(name, value):
+    assert list(differences(cards({}, {name: value}, {}))) == [name]
+    assert "host1" in differences(cards({}, {name: value}, {}))[name]
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.treatment is Treatment.EQUAL])
+def test_a_default_that_is_written_out_is_equal_to_a_variable_that_is_not_set(name):
+    assert not differences(cards({name: f" {ROWS[name].default} "}, {}, {name: ""}))
+
+
+def test_unix_sockets_are_for_the_processes_of_one_host(monkeypatch):
+    one = compared(prepared(DMLC_LOCAL="1"))
+    assert one == compared(prepared(DMLC_LOCAL="1"))
+    monkeypatch.setattr(environment.socket, "gethostname", lambda: "another")
+    assert one != compared(prepared(DMLC_LOCAL="1"))
+
+
+def test_an_empty_role_is_no_role_in_a_job_of_workers_alone():
+    assert Cluster.of_workers({"DMLC_ROLE": "", "DMLC_NUM_WORKER": "2"}).num_workers == 2
+
+
+@pytest.mark.parametrize("role", ["server", "scheduler"])
+def test_a_role_that_was_left_in_the_shell_does_not_take_mxnets_import_for_itself(role):
+    finished = subprocess.run(
+        [sys.executable, "-c", "import os; from trainer.engine import mx; print(mx.nd.ones(2).sum().asscalar())"
+         "; print(os.environ['DMLC_ROLE'])"],
+        cwd=ROOT, env=os.environ | {"DMLC_ROLE": role}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert finished.stdout.split() == ["2.0", role]
+
+
+def test_the_documents_show_the_table():
+    page = Path(ROOT, "docs", "hosts.md").read_text()
+    for row in TABLE:
+        names = ", ".join(f"`{name}`" for name in row.names)
+        cells = (names, row.allowed.words, row.treatment.value, row.why)
+        assert re.search(r"\| *" + r" *\| *".join(map(re.escape, cells)) + r" *\|", page), f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.cluster
+def test_arrays_that_workers_would_split_in_different_ways_end_every_process_with_one_line(tmp_path):
+    with cluster(tmp_path, num_workers=2, num_servers=2) as processes:
+        for rank in range(2):
+            flags = ["-m", "sync", "-c", "1", "-n", "lenet", "-ld", str(tmp_path), "--device-name", f"cpu{rank}"]
+            bound = {BOUND: "1000"} if rank == 1 else {}
+            processes.start(f"worker{rank}", "worker", "main.py", *flags, *on_few_images(), **bound)
+        codes = processes.exit_codes()
+    assert set(codes.values()) == {EXIT_SETUP}
+    for name in codes:
+        errors = [line for line in processes.log(name).splitlines() if "error: " in line]
+        assert len(errors) == 1
+        assert "worker cpu1 on host" in errors[0]
+        assert f"has {BOUND} 1000, the others {BOUND} 1000000" in errors[0]

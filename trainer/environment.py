@@ -1,0 +1,241 @@
+"""The front door for what MXNet, ps-lite and OpenMP read from the environment: one table of the variables that do harm.
+
+Each of them aborts the process, hangs the job or kills it where its value is bad or differs between processes. Each
+role comes through here before MXNet is loaded: an empty value means "not set", as in most shells, and a sound value is
+written in the one form that all of these libraries read. What is not in the table does no harm, and stays as it is. The
+job's own variables (DMLC_ROLE and others) are read in `cluster.py` and `addresses.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from enum import Enum
+
+from utils import SetupError
+
+INTERVAL, TIMEOUT = "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"
+MISSED = 3  # heartbeats that must fit into the time-out: one that comes late kills no sound job
+MOST_THREADS = 1024  # of very many the process dies
+LARGEST = 2**31 - 1  # these libraries keep whole numbers in 32 bits
+
+
+class Treatment(Enum):
+    """What becomes of a variable that is set."""
+
+    KEPT = "checked"  # a process's own matter
+    EQUAL = "the same in all processes"
+    SCRUBBED = "removed, with a line in the log"
+    REFUSED = "refused"  # but for values that switch nothing on
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a variable may hold."""
+
+    words: str
+    normal: Callable[[str], str | None]  # the one form of a value; None where it is not allowed
+
+
+@dataclass(frozen=True)
+class Variables:
+    """A row of the table: variables that are treated alike."""
+
+    names: tuple[str, ...]
+    treatment: Treatment
+    allowed: Values
+    why: str  # what else happens
+    default: str = ""  # of one that is compared: what a process has that does not set it
+    parameter_server_only: bool = False  # it does nothing in a job without one
+
+
+def whole(least: int, most: int = LARGEST, words: str = "") -> Values:
+    """Whole numbers of a range."""
+
+    def normal(text: str) -> str | None:
+        if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
+            return None
+        return str(int(text))
+
+    return Values(words or f"a whole number from {least}" + (f" to {most}" if most < LARGEST else " on"), normal)
+
+
+def one_of(*words: str) -> Values:
+    """Some words."""
+    return Values(" or ".join(words), lambda text: text if text in words else None)
+
+
+THREADS = whole(1, MOST_THREADS)
+
+
+def _switch(text: str) -> str | None:
+    return {"0": "0", "false": "0", "1": "1", "true": "1"}.get(text.lower())
+
+
+def _thread_count(text: str) -> str | None:
+    """OpenMP takes a number for each level of nesting, and MXNet aborts at a list. It has one level."""
+    counts = [THREADS.normal(count.strip()) for count in text.split(",")]
+    return None if None in counts else counts[0]
+
+
+SWITCH = Values("0 or 1", _switch)
+ANY = Values("", str)
+ABORTS = "MXNet aborts"
+TABLE = (
+    Variables(
+        (INTERVAL,), Treatment.EQUAL, whole(0, 60, "a whole number of seconds up to 60, or 0 for no heartbeats"),
+        "a process that sends less often than others expect counts as frozen", "1", parameter_server_only=True,
+    ),
+    Variables(
+        (TIMEOUT,), Treatment.EQUAL,
+        whole(0, words=f"a whole number of seconds, at least {MISSED} times {INTERVAL}"),
+        "sound processes count as frozen", "6", parameter_server_only=True,
+    ),
+    Variables(
+        ("MXNET_KVSTORE_BIGARRAY_BOUND",), Treatment.EQUAL, whole(1),
+        "workers split arrays over the servers in different ways, and a server aborts", "1000000",
+        parameter_server_only=True,
+    ),
+    Variables(
+        ("DMLC_LOCAL",), Treatment.EQUAL, whole(0, 1, "0, or 1 (Unix sockets) with all processes on one host"),
+        "some listen at TCP ports and others at Unix sockets: the job hangs", "0", parameter_server_only=True,
+    ),
+    Variables(
+        ("PS_RESEND",), Treatment.REFUSED, one_of("0"), "ps-lite aborts each process at the end of the job",
+        parameter_server_only=True,
+    ),
+    Variables(
+        ("PS_DROP_MSG",), Treatment.REFUSED, one_of("0"), "ps-lite drops messages at random, and the job hangs",
+        parameter_server_only=True,
+    ),
+    Variables(
+        ("DMLC_PS_VAN_TYPE",), Treatment.REFUSED, one_of("zmq"), "this MXNet has no other transport",
+        parameter_server_only=True,
+    ),
+    Variables(
+        ("MXNET_ENGINE_TYPE",), Treatment.KEPT, one_of("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
+        "MXNet cannot be loaded",
+    ),
+    Variables(("OMP_NUM_THREADS",), Treatment.KEPT, Values(THREADS.words, _thread_count), ABORTS),
+    Variables(
+        (
+            "MXNET_CPU_WORKER_NTHREADS", "MXNET_CPU_PRIORITY_NTHREADS", "MXNET_CPU_PARALLEL_RAND_COPY",
+            "MXNET_CPU_TEMP_COPY", "MXNET_GPU_WORKER_NTHREADS", "MXNET_GPU_COPY_NTHREADS",
+            "MXNET_GPU_PARALLEL_RAND_COPY", "MXNET_GPU_TEMP_COPY", "MXNET_KVSTORE_REDUCTION_NTHREADS",
+            "MXNET_MP_WORKER_NTHREADS", "MXNET_OMP_MAX_THREADS",
+        ),
+        Treatment.KEPT, THREADS, ABORTS,
+    ),
+    Variables(
+        (
+            "MXNET_CPU_PARALLEL_SIZE", "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN", "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD",
+            "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD", "MXNET_EXEC_INPLACE_GRAD_SUM_CAP", "MXNET_KVSTORE_SERIAL_PUSH",
+            "MXNET_PROFILER_AUTOSTART", "MXNET_PROFILER_MODE",
+        ),
+        Treatment.KEPT, whole(0, 10**7), ABORTS,
+    ),
+    Variables(
+        (
+            "MXNET_ELIMINATE_COMMON_EXPR", "MXNET_ENGINE_INFO", "MXNET_EXEC_BULK_EXEC_INFERENCE",
+            "MXNET_EXEC_BULK_EXEC_TRAIN", "MXNET_INFER_STORAGE_TYPE_VERBOSE_LOGGING",
+            "MXNET_KVSTORE_DIST_ROW_SPARSE_VERBOSE", "MXNET_KVSTORE_LOGTREE", "MXNET_MEM_PLAN_VERBOSE_LOGGING",
+            "MXNET_MKLDNN_DEBUG", "MXNET_MKLDNN_ENABLED", "MXNET_SAFE_ACCUMULATION",
+        ),
+        Treatment.KEPT, SWITCH, ABORTS,
+    ),
+    Variables(
+        ("MXNET_ENABLE_CYTHON", "MXNET_ENFORCE_CYTHON"), Treatment.SCRUBBED, ANY, "this MXNet has no Cython modules",
+    ),
+)  # fmt: skip
+_EMPTY_MEANS_UNSET = re.compile("(PS|MXNET|OMP)_|DMLC_(LOCAL|PS_VAN_TYPE)$")
+
+
+def judged(environment: Mapping[str, str], has_parameter_server: bool) -> dict[str, str | None]:
+    """What is to be set in place of what is there; None: to be removed.
+
+    Raises:
+        SetupError: a value is not allowed.
+    """
+    found: dict[str, str | None] = {}
+    for name, text in environment.items():
+        if _EMPTY_MEANS_UNSET.match(name) and not text.strip():
+            found[name] = None
+    for row in TABLE:
+        if row.parameter_server_only and not has_parameter_server:
+            continue
+        for name in row.names:
+            text = environment.get(name, "").strip() or row.default
+            if text and row.treatment is Treatment.SCRUBBED:
+                found[name] = None
+            elif text:
+                found[name] = _normal(row, name, text)
+    if has_parameter_server:
+        _check_heartbeats(int(found[INTERVAL] or 0), int(found[TIMEOUT] or 0))
+    return found
+
+
+def _normal(row: Variables, name: str, text: str) -> str:
+    normal = row.allowed.normal(text)
+    if normal is None and row.treatment is Treatment.REFUSED:
+        raise SetupError(f"{name}={text!r:.80} is refused, since {row.why}: unset it, or set it to {row.allowed.words}")
+    if normal is None:
+        raise SetupError(f"{name}={text!r:.80} is not {row.allowed.words} ({row.why}): correct it, or unset it")
+    return normal
+
+
+def set_unless_given(name: str, value: str) -> None:
+    """Sets a variable that has no value."""
+    if not os.environ.get(name, "").strip():
+        os.environ[name] = value
+
+
+def _check_heartbeats(interval_s: int, timeout_s: int) -> None:
+    if interval_s and timeout_s < MISSED * interval_s:
+        raise SetupError(
+            f"{TIMEOUT}={timeout_s} is below {MISSED} times {INTERVAL}={interval_s}, so sound processes would count as "
+            f"frozen: set it to {MISSED * interval_s} or more in every process, or set {INTERVAL}=0 for no heartbeats"
+        )
+
+
+def prepare_environment(has_parameter_server: bool = True, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Checks what MXNet, ps-lite and OpenMP will read, and puts it in order, before MXNet is imported.
+
+    Raises:
+        SetupError: a value is not allowed.
+    """
+    for name, value in judged(environment, has_parameter_server).items():
+        if value is not None:
+            environment[name] = value
+        elif text := environment.pop(name, "").strip():
+            logging.warning("%s=%s is left out: %s", name, text, next(row.why for row in TABLE if name in row.names))
+
+
+def compared(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What the processes of a job with a parameter server compare: variable -> value, also where it is not set."""
+    equal = {
+        name: environment.get(name, row.default)
+        for row in TABLE
+        if row.treatment is Treatment.EQUAL
+        for name in row.names
+    }
+    if equal["DMLC_LOCAL"] != "0":
+        equal["DMLC_LOCAL"] += f" on host {socket.gethostname()}"  # processes of another host cannot be reached
+    return equal
+
+
+@contextlib.contextmanager
+def role_hidden() -> Iterator[None]:
+    """Hides DMLC_ROLE while MXNet is imported: its import becomes a scheduler or a server, and never returns. A
+    program that plays no role in a job, such as simulate.py, heeds none that was left in the shell.
+    """
+    role = os.environ.pop("DMLC_ROLE", None)
+    try:
+        yield
+    finally:
+        if role is not None:
+            os.environ["DMLC_ROLE"] = role
