@@ -134,7 +134,7 @@ class Sender:
             raise JobError(
                 f"the state server at {self._link.address} refuses this {kind} ({code}): {said.get('error')}"
             )
-        trouble = f"answered {reply.status}: {reply.text[:300]}"
+        trouble = f"answered {reply.status}: {reply.in_short}"
         if reply.status < 500:
             raise JobError(f"the state server at {self._link.address} {trouble}")
         raise NoAnswer(trouble)
