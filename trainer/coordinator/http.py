@@ -21,6 +21,16 @@ ROUND_TRIPS = 5  # that the round trip time is the median of
 class PublishedServer(SetupError):
     """A published state server answers, which does not know this project's messages."""
 
+    def __init__(self, address: str, why: str = "which this project's workers ask") -> None:
+        """
+        Args:
+            why: the job needs /message/.
+        """
+        super().__init__(
+            f"{address} is a published ESync state server: it has no /healthz and no /message/, {why}; start this "
+            "project's with scripts/state_server.sh: published workers may use it too"
+        )
+
 
 class HttpLink:
     """Requests to one state server."""
@@ -80,27 +90,23 @@ class HttpLink:
             answer = self.get("/healthz")
             if answer.status == 200 and answer.said.get("status") == "ok":
                 return
-            is_published = self._is_published()
+            is_published = self._is_published(answer)
         except NoAnswer as error:
             raise SetupError(
                 f"no state server answers at {self.address} ({error}): start it with "
                 "scripts/state_server.sh, or name its address with -ip and -port"
             ) from None
         if is_published:
-            raise PublishedServer(
-                f"{self.address} is a published ESync state server: it has no /healthz and no /message/, which this "
-                "job's workers ask; start this project's with scripts/state_server.sh: published workers may use "
-                "it too"
-            )
+            raise PublishedServer(self.address)
         raise SetupError(
             f"{self.address} is not a state server: it answers {answer.status} {answer.in_short!r}; start one "
             "with scripts/state_server.sh, or name its address with -ip and -port"
         )
 
-    def _is_published(self) -> bool:
+    def _is_published(self, not_found: Reply) -> bool:
         """Whether the server has no /message/, and knows the published paths or has the published state."""
-        not_found = self.post("/message/", PATIENT, json={})
-        if not_found.status != 404:
+        answer = self.post("/message/", PATIENT, json={})
+        if answer.status != 404 and answer.said:
             return False
         if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists what there is
             return True

@@ -19,7 +19,7 @@ from trainer.clock import Clock
 from trainer.coordinator.http import HttpLink, PublishedServer
 from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
 from trainer.coordinator.sending import UNKNOWN_JOB
-from utils import PeerLost, SetupError
+from utils import PeerLost
 
 # As this project's server: so long no decision counts on a worker that is not heard. The published rule has no such
 # limit, so a worker that is not told to aggregate for so long does it all the same.
@@ -35,11 +35,12 @@ def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> L
     """
     try:
         http.check()
-    except PublishedServer as found:
+    except PublishedServer:
         if config.collective in AMONG_WORKERS:
-            raise SetupError(f"{found}; --collective {config.collective}: the workers find each other there") from None
+            why = f"through which the workers of --collective {config.collective} find each other"
+            raise PublishedServer(http.address, why) from None
         if config.rule not in POLICIES:
-            raise SetupError(f"{found}; mode {config.mode} has a rule that only this project's has") from None
+            raise PublishedServer(http.address, f"and its rule is not that of mode {config.mode}") from None
     else:
         return http
     without = "" if config.policy == "preprint" else f", and --policy {config.policy} does nothing"
