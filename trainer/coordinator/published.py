@@ -144,6 +144,7 @@ class PublishedLink:
             self._entered = 0  # what answers next may be another process
             raise
         except _Instead as instead:
+            self._entered = 0
             return instead.reply
         return Reply(200, {"msg_type": "RESPONSE", "action": "SYNC" if ready else "TRAIN"})
 
@@ -209,7 +210,7 @@ class PublishedLink:
         if reply.status < 500:
             raise self._unfit(path, reply)
         if path != "/init/" and self._mended < self._at[0] and self._holds(self._state(timeouts)) is Holds.NONE:
-            self._mended, self._entered = self._at[0], 0  # once a round: the server may be wrong in another way
+            self._mended = self._at[0]  # once a round: the server may be wrong in another way
             raise _Instead(Reply(409, {"code": UNKNOWN_JOB[0]}))
         raise _Instead(reply)
 
