@@ -25,8 +25,8 @@ from trainer.cluster import WORKER, Cluster, Joined
 from trainer.collectives.connecting import connect
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import SUMS
-from trainer.coordinator.http import HttpLink
 from trainer.coordinator.joining import Joining, Start
+from trainer.coordinator.protocol import Link
 from trainer.generations import Generations
 from trainer.meeting import end_process
 from trainer.peer_watch import Watch
@@ -56,7 +56,7 @@ class Attendance:
 
 
 @contextlib.contextmanager
-def joined(config: Config, cluster: Cluster, setup: Mapping[str, str], link: HttpLink) -> Iterator[Joined]:
+def joined(config: Config, cluster: Cluster, setup: Mapping[str, str], link: Link) -> Iterator[Joined]:
     """Joins the others as a worker, once all are there and agree.
 
     Leaving the block waits until every worker has come to its end.

@@ -20,6 +20,8 @@ from trainer.command_line import check_job, job_setup
 from trainer.context import Context
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
+from trainer.coordinator.protocol import Link
+from trainer.coordinator.published import checked
 from trainer.engine import device_context
 from trainer.evaluating import Candidate, Choice
 from trainer.keeping import Keeper, check_folder, keeper_of
@@ -55,7 +57,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         trace = trace_of(config)
         dataset = dataset_of(config)
         clock = RealClock()
-        link = _state_server(config, clock)
+        link = _state_server(config, clock, cluster.num_workers if cluster else 1)
         state = (
             client_from_config(config, link, clock, platform.node(), lambda: signals.requested)
             if link is not None and config.algorithm.has_state_server
@@ -204,18 +206,16 @@ def dataset_of(config: Config) -> Dataset:
     return dataset
 
 
-def _state_server(config: Config, clock: Clock) -> HttpLink | None:
+def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None:
     """The way to the state server, where the job has one; it answers, where nothing goes on without it."""
     if not (config.algorithm.has_state_server or config.needs_state_server):
         return None
     link = HttpLink(config.state_server_ip, config.state_server_port, clock, config.query_delay)
-    if config.needs_state_server:
-        link.check()
-    return link
+    return checked(link, clock, config, num_workers) if config.needs_state_server else link
 
 
 @contextlib.contextmanager
-def _joined(config: Config, cluster: Cluster, data_hash: str, link: HttpLink | None) -> Iterator[Joined]:
+def _joined(config: Config, cluster: Cluster, data_hash: str, link: Link | None) -> Iterator[Joined]:
     setup = {**job_setup(config), DATA: data_hash}
     if cluster.has_scheduler:
         others = roles.joined(

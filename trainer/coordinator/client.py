@@ -189,7 +189,8 @@ class StateClient:
             self._sender.post(self._reset(resumed), PATIENT)
         except (NoAnswer, JobError) as error:
             self._note_unheard()
-            logging.warning("there is no status page of this job: the state server at %s %s", self._link.address, error)
+            why = error if isinstance(error, JobError) else f"the state server at {self._link.address} {error}"
+            logging.warning("there is no status page of this job: %s", why)
 
     def tell(
         self,

@@ -18,6 +18,20 @@ from utils import SetupError
 ROUND_TRIPS = 5  # that the round trip time is the median of
 
 
+class PublishedServer(SetupError):
+    """A published state server answers, which does not know this project's messages."""
+
+    def __init__(self, address: str, why: str = "which this project's workers ask") -> None:
+        """
+        Args:
+            why: the job needs /message/.
+        """
+        super().__init__(
+            f"{address} is a published ESync state server: it has no /healthz and no /message/, {why}; start this "
+            "project's with scripts/state_server.sh: published workers may use it too"
+        )
+
+
 class HttpLink:
     """Requests to one state server."""
 
@@ -39,52 +53,64 @@ class HttpLink:
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         """As Link says."""
+        return self.post("/message/", timeouts, json=message)
+
+    def post(self, path: str, timeouts: Timeouts, **body: Any) -> Reply:
+        """One POST, timed as a round trip; raises NoAnswer.
+
+        Args:
+            body: as requests takes it: `json`, or `data` for a form.
+        """
         begin = self._clock.now()
         self._clock.sleep(self._delay_s / 2)
-        try:
-            with self._session() as session:
-                answer = session.post(f"{self.address}/message/", json=message, timeout=timeouts)
-        except requests.RequestException as error:
-            raise NoAnswer(reason_of(error)) from None
+        reply = self._request("POST", path, timeouts, **body)
         self._clock.sleep(self._delay_s / 2)
         self._round_trips.append(self._clock.now() - begin)
+        return reply
+
+    def get(self, path: str, timeouts: Timeouts = PATIENT) -> Reply:
+        """One GET; raises NoAnswer."""
+        return self._request("GET", path, timeouts)
+
+    def _request(self, method: str, path: str, timeouts: Timeouts, **body: Any) -> Reply:
+        try:
+            with self._session() as session:
+                answer = session.request(method, f"{self.address}{path}", timeout=timeouts, **body)
+        except requests.RequestException as error:
+            raise NoAnswer(reason_of(error)) from None
         return Reply(answer.status_code, json_object(answer), answer.content.decode(errors="replace"))
 
     def check(self) -> None:
-        """As Link says."""
+        """As Link says.
+
+        Raises:
+            PublishedServer: a published one answers.
+        """
         try:
-            answer = self._get("/healthz")
-        except requests.RequestException as error:
+            answer = self.get("/healthz")
+            if answer.status == 200 and answer.said.get("status") == "ok":
+                return
+            is_published = self._is_published(answer)
+        except NoAnswer as error:
             raise SetupError(
-                f"no state server answers at {self.address} ({reason_of(error)}): start it with "
+                f"no state server answers at {self.address} ({error}): start it with "
                 "scripts/state_server.sh, or name its address with -ip and -port"
             ) from None
-        if answer.status_code == 200 and json_object(answer).get("status") == "ok":
-            return
-        if answer.status_code == 404 and self._is_published(answer):
-            raise SetupError(
-                f"{self.address} is a published ESync state server: it has no /healthz and no /message/, which this "
-                "project's workers ask; start this project's with scripts/state_server.sh: published workers may use "
-                "it too"
-            )
+        if is_published:
+            raise PublishedServer(self.address)
         raise SetupError(
-            f"{self.address} is not a state server: it answers {answer.status_code} {answer.text[:80]!r}; start one "
+            f"{self.address} is not a state server: it answers {answer.status} {answer.in_short!r}; start one "
             "with scripts/state_server.sh, or name its address with -ip and -port"
         )
 
-    def _is_published(self, not_found: requests.Response) -> bool:
-        """Whether the server that answers so knows the published paths, or has the published state."""
+    def _is_published(self, not_found: Reply) -> bool:
+        """Whether the server has no /message/, and knows the published paths or has the published state."""
+        answer = self.post("/message/", PATIENT, json={})
+        if answer.status != 404 and answer.said:
+            return False
         if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists what there is
             return True
-        try:
-            state = self._get("/")
-        except requests.RequestException:
-            return False
-        return {"num_workers", "epsilon", "records"} <= json_object(state).keys()
-
-    def _get(self, path: str) -> requests.Response:
-        with self._session() as session:
-            return session.get(f"{self.address}{path}", timeout=PATIENT)
+        return {"num_workers", "t", "epsilon", "records"} <= self.get("/").said.keys()
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[requests.Session]:
@@ -112,7 +138,7 @@ def json_object(answer: requests.Response) -> dict[str, Any]:
     """The JSON object of an answer; empty if it is something else."""
     try:
         value = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -189,7 +189,7 @@ class Joining:
             raise NoAnswer(f"does not answer ({error})") from None
         if reply.status == 200 and reply.said.get("msg_type") == "RESPONSE":
             return reply.said
-        why = str(reply.said.get("error", reply.text[:300]))
+        why = str(reply.said.get("error", reply.in_short))
         if reply.status >= 500 or reply.said.get("code") == FULL:
             raise NoAnswer(f"answers: {why}")
         raise SetupError(why if reply.status == OTHERS_WAIT else f"the state server at {self._link.address}: {why}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -37,6 +39,13 @@ class Reply:
     status: int
     said: Mapping[str, Any]
     text: str = ""
+
+    @property
+    def in_short(self) -> str:
+        """One line: the title of a page, else how the text begins."""
+        title = re.search("<title>(.*?)</title>", self.text, re.IGNORECASE | re.DOTALL)
+        words = html.unescape(title[1]) if title else self.text
+        return " ".join("".join(letter if letter.isprintable() else " " for letter in words[:300]).split())
 
 
 class Link(Protocol):

@@ -68,7 +68,7 @@ class Sender:
             JobError: the server refuses the message.
         """
         give_up, pause = self._clock.now() + patience_s, FIRST_PAUSE_S
-        while True:
+        while True:  # of one try the caller hears that it was in vain, also if it leaves
             try:
                 return self.post(message, timeouts)
             except UnknownJob:
@@ -80,12 +80,12 @@ class Sender:
                     pause *= 2
                     continue
             except JobError:
-                if not self._is_leaving():
+                if not (patience_s and self._is_leaving()):
                     raise
                 return LEAVE  # while the server was away a leaver has gone on without it, perhaps too far for it
             except NoAnswer as error:
                 trouble = str(error)
-            if patience_s and self._is_leaving():  # of one try the caller hears that it was in vain
+            if patience_s and self._is_leaving():
                 return LEAVE
             if self._clock.now() + pause > give_up:
                 tried = f"; tried for {patience_s:g} s" if patience_s else ""
@@ -134,7 +134,7 @@ class Sender:
             raise JobError(
                 f"the state server at {self._link.address} refuses this {kind} ({code}): {said.get('error')}"
             )
-        trouble = f"answered {reply.status}: {reply.text[:300]}"
+        trouble = f"answered {reply.status}: {reply.in_short}"
         if reply.status < 500:
             raise JobError(f"the state server at {self._link.address} {trouble}")
         raise NoAnswer(trouble)

@@ -1,0 +1,234 @@
+"""ESync's way to a published state server, which knows forms in place of messages: /init/, /apply/ and /reset/.
+
+Its question has no round, and the server no word for a job that it has lost. So one message at a time is under way, the
+round is told before its questions, what a later message has overtaken is not sent, and the state at / is looked at
+where an answer is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from config import AMONG_WORKERS, POLICIES, Config
+from trainer.clock import Clock
+from trainer.coordinator.http import HttpLink, PublishedServer
+from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
+from trainer.coordinator.sending import UNKNOWN_JOB
+from utils import PeerLost
+
+# As this project's server: so long no decision counts on a worker that is not heard. The published rule has no such
+# limit, so a worker that is not told to aggregate for so long does it all the same.
+SILENCE_S = 30.0
+SILENCE_STEPS = 10  # of the slowest device, where that is longer
+
+
+def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> Link:
+    """The way to the server at the address, in the protocol that it speaks.
+
+    Raises:
+        SetupError: there is no state server, or a published one, and the job needs more than that.
+    """
+    try:
+        http.check()
+    except PublishedServer:
+        if config.collective in AMONG_WORKERS:
+            why = f"through which the workers of --collective {config.collective} find each other"
+            raise PublishedServer(http.address, why) from None
+        if config.rule not in POLICIES:
+            raise PublishedServer(http.address, f"and its rule is not that of mode {config.mode}") from None
+    else:
+        return http
+    without = "" if config.policy == "preprint" else f", and --policy {config.policy} does nothing"
+    logging.warning(
+        "%s is a published ESync state server: its rule is the preprint's (computing time, epsilon %g s)%s. It counts "
+        "no transmission time and takes no token, compares its clock with the workers', has one job at a time, and no "
+        "page of this project. scripts/state_server.sh starts this project's",
+        http.address, config.epsilon, without,
+    )  # fmt: skip
+    return PublishedLink(http, clock, num_workers)
+
+
+class State(NamedTuple):
+    """What the server knows.
+
+    Attributes:
+        steps_s: seconds of each rank's last step.
+        is_used: a worker has told something.
+    """
+
+    num_workers: int
+    round: int
+    steps_s: tuple[float, ...]
+    is_used: bool
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> State | None:
+        """From the JSON object at /; None where it is something else."""
+        try:
+            steps_s = tuple(float(row[2]) for row in said["records"])
+            is_used = any(row[2] or row[3] for row in said["records"])
+            state = cls(int(said["num_workers"]), int(said["t"]), steps_s, is_used)
+        except (LookupError, TypeError, ValueError, OverflowError):
+            return None
+        return state if all(map(math.isfinite, steps_s)) else None
+
+
+class Holds(Enum):
+    """Whose job the server has."""
+
+    OURS, NONE, ANOTHER = range(3)
+
+
+def holds(state: State | None, num_workers: int, round_: int) -> Holds:
+    """Whose job a state is, seen from a worker that is in `round_`: others of its job are one further at most."""
+    if state is None:
+        return Holds.NONE
+    if state.num_workers == len(state.steps_s) == num_workers and state.round <= round_ + 1:
+        return Holds.OURS
+    return Holds.ANOTHER if state.is_used else Holds.NONE
+
+
+def patience_s(state: State | None) -> float:
+    """How long a worker asks in one round, until it aggregates although it was not told to."""
+    return max(SILENCE_S, SILENCE_STEPS * max(state.steps_s if state else (), default=0.0))
+
+
+class _Instead(Exception):
+    """This reply is what the client gets, in place of the answer to a form."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+
+class PublishedLink:
+    """One worker's messages as forms. What the forms have no field for ends here."""
+
+    def __init__(self, http: HttpLink, clock: Clock, num_workers: int) -> None:
+        self.address = http.address
+        self.check = http.check
+        self._http = http
+        self._clock = clock
+        self._num_workers = num_workers
+        self._lock = threading.Lock()  # kept while a request is under way, as none of the clock's may be
+        self._at = (0, 0)  # the latest that was asked, or told: round and local steps
+        self._entered = 0  # the round that the server was told; 0: perhaps none
+        self._began = self._look_at = 0.0  # this round; and the next look at the state
+        self._mended = 0  # the last round in which the server had lost the job
+
+    @property
+    def round_trip_s(self) -> float:
+        """As Link says."""
+        return self._http.round_trip_s
+
+    def send(self, message: Message, timeouts: Timeouts) -> Reply:
+        """As Link says.
+
+        Raises:
+            PeerLost: the server answers as no published one does, or has another job.
+        """
+        kind, ready = message["msg_type"], False
+        try:
+            with self._lock:
+                if kind == "RESET":
+                    self._begin(message, timeouts)
+                elif kind == "QUERY":
+                    ready = self._ask(message["status"], timeouts)
+                elif not message["status"]["local_iteration"]:  # others are for this project's page
+                    self._report(message["status"], timeouts)
+        except NoAnswer:
+            self._entered = 0  # what answers next may be another process
+            raise
+        except _Instead as instead:
+            self._entered = 0
+            return instead.reply
+        return Reply(200, {"msg_type": "RESPONSE", "action": "SYNC" if ready else "TRAIN"})
+
+    def _begin(self, reset: Message, timeouts: Timeouts) -> None:
+        """Begins the job; where it is at work and the server had lost it, another worker may have been first."""
+        if not self._at[0] or self._holds(self._state(timeouts)) is not Holds.OURS:
+            self._post("/init/", {"num_workers": reset["num_workers"], "epsilon": reset["epsilon"]}, timeouts)
+
+    def _report(self, status: Message, timeouts: Timeouts) -> None:
+        is_known = self._entered > 0
+        if self._enter(status, timeouts) and not is_known:  # the others' first questions count on the time of a step
+            self._apply(status, timeouts)
+
+    def _ask(self, status: Message, timeouts: Timeouts) -> bool:
+        at = (status["round"], status["local_iteration"])
+        if at < self._at:
+            return False
+        self._enter(status, timeouts)
+        self._at = at
+        return self._apply(status, timeouts) or self._has_waited_long(timeouts)
+
+    def _enter(self, status: Message, timeouts: Timeouts) -> bool:
+        """Tells the server of the round; returns whether that was news."""
+        round_ = status["round"]
+        if round_ <= self._entered or round_ < self._at[0]:
+            return False
+        if round_ > self._at[0]:
+            self._at, self._began = (round_, 0), self._clock.now()
+            self._look_at = self._began + SILENCE_S
+        self._post("/reset/", {"r": status["rank"], "t": round_, "te": status["timestamp"]}, timeouts)
+        self._entered = round_
+        return True
+
+    def _apply(self, status: Message, timeouts: Timeouts) -> bool:
+        """Asks. With no local step in the round yet the server notes how long the last one took, and is never ready."""
+        form = {"r": status["rank"], "k": status["local_iteration"], "c": status["computation_time"]}
+        reply = self._post("/apply/", {**form, "te": status["timestamp"]}, timeouts)
+        ready = reply.said.get("ready")
+        if type(ready) is not int or ready not in (0, 1):
+            raise self._unfit("/apply/", reply)
+        return ready == 1
+
+    def _has_waited_long(self, timeouts: Timeouts) -> bool:
+        """Whether to aggregate without the server's word."""
+        now = self._clock.now()
+        if now < self._look_at:
+            return False
+        state = self._state(timeouts)
+        self._holds(state)
+        self._look_at = self._began + patience_s(state)
+        if now < self._look_at:
+            return False
+        logging.warning(
+            "round %d: the state server at %s has not said ready for %.0f s; this worker aggregates without that",
+            self._at[0], self.address, now - self._began,
+        )  # fmt: skip
+        return True
+
+    def _post(self, path: str, form: Message, timeouts: Timeouts) -> Reply:
+        reply = self._http.post(path, timeouts, data=form)
+        if reply.status == 200:
+            return reply
+        if reply.status < 500:
+            raise self._unfit(path, reply)
+        if path != "/init/" and self._mended < self._at[0] and self._holds(self._state(timeouts)) is Holds.NONE:
+            self._mended = self._at[0]  # once a round: the server may be wrong in another way
+            raise _Instead(Reply(409, {"code": UNKNOWN_JOB[0]}))
+        raise _Instead(reply)
+
+    def _state(self, timeouts: Timeouts) -> State | None:
+        return State.read(self._http.get("/", timeouts).said)
+
+    def _holds(self, state: State | None) -> Holds:
+        held = holds(state, self._num_workers, self._at[0])
+        if held is Holds.ANOTHER:
+            raise PeerLost(
+                f"the published state server at {self.address} has lost this job: another one has begun there, or it "
+                "was restarted; give each job a server of its own, or start this project's with "
+                "scripts/state_server.sh"
+            )
+        return held
+
+    def _unfit(self, path: str, reply: Reply) -> PeerLost:
+        return PeerLost(
+            f"{self.address} does not answer as a published state server does: {path} gets {reply.status} "
+            f"{reply.in_short!r}; start this project's with scripts/state_server.sh"
+        )
