@@ -45,7 +45,7 @@ class RunBefore:
         self._is_told = False
 
     def begins(self) -> None:
-        """A worker has begun to train: moves what nobody else does."""
+        """To be called when a worker begins to train: moves what the workers do not move themselves."""
         if self._is_cleared:
             return
         self._is_cleared = True
@@ -56,7 +56,7 @@ class RunBefore:
         self.tell()
 
     def tell(self) -> None:
-        """Says once what has become of them, whoever has moved them."""
+        """Says once where the logs are now."""
         if not self._is_told and (line := self._notice.line()):
             self._is_told = True
             self._say(line)

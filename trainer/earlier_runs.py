@@ -188,7 +188,7 @@ def _names(earlier: Path) -> list[str]:
 
 
 class Notice:
-    """Made before logs may be moved, says afterwards in one line what has become of them, whoever has moved them."""
+    """The line on where logs were moved. It is made before they may be moved, by this process or another one."""
 
     def __init__(self, folder: Path, earlier: Path) -> None:
         """

@@ -36,7 +36,7 @@ class Pace(NamedTuple):
     Attributes:
         step_s: that a step took, of the round whose ratio to `emulated_s` is the median; 0 where none is padded.
         emulated_s: what it was to take.
-        evaluation_share: of its time until its last round, whose evaluation keeps nobody from training.
+        evaluation_share: of its time until its last round, whose evaluation delays no training.
     """
 
     step_s: float
@@ -195,7 +195,7 @@ def overloaded(loads: Sequence[Load]) -> dict[str, str]:
 
 
 def too_slow(load: Load) -> str:
-    """Why a worker by itself cannot keep its pace; empty where it can, or where nobody knows."""
+    """Why a worker by itself cannot keep its pace; empty where it can, or where that is not known."""
     step_s = min(load.took_s, load.busy_s)  # several threads make it shorter than the one, other processes the other
     if not load.emulated_s or step_s <= SLOWER * load.emulated_s:
         return ""
@@ -217,7 +217,7 @@ class Pacing:
         """
         Args:
             gather: brings the loads of all workers together, by rank; None where they cannot be had.
-            busy: seconds that cores have computed for this process; 0 where nobody knows.
+            busy: seconds that cores have computed for this process; 0 where that is not known.
         """
         self._host, self._gather, self.busy = host, gather, busy
         self._told: list[Told | None] = []

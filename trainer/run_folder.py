@@ -73,7 +73,7 @@ class RunFolder:
         self._lock.close()
 
     def open(self, job_age_s: float | None = None, is_new: bool = False) -> Path:
-        """Moves what an earlier run left to where the earlier runs are, or removes it where nobody says where that is;
+        """Moves what an earlier run left to where the earlier runs are, or removes it without --earlier;
         unless this run goes on with it.
 
         Args:

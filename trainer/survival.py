@@ -68,7 +68,7 @@ class Word:
 def whose_model(told: Sequence[Word]) -> tuple[int, list[int]] | None:
     """Who gives its model in a new generation, and to whom, by rank; None where all begin with the first round.
 
-    It is a worker that has finished most rounds, of those in the job where it is at work. Whoever has finished fewer
+    It is a worker that has finished most rounds, of those in the job where it is at work. One that has finished fewer
     is behind, and of a job at work so are those that come to it.
 
     Args:
