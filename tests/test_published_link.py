@@ -16,6 +16,7 @@ from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import PublishedServer
 from trainer.coordinator.protocol import NoAnswer, Reply, Timeouts
 from trainer.coordinator.published import Holds, PublishedLink, State, checked, holds
+from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING
 from utils import JobError, PeerLost
 
@@ -213,6 +214,29 @@ def test_other_answers_end_the_worker_with_one_line(path: str, answer: Reply, sa
         assert said in str(error.value)
         assert "\n" not in str(error.value)
         assert clock.now() <= 61.0
+
+    follow(work)
+
+
+def test_while_no_question_is_answered_a_worker_does_not_train_on() -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        first = client(0)
+        queries = Queries(first, clock, waits=False)
+        first.begin_job()
+        queries.report(1, 0.1, 0.0, None)
+        server.instead["/apply/"] = Reply(502, {}, "bad gateway")
+        steps = 0
+
+        def train() -> None:
+            nonlocal steps
+            while True:
+                clock.sleep(0.1)
+                steps += 1
+                queries.ask(1, steps, 0.1, 0.0)
+
+        with pytest.raises(PeerLost, match="answered 502: bad gateway; tried for 60 s"):
+            train()
+        assert steps <= 5
 
     follow(work)
 

@@ -22,6 +22,7 @@ class Cluster:
 
     Attributes:
         said: (moment, message) of all that was sent.
+        refusal: what is answered in place of the server's word.
     """
 
     address = "the server of the test"
@@ -30,6 +31,7 @@ class Cluster:
         self.clock = clock
         self.server = InProcessServer(clock)
         self.said: list[tuple[float, Message]] = []
+        self.refusal: Reply | None = None
         self._link = self.server.link(ROUND_TRIP_S)
         self.round_trip_s = self._link.round_trip_s
         self.client = StateClient(self, clock, "sync-switch-none", 0.0)
@@ -45,7 +47,7 @@ class Cluster:
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         self.said.append((self.clock.now(), message))
-        return self._link.send(message, timeouts)
+        return self.refusal or self._link.send(message, timeouts)
 
     def told(self) -> list[tuple[int, Any]]:
         """Round and accuracy of each REPORT; all accuracies, where it tells these."""
@@ -175,11 +177,13 @@ def test_who_leaves_is_not_overtaken_by_what_was_told_before() -> None:
     with_a_cluster(work)
 
 
-def test_who_leaves_while_the_server_is_away_does_not_take_that_for_an_answer(caplog) -> None:
+@pytest.mark.parametrize("refusal", [None, Reply(404, {}, "no /message/ here")], ids=["away", "another server"])
+def test_who_leaves_while_the_server_is_away_does_not_take_that_for_an_answer(refusal, caplog) -> None:
     caplog.set_level(logging.INFO)
 
     def work(cluster: Cluster) -> None:
-        cluster.server.is_away = True
+        cluster.server.is_away = refusal is None
+        cluster.refusal = refusal
         cluster.client.tell(2, 1, 0.5, 0.0)
         cluster.clock.sleep(5.0)
         cluster.client.tell(3, 1, 0.5, 0.0)

@@ -163,8 +163,9 @@ class PublishedLink:
         if at < self._at:
             return False
         self._enter(status, timeouts)
-        self._at = at
-        return self._apply(status, timeouts) or self._has_waited_long(timeouts)
+        ready = self._apply(status, timeouts)
+        self._at = at  # not before there is an answer: the others' senders wait for one too
+        return ready or self._has_waited_long(timeouts)
 
     def _enter(self, status: Message, timeouts: Timeouts) -> bool:
         """Tells the server of the round; returns whether that was news."""
