@@ -26,11 +26,11 @@ def run_role(config: Config) -> int:
     MXNet is imported only here, after the flags are known to be good: importing it takes a second, and under
     DMLC_ROLE=scheduler or server it would never return.
     """
+    from trainer import roles
+
     cluster = cluster_of(config)
     if cluster is not None and cluster.role != "worker":
         setup_logging(cluster.role)
-        from trainer import roles
-
         roles.serve(cluster, config.start_timeout)
         return EXIT_OK
     if cluster is None and config.algorithm.is_distributed and config.collective != MPI:
@@ -40,7 +40,8 @@ def run_role(config: Config) -> int:
         )
     if cluster is not None and not config.algorithm.is_distributed:
         raise SetupError(f"mode {config.mode} trains alone: unset DMLC_ROLE, or choose another mode with -m")
-    prepare_environment(has_parameter_server=cluster is not None and cluster.has_scheduler)
+    with roles.others_told(cluster, config.device):
+        prepare_environment(has_parameter_server=cluster is not None and cluster.has_scheduler)
     from trainer.stop import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")
