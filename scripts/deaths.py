@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,6 +48,8 @@ def how_it_ended(code: int | None) -> str:
     """An exit code, in words."""
     if not code:
         return "ended before the workers"
+    if code == -signal.SIGABRT:
+        return f"was killed by signal {-code} (it aborted: bytes of another program at its port can be the cause)"
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
