@@ -125,7 +125,7 @@ def summaries(base: Path, network: str) -> dict[metrics.Mode, metrics.Devices]:
 
 
 def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float) -> list[str]:
-    """Who won, behind whatever makes that doubtful."""
+    """The winner, after what makes it doubtful."""
     curves: dict[metrics.Mode, metrics.Curve] = {}
     for mode, devices in runs.items():
         device = metrics.evaluating_device(devices, console)

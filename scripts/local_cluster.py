@@ -190,7 +190,7 @@ def step_times_or_count(text: str) -> tuple[float, ...] | int:
 
 
 def one_of(seconds: int) -> str:
-    """How to ask for a single worker, for those who did not mean so many."""
+    """How to ask for a single worker."""
     return f"{seconds}.0 is one worker {f'of {seconds} s a step' if seconds else 'as fast as this machine'}"
 
 

@@ -109,7 +109,7 @@ def test_mnist_is_read_from_the_same_format(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "trouble"),
-    [([1, 2, 3], "do not belong together"), ([1, 10], "10 classes"), ([], "do not belong together")],
+    [([1, 2, 3], "are no samples"), ([1, 10], "10 classes"), ([], "are no samples")],
 )
 def test_labels_that_do_not_fit_the_images_are_an_error(tmp_path, labels, trouble):
     folder = tmp_path / "mnist"

@@ -92,7 +92,10 @@ def _idx_dataset(folder: Path, checksums: dict[str, str], source: str) -> Datase
 
 def _samples(images: np.ndarray, labels: np.ndarray, folder: Path) -> Samples:
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
-        raise SetupError(f"{folder}: images {images.shape} and labels {labels.shape} do not belong together")
+        raise SetupError(
+            f"{folder}: images of shape {images.shape} and labels of shape {labels.shape} are no samples: give as many "
+            "labels as images, at least one, in the files of the published names"
+        )
     return Samples(images[:, np.newaxis], checked_labels(labels, MNIST_CLASSES, folder))
 
 

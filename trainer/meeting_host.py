@@ -84,6 +84,7 @@ class Host:
         self._goes_on = False  # when a worker is lost: all have begun, and are to survive it
         self._min_workers = 1
         self._done: set[int] = set()  # workers that have said good-bye, by rank
+        self._plain_addresses: set[str] = set()  # from which plain MXNet programs have called
         self._late = 0  # processes that have not heard of the end
         self._lost: set[int] = set()  # workers without which the others go on
         self._scheduler_port = 0  # MXNet's own
@@ -463,7 +464,9 @@ class Host:
 
     async def _splice(self, guest: Guest, first: bytes, reader: asyncio.StreamReader) -> None:
         """Takes in a plain MXNet program: once the job is complete, its connection leads to MXNet's own scheduler."""
-        logging.warning("%s wants to take part: its set-up cannot be compared", guest.name)
+        if guest.address not in self._plain_addresses:  # once: another program may call again and again
+            self._plain_addresses.add(guest.address)
+            logging.warning("%s wants to take part: its set-up cannot be compared", guest.name)
         self._guests.append(guest)
         self._look()
         running = self._loop.create_task(self._running.wait())

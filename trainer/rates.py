@@ -114,7 +114,9 @@ def _samples(number: str, text: str) -> int:
 def _factor(number: str, text: str) -> float:
     value = _number(number)
     if not 0 <= value < 1:
-        raise ValueError(f"{text!r}: {number!r} is no factor from 0 to below 1; give {SCHEDULES}")
+        raise ValueError(
+            f"{text!r}: {number!r} is no factor from 0 to below 1 (exponent: two digits at most); give {SCHEDULES}"
+        )
     return value
 
 
