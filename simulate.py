@@ -31,7 +31,7 @@ from scripts.run_before import RunBefore
 from scripts.side_by_side import run_side_by_side
 from trainer import cluster_file, command_line
 from trainer.cluster_file import Cluster
-from trainer.earlier_runs import run_name
+from trainer.earlier_runs import date_time
 from trainer.environment import set_unless_given
 from trainer.flag_values import above_zero, at_least, several
 from trainer.virtual_job import HOST, VirtualJob
@@ -106,7 +106,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     is_of_set = bool(own.beside)
     if not is_of_set:
         own.log_base = launch.log_base(own)
-        own.set_aside = own.log_base / EARLIER / run_name(time.time())
+        own.set_aside = own.log_base / EARLIER / date_time(time.time())
     own.beside = own.beside or own.mode
     for mode in modes:
         if mode not in ENTRIES:

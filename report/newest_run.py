@@ -11,9 +11,9 @@ from typing import Any
 
 from config import CONTINUE
 from trainer.round_faults import is_count
+from trainer.setups import join_names
 from utils import RUN_FILE
 
-MOST_NAMES = 5
 EARLY = 0.9  # share of the longest log: one that is shorter ends early
 Place = tuple[str, str]  # host and device, as in the log tree
 
@@ -120,8 +120,7 @@ def _texts(place: Place, left: Left) -> set[str]:
 
 
 def _names(places: Collection[Place]) -> str:
-    names = ["/".join(place) for place in sorted(places)]
-    return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    return join_names(["/".join(place) for place in sorted(places)])
 
 
 def ends_early(

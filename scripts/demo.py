@@ -24,7 +24,7 @@ from report import metrics, tables
 from scripts import get_data, launch, local_cluster
 from scripts.console import console
 from scripts.roles import ROOT
-from trainer.earlier_runs import run_name
+from trainer.earlier_runs import date_time
 from trainer.flag_values import above_zero, accuracy
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
 
@@ -95,7 +95,7 @@ def _words(flags: dict[str, object]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """The command: trains, compares, returns the exit code."""
     given, for_main = parse(arguments)
-    begin, began = time.monotonic(), run_name(time.time())
+    begin, began = time.monotonic(), date_time(time.time())
     get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     for number, mode in enumerate(MODES, start=1):
         command = cluster_arguments(mode, given, for_main)

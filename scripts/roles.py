@@ -17,7 +17,7 @@ from algorithms import OWNERS, Algorithm, folder_name
 from config import PS, preset_flags
 from scripts.process import Kind, Role
 from scripts.restarts import DEFAULT_RESTARTS
-from trainer.earlier_runs import run_name
+from trainer.earlier_runs import date_time
 from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +44,7 @@ class Job:
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)  # as the launchers' option says
     run: str = field(default="", kw_only=True)  # its name, as the launchers' option says; the log base has it already
     # DATE-TIME under which the logs are kept whose place those of this job take.
-    began: str = field(default_factory=lambda: run_name(time.time()), kw_only=True)
+    began: str = field(default_factory=lambda: date_time(time.time()), kw_only=True)
 
     @property
     def algorithm(self) -> Algorithm:

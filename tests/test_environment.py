@@ -22,7 +22,7 @@ ROWS = {name: row for row in TABLE for name in row.names}
 
 
 def prepared(has_parameter_server=True, **variables):
-    """The environment after the front door."""
+    """The environment once it is prepared."""
     prepare_environment(has_parameter_server, variables)
     return variables
 

@@ -245,7 +245,7 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     (there / "checkpoint.npz").write_text("old")
     (home / "cpu0").mkdir(parents=True)
     (home / "cpu0" / "iter-9.txt").write_text("of an earlier job")
-    (home / "cpu0" / "notes.txt").write_text("nobody's log")
+    (home / "cpu0" / "notes.txt").write_text("a file of another program")
     link = connect()
     next(link.answers())
     link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files={".trace.csv": "x"})

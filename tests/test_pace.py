@@ -98,7 +98,10 @@ def test_what_is_no_time_in_a_log_tells_nothing(emulated: object) -> None:
     [
         ({"config": {"min_step_time": 0.1, "sample_time": 0.01}}, Emulation(0.1, 0.01)),
         ({"config": {"min_step_time": 0.1}}, Emulation(0.1, 0.0)),
-        ({"config": {"min_step_time": 0.1, "straggler_trace": "trace.csv"}}, None),  # when it was slow nobody knows
+        (
+            {"config": {"min_step_time": 0.1, "straggler_trace": "trace.csv"}},
+            None,
+        ),  # the log does not say when it was slow
         ({"config": {"min_step_time": 0.1}, "virtual": {}}, None),
         ({"config": {"min_step_time": "much"}}, None),
         ({"config": 3}, None),
@@ -184,7 +187,7 @@ def test_a_step_of_several_threads_and_one_among_other_processes_are_not_too_slo
     assert not too_slow(load(busy_s=0.4, took_s=0.12, emulated_s=0.1))
     assert not too_slow(load(busy_s=0.12, took_s=0.4, emulated_s=0.1))
     assert "a test step took 0.13 s, and this worker emulates 0.1 s" in too_slow(load(0.4, 0.1, took_s=0.13))
-    assert not too_slow(load(busy_s=0.0, took_s=0.4, emulated_s=0.1))  # a GPU's: nobody knows
+    assert not too_slow(load(busy_s=0.0, took_s=0.4, emulated_s=0.1))  # a GPU: its computing time is not known
 
 
 def test_one_worker_of_an_overloaded_host_says_so_for_all() -> None:
@@ -199,7 +202,7 @@ def test_one_worker_of_an_overloaded_host_says_so_for_all() -> None:
 
         return Pacing(name.split()[0], gather, lambda: 0.0).before_training(*times[name])
 
-    assert [len(said(name, None)) for name in times] == [0, 1, 1]  # each by itself, where nobody can be asked
+    assert [len(said(name, None)) for name in times] == [0, 1, 1]  # each by itself, where the others cannot be asked
     everyone = [[*mine] for mine in told.values()]  # as JSON brings them
     together = [said(name, everyone) for name in times]
     assert [len(lines) for lines in together] == [0, 1, 0]

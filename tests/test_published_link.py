@@ -30,7 +30,7 @@ class Published:
         heard: path and form of each POST.
         ready: what /apply/ says.
         instead: answers of some paths that are others than the published ones.
-        is_away: nobody answers.
+        is_away: the server does not answer.
     """
 
     address = "http://published"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from algorithms import ALGORITHMS
 from trainer import virtual_cluster
 from trainer.command_line import parse
 from trainer.step_size import FIRST, FirstSteps, told
-
-GUESS = math.log(10)
 
 
 def config(*flags: str):

@@ -1,8 +1,8 @@
-"""The front door for what MXNet, ps-lite and OpenMP read from the environment: one table of the variables that do harm.
+"""What MXNet, ps-lite and OpenMP read from the environment: one table of the variables that do harm.
 
 Each of them aborts the process, hangs the job or kills it where its value is bad or differs between processes. Each
 role comes through here before MXNet is loaded: an empty value means "not set", as in most shells, and a sound value is
-written in the one form that all of these libraries read. What is not in the table does no harm, and stays as it is. The
+written in the one form that all of these libraries read. What is not in the table is not looked at. The
 job's own variables (DMLC_ROLE and others) are read in `cluster.py` and `addresses.py`.
 """
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from trainer.library import library
 
@@ -56,11 +55,12 @@ class _Symbol(ctypes.Structure):
     ]
 
 
-@functools.cache
-def install() -> None:
+@functools.cache  # the library calls the function as long as the process lives
+def install() -> Callable[[int, bytes], int] | None:
     """Makes every ZeroMQ socket that MXNet binds from now on refuse other protocols.
 
-    A build of MXNet in which that cannot be done gets a warning.
+    Returns:
+        What stands in for zmq_bind; None, after a warning, where this build of MXNet does not allow it.
     """
     found = library()
     try:
@@ -72,7 +72,7 @@ def install() -> None:
             "close them to others by a firewall",
             error,
         )
-        return
+        return None
     bind.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     set_option.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
 
@@ -80,11 +80,9 @@ def install() -> None:
         set_option(zmq_socket, ZMQ_ZAP_DOMAIN, DOMAIN, len(DOMAIN))
         return int(bind(zmq_socket, endpoint))
 
-    _kept.append(function := _ZmqBind(guarded_bind))
+    function = _ZmqBind(guarded_bind)
     slot.value = ctypes.cast(function, ctypes.c_void_p).value
-
-
-_kept: list[Any] = []  # the library calls it as long as the process lives
+    return function
 
 
 def _slot_of(found: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
