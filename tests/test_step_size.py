@@ -93,6 +93,12 @@ def test_rounds_of_many_steps_count_as_such_and_steps_of_a_warm_up_do_not_count(
     assert warnings([2.4] * 200, classes=0) == []  # -n none guesses nothing
 
 
+def test_small_batches_are_judged_once_they_are_a_thousand_samples():
+    assert warnings([2.4] * 900, "-b", "1") == []
+    (text,) = warnings([2.4] * 1100, "-b", "1")
+    assert "after 1000 steps the loss is 2.400" in text
+
+
 def test_a_worker_with_classes_of_its_own_is_not_judged_by_these():
     """LB-BSP's slow worker had a loss of 6.8 while the job learnt."""
     first = FirstSteps(config("-m", "lb-bsp", "-s", "1"), 10)

@@ -12,6 +12,7 @@ import math
 from config import LEARNING_RATES, SGD, Config, names_of
 from trainer.rates import parse_schedule
 
+FEWEST_SAMPLES = 1000  # of a worker: with single samples a sound run may be no better than a guess after FIRST steps
 FIRST = 100  # local steps of a worker; the losses of the second half of them are looked at
 
 
@@ -76,7 +77,7 @@ class FirstSteps:
         self._steps += steps
         if loss is not None and self._steps > FIRST // 2:
             self._losses.append(loss)
-        if self._steps < FIRST or not self._losses:
+        if self._steps < FIRST or self._steps * self._config.batch_size < FEWEST_SAMPLES or not self._losses:
             return ""
         self._is_open = False
         mean, guess = sum(self._losses) / len(self._losses), math.log(self._classes)

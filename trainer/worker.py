@@ -49,7 +49,8 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
     if config.collective == MPI:
         config, cluster = mpi_job.begin(config)
     elif cluster is not None:
-        config = named_by_task(config)
+        with roles.others_told(cluster, config.device):
+            config = named_by_task(config)
     with roles.others_told(cluster, config.device):
         if cluster is not None:
             _check_cluster(config, cluster)
