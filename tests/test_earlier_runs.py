@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,17 @@ def test_logs_of_processes_stay_until_training_begins_however_often_a_start_fail
     assert (tmp_path / ".worker0.log.before").read_text() == "first run"
     earlier_runs.keep_process_logs(tmp_path, goes_on=True)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("worker0.log", "first run")]
+
+
+def test_a_folder_whose_process_logs_cannot_be_renamed_is_one_line(tmp_path, monkeypatch):
+    def refused(path, target):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    (tmp_path / "server0.log").write_text("before")
+    monkeypatch.setattr(Path, "replace", refused)
+    with pytest.raises(SetupError, match=r"log folder .*: Permission denied; choose another with --log-base"):
+        earlier_runs.keep_process_logs(tmp_path, goes_on=False)
+    assert (tmp_path / "server0.log").read_text() == "before"
 
 
 def test_what_cannot_be_moved_stays_and_is_one_line(tmp_path):

@@ -804,6 +804,19 @@ def test_a_process_that_fails_before_it_meets_the_others_ends_them_also_one_that
         assert isinstance(error, SetupError) and str(error).endswith("before the job began: no space left")
 
 
+def test_the_scheduler_waits_for_none_of_those_that_have_failed(monkeypatch):
+    monkeypatch.setattr(meeting_host, "LATE_S", DEADLINE_S)
+    meeting = Meeting(num_workers=2)
+    scheduler, server = Member(meeting, "scheduler"), Member(meeting, "server")
+    wait_for(lambda: len(meeting.host._guests) == 2, "their arrival", DEADLINE_S)
+    begin = time.monotonic()
+    for rank in range(2):
+        tell_failure(Cluster("worker", "127.0.0.1", meeting.port, 1, 2), f"worker cpu{rank} ended")
+    for member in (server, scheduler):
+        assert str(member.failure()) == "worker cpu0 ended"
+    assert time.monotonic() - begin < DEADLINE_S / 2
+
+
 def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_matter():
     meeting = Meeting(num_workers=2)
     plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)

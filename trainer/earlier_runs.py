@@ -18,7 +18,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from utils import CHECKPOINT_FOLDER, EARLIER, LINES_FILE, RUN_FILE, SetupError, read_json
+from utils import (
+    CHECKPOINT_FOLDER,
+    EARLIER,
+    LINES_FILE,
+    RUN_AS_OWNER,
+    RUN_FILE,
+    SetupError,
+    read_json,
+    remedy,
+)
 
 KEPT = 5
 LOCK_FILE = ".lock"
@@ -222,15 +231,23 @@ def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
 
     Args:
         goes_on: this run goes on with that one, whose logs are its own.
+
+    Raises:
+        SetupError: the folder cannot be written to.
     """
     if goes_on:
-        for path in _process_logs(mode_folder):
-            path.replace(path.with_name(path.name[1 : -len(".before")]))
-        return
-    for path in mode_folder.glob("*.log"):
-        before = path.with_name(f".{path.name}.before")
-        if not before.exists():  # else this log is of a run that ended before training began
-            path.replace(before)
+        names = {path: path.with_name(path.name[1 : -len(".before")]) for path in _process_logs(mode_folder)}
+    else:
+        names = {path: path.with_name(f".{path.name}.before") for path in mode_folder.glob("*.log")}
+        # A log that has one already is of a run that ended before training began.
+        names = {path: before for path, before in names.items() if not before.exists()}
+    try:
+        for path, name in names.items():
+            path.replace(name)
+    except OSError as error:
+        raise SetupError(
+            f"log folder {mode_folder}: {error.strerror}; {remedy('choose another with --log-base', RUN_AS_OWNER)}"
+        ) from None
 
 
 def _process_logs(mode_folder: Path) -> list[Path]:

@@ -187,6 +187,8 @@ class Host:
                 if self._state in (State.WAITING, State.TRYING):
                     there = sum(card.role != "scheduler" for card in self._cards())
                     self._finish(why, EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
+                else:
+                    self._late -= 1
             case {"card": fields} if not guest.card:
                 self._welcome(guest, Card.from_message(fields))
             case {"tried": int(number), "problems": list(problems)} if guest.card and are_texts(problems):
