@@ -76,6 +76,10 @@ def test_the_evaluation_behind_the_last_round_keeps_nobody_from_training() -> No
     assert pace_of(rounds, begin_s=10.0) == Pace(1.0, 1.0, 0.25)  # 1 of 4 s, of a job that was resumed at 10 s
 
 
+def test_evaluations_that_take_longer_than_the_job_are_no_pace() -> None:
+    assert pace_of([Told(1.0, 1.0, 50.0, 2.0), Told(1.0, 1.0, 0.0, 3.0)]) is None
+
+
 @given(st.lists(st.tuples(*[st.one_of(st.floats(), st.floats(0, 10))] * 4)))
 def test_whatever_times_logs_hold_the_pace_is_of_numbers_or_not_known(rounds: list) -> None:
     pace = pace_of([Told(*each) for each in rounds])

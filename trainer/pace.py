@@ -107,7 +107,7 @@ def pace_of(rounds: Iterable[Told | None], begin_s: float = 0.0) -> Pace | None:
     trained_s = told[-1].elapsed_s - told[-1].evaluation_s - begin_s
     share = sum(one.evaluation_s for one in told[:-1]) / trained_s if trained_s > 0 else 0.0
     pace = Pace(median.step_s, median.emulated_s, share)
-    return pace if all(map(is_quantity, pace)) else None  # times in logs may be anything
+    return pace if all(map(is_quantity, pace)) and share <= 1 else None  # times in logs may be anything
 
 
 class Doubts(NamedTuple):
