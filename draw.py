@@ -4,7 +4,7 @@
 
 reads what summary.py wrote and saves each figure as PNG and PDF: test accuracy over time (i.i.d. and non-i.i.d.) with
 marks where something happened, data throughput, traffic load and computing time ratio. Of several runs of the same
-jobs, /path/to/logs/seed-N/NETWORK, it draws the means and their 95 % bootstrap intervals. The numbers are worked out in
+jobs, /path/to/logs/seed-N/NETWORK, it draws the medians and their intervals. The numbers are worked out in
 report/metrics.py, the table and the figures made in report/.
 """
 

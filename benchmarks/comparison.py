@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Writes a comparison's tables and its performance profile from the raw runs that are kept in a folder.
+"""Writes the tables and the figures of a comparison from the raw runs that are kept in its folder.
 
-    .venv/bin/python benchmarks/comparison.py results/comparison --page results/README.md
+    .venv/bin/python benchmarks/comparison.py results/comparison-mlp
 
-FOLDER/details.md has a table for each job, FOLDER/profile.png (profile-untuned.png) the profiles. On the page the part
-between `<!-- comparison FOLDER -->` and `<!-- end of comparison FOLDER -->`, with the folder as seen from the page, is
-written anew. The same runs give the same files. Exit codes: 0 done, 2 something to put right.
+FOLDER/README.md gets the tables, between the lines `<!-- tables -->` and `<!-- end of tables -->`; FOLDER/details.md
+has a table for each job, and FOLDER/CLUSTER-SPLIT.png its curves and times. The same runs give the same files. Exit
+codes: 0 done, 2 something to put right.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -24,8 +24,9 @@ sys.path.insert(0, str(ROOT))
 from algorithms import ENTRIES  # noqa: E402
 from draw import STYLE  # noqa: E402
 from report import comparison, comparison_tables, pages, run_lines  # noqa: E402
-from report.comparison import REPORT, TUNING, UNTUNED, Comparison  # noqa: E402
-from report.figures import draw_profiles  # noqa: E402
+from report.comparison import REPORT, TUNING, Comparison, Workload  # noqa: E402
+from report.comparison_tables import SPLIT_WORDS  # noqa: E402
+from report.figures import draw_times  # noqa: E402
 from report.tables import accuracy_text  # noqa: E402
 from summary import run_tool  # noqa: E402
 from trainer.flag_values import accuracy, several  # noqa: E402
@@ -33,8 +34,7 @@ from utils import write_atomically  # noqa: E402
 
 TARGETS = (0.80, 0.85, 0.87)
 TARGET = 0.85  # by which step sizes are chosen, and which the page shows unless all runs go on to a greater one
-MARK = "comparison"  # of the part of a page, before the folder
-FIGURES = {REPORT: "profile.png", UNTUNED: "profile-untuned.png"}
+DRAWN = ("esync-outer", "esync", "sync", "without-slow", "async", "alone")  # in a figure more cannot be told apart
 
 
 def target_of(its: Comparison) -> float:
@@ -43,19 +43,26 @@ def target_of(its: Comparison) -> float:
     return max(TARGET, min((float(end or TARGET) for end in ends), default=TARGET))
 
 
-def part_of_page(its: Comparison, folder: str, target: float) -> str:
+def part_of_page(its: Comparison, target: float) -> str:
     """Tables, and links to the figures and to the details."""
-    drawn = [name for phase, name in FIGURES.items() if _has_profile(its, phase)]
-    links = [f"![performance profiles]({folder}/{name})" for name in drawn]
-    return "\n\n".join([comparison_tables.page(its, target), *links, f"Each job: [details]({folder}/details.md)."])
+    drawn = [f"![{_title(job, target)}]({name})" for name, job in figures(its).items()]
+    return "\n\n".join([comparison_tables.page(its, target), *drawn, "Each job: [details](details.md)."])
 
 
-def _has_profile(its: Comparison, phase: str) -> bool:
-    """Of a single job a profile says no more than the table."""
-    return len(comparison_tables.complete_jobs(its, phase)) > 1
+def figures(its: Comparison) -> dict[str, Workload]:
+    """The file names of the figures, and the jobs that they show."""
+    jobs = its.workloads_of(REPORT)
+    networks = {job.network for job in jobs}
+    return {
+        "-".join([job.cluster, job.split, *([job.network] if len(networks) > 1 else [])]) + ".png": job for job in jobs
+    }
 
 
-def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: float | None) -> None:
+def _title(job: Workload, target: float) -> str:
+    return f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {accuracy_text(target)}"
+
+
+def write(folder: Path, targets: Sequence[float], target: float | None) -> None:
     """Writes all of it.
 
     Raises:
@@ -63,33 +70,26 @@ def write(folder: Path, page: Path | None, targets: tuple[float, ...], target: f
     """
     its = Comparison(comparison.read(folder))
     target = target_of(its) if target is None else target
-    if page is not None:
-        name = os.path.relpath(folder, page.parent)
-        write_atomically(
-            page, pages.updated(page.read_text(), f"{MARK} {name}", part_of_page(its, name, target)).encode()
-        )
+    pages.write(folder / "README.md", part_of_page(its, target))
     write_atomically(folder / "details.md", comparison_tables.details(its, targets, target).encode())
-    for phase, name in FIGURES.items():
-        path = folder / name
-        if not _has_profile(its, phase):
-            path.unlink(missing_ok=True)
-            continue
-        standings = comparison_tables.standings(its, phase, target)
-        ratios = {ENTRIES[entry]: standing.ratios for entry, standing in standings.items()}
-        jobs = len(comparison_tables.complete_jobs(its, phase))
+    for name, job in figures(its).items():
+        rows = {
+            ENTRIES[entry]: [(line.curve, line.seconds_to(target)) for line in runs]
+            for entry in DRAWN
+            if (runs := its.runs(REPORT, job, entry))
+        }
         with mpl.rc_context(STYLE):  # before the figure is made: its layout belongs to the style
             figure = Figure()
-            draw_profiles(figure, ratios, f"{jobs} jobs, time to test accuracy {accuracy_text(target)}")
-            figure.savefig(path)
-        print(path)
-    print(folder / "details.md")
+            draw_times(figure, rows, target, _title(job, target))
+            figure.savefig(folder / name)
+        print(folder / name)
+    print(folder / "README.md")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses and writes; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
-    parser.add_argument("--page", type=Path, help="Markdown page to write the tables into")
     parser.add_argument(
         "--target",
         type=accuracy,
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--targets", type=several(accuracy, "accuracies with commas"), default=TARGETS, help="those of the details"
     )
     given = parser.parse_args(arguments)
-    return run_tool(lambda: write(given.folder, given.page, given.targets, given.target))
+    return run_tool(lambda: write(given.folder, given.targets, given.target))
 
 
 if __name__ == "__main__":

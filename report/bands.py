@@ -1,8 +1,8 @@
-"""Curves of several runs of the same job -> their mean and its interval at each point. Pure functions.
+"""Curves of several runs of the same job -> their median and its interval at each point. Pure functions.
 
 An accuracy holds from its evaluation to the next, so a curve is a step function; nothing is guessed between two
-evaluations. Before its first evaluation a run has no accuracy, after its last nobody knows it: the mean over runs is
-there only where all of them have one, from the latest first evaluation to the earliest last one.
+evaluations. Before its first evaluation and after its last one a run has no known accuracy: the band is there only
+where all runs have one, from the latest first evaluation to the earliest last one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from report import statistics
 from report.metrics import Curve
 
 MAX_POINTS = 1000  # of a band; more cannot be seen
-RESAMPLES = 2000  # at each of them
 
 
 @dataclass(frozen=True)
 class Band:
-    """Means of runs, and the ends of their intervals, (points,) at points where one of the runs was evaluated."""
+    """Medians of runs, and the ends of their intervals, (points,) at points where one of the runs was evaluated."""
 
     at: np.ndarray
-    mean: np.ndarray
+    median: np.ndarray
     low: np.ndarray
     high: np.ndarray
     runs: int
@@ -37,7 +36,7 @@ def band(curves: Sequence[Curve]) -> Band | None:
         ValueError: there is no curve, or one without evaluations.
     """
     if not curves or not all(curves):
-        raise ValueError("a mean over runs needs curves, and each of them an evaluation")
+        raise ValueError("a band needs curves, and each of them an evaluation")
     begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     if end < begin:
         return None
@@ -45,7 +44,7 @@ def band(curves: Sequence[Curve]) -> Band | None:
     if len(grid) > MAX_POINTS:
         grid = grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(int)]
     values = [_step_values(curve, grid) for curve in curves]
-    return Band(grid, *statistics.mean_band(values, RESAMPLES), len(curves))
+    return Band(grid, *statistics.medians(np.array(values)), len(curves))
 
 
 def _step_values(curve: Curve, grid: np.ndarray) -> np.ndarray:

@@ -1,5 +1,5 @@
 """The raw results of a comparison: one JSON line a run in FOLDER/runs.jsonl, which benchmarks/study.py writes, and what
-they say of each job. The rules are those of results/README.md. No numpy, no figures: a reader needs nothing but this.
+they say of each job. The rules are those of results/comparison-mlp/README.md.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 from algorithms import ENTRIES
 from report import run_lines
-from report.metrics import Curve, time_to_accuracy
+from report.metrics import Curve
+from report.statistics import Estimate, time_to_target, times_as_fast
 from trainer.round_faults import is_quantity
 
 TUNING, REPORT, UNTUNED = PHASES = "tuning", "report", "untuned"  # what a run is for
 IID, BY_CLASS = SPLITS = "iid", "by-class"
+ALONE = ("alone", "local")  # one machine by itself: the first of these that there is
 
 
 class Workload(NamedTuple):
@@ -116,8 +118,7 @@ class RunLine:
 
     def seconds_to(self, target: float) -> float:
         """Infinite where it did not reach the target, or diverged or failed: nobody would have its model."""
-        seconds = time_to_accuracy(self.curve, target)
-        return math.inf if seconds is None or self.diverged or self.failed else seconds
+        return math.inf if self.diverged or self.failed else time_to_target(self.curve, target)
 
     @property
     def best_accuracy(self) -> float:
@@ -171,6 +172,22 @@ class Comparison:
         """The times of its runs to a target."""
         return [line.seconds_to(target) for line in self.runs(phase, workload, entry)]
 
+    def alone(self, phase: str, workload: Workload) -> str | None:
+        """The row of one machine by itself; None where it was not run."""
+        return next((entry for entry in ALONE if self.runs(phase, workload, entry)), None)
+
+    def times_as_fast(
+        self, phase: str, workload: Workload, entry: str, baseline: str, target: float
+    ) -> Estimate | None:
+        """How many times as soon as a baseline at the target, over the seeds that both have; None where a seed's ratio
+        is not known, or there is no common seed."""
+        sides = [
+            {line.seed: line.seconds_to(target) for line in self.runs(phase, workload, name)}
+            for name in (baseline, entry)
+        ]
+        seeds = [seed for seed in sides[0] if seed in sides[1]]
+        return times_as_fast(*([side[seed] for seed in seeds] for side in sides)) if seeds else None
+
     def studies(self, workload: Workload, entry: str) -> list[list[RunLine]]:
         """The trials of each study."""
         trials: dict[int, list[RunLine]] = {}
@@ -197,12 +214,24 @@ class Comparison:
         tried = [line.step_size for line in trials if line.momentum == chosen.momentum]
         return chosen.step_size in (min(tried), max(tried))
 
-    def ceiling(self, workload: Workload) -> float | None:
-        """Sum of the workers' speeds over the greatest one: no algorithm trains on more samples/s, beside that."""
+    def speed_of_all(self, workload: Workload) -> float | None:
+        """Sum of the workers' speeds over the greatest: no algorithm trains on more samples/s, beside that machine's.
+
+        It bounds no time to an accuracy: an algorithm may need fewer samples than that machine alone.
+        """
         times_s = next(
             (line.step_times_s for line in self.lines if line.workload == workload and line.step_times_s), ()
         )
         return sum(min(times_s) / time_s for time_s in times_s) if times_s else None
+
+    def are_same(self, one: tuple[Workload, str], other: tuple[Workload, str]) -> bool:
+        """Whether the reported runs of two rows have the same accuracies, evaluation by evaluation, with every seed;
+        their seconds may differ."""
+        curves = [
+            {line.seed: [accuracy for _, accuracy in line.curve] for line in self.runs(REPORT, *row)}
+            for row in (one, other)
+        ]
+        return bool(curves[0]) and curves[0] == curves[1]
 
     def differences(self) -> list[str]:
         """Where runs with the same seed of the same job began with other weights, or with another partition."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -18,8 +18,8 @@ from report.definitions import mark
 from report.marks import draw_marks, place_marks
 from report.metrics import IID, NON_IID, STANDALONE, Curve, Event, Mode
 from report.over import SECONDS, Over
-from report.statistics import FEWEST_RUNS, PROFILE_END, Estimate, profile
-from report.tables import span
+from report.statistics import FEWEST_RUNS, Estimate, median
+from report.tables import accuracy_text, span
 from summary import natural_order
 
 _ROW_INCHES = 0.22  # of a legend
@@ -61,9 +61,9 @@ def draw_accuracy_of_runs(
     over: Over = SECONDS,
     note: str = "",
 ) -> None:
-    """As draw_accuracy, of several runs a mode: their mean in its band, and each run's curve where they are too few.
+    """As draw_accuracy, of several runs a mode: their median in its band, and each run's curve where they are too few.
 
-    Means are step functions, as report/bands.py takes them.
+    Medians are step functions, as report/bands.py takes them.
     """
     axes = figure.add_subplot()
     label, size = over.unit(max(curve[-1][0] for curves in runs.values() for curve in curves))
@@ -74,7 +74,7 @@ def draw_accuracy_of_runs(
             axes.fill_between(
                 its.at / size, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"]
             )
-            axes.plot(its.at / size, its.mean, drawstyle="steps-post", **look)
+            axes.plot(its.at / size, its.median, drawstyle="steps-post", **look)
             continue
         for place, curve in enumerate(curves):
             look = _look(mode.algorithm, len(curve), number, len(runs))
@@ -89,7 +89,7 @@ def _of_how_many(runs: Mapping[Mode, Sequence[Curve]]) -> str:
     numbers = [len(curves) for curves in runs.values()]
     enough = [number for number in numbers if number >= FEWEST_RUNS]
     single = "single runs" + (f" where there are fewer than {FEWEST_RUNS}" if enough else "")
-    parts = [f"mean of {span(enough)} runs with 95 % interval"] if enough else []
+    parts = [f"median of {span(enough)} runs, with its interval"] if enough else []
     return "; ".join(parts + [single] * (len(enough) < len(numbers)))
 
 
@@ -142,26 +142,46 @@ def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -
     return rows
 
 
-def draw_profiles(figure: Figure, ratios: Mapping[Entry, np.ndarray], title: str, end: float = PROFILE_END) -> None:
-    """Performance profiles: the share of jobs on which an algorithm's time is at most t times the best one's.
+def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]]], target: float, title: str) -> None:
+    """Above, the accuracy over time of each algorithm's runs as a band, up to where the first of them ends; below, each
+    run's time to the target, open at its end where it did not reach it, with their median.
 
     Args:
-        ratios: of each algorithm, its time over the best one's on each job.
-        end: the greatest t.
+        rows: of each algorithm, the curve of each run, and its seconds to the target, which may be infinite.
     """
-    axes = figure.add_subplot()
-    for number, (entry, its) in enumerate(ratios.items()):
-        steps = np.unique([1.0, *its[its <= end], end])
-        shares = [profile(its, step) for step in steps]
-        look = _look(entry, len(steps), number, len(ratios))
-        axes.plot(steps, shares, drawstyle="steps-post", clip_on=False, **look)
-    axes.set_title(title, loc="left", fontsize="medium")
-    axes.set_xlim(1, end)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("t, times the time of the fastest")
-    axes.set_ylabel("share of jobs within t")
-    rows = _legend_of_curves(figure, axes)
-    figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 0.35 * len(rows) + 0.2])
+    for number, (entry, runs) in enumerate(rows.items()):
+        curves = [curve for curve, _ in runs if curve]
+        its = band(curves) if curves else None
+        if its is not None:
+            look = _look(entry, len(its.at), number, len(rows))
+            above.fill_between(its.at, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"])
+            above.plot(its.at, its.median, drawstyle="steps-post", **look)
+        look = {"color": entry.look.colour, "markersize": 5, "linestyle": ""}
+        ended = [seconds for _, seconds in runs if math.isfinite(seconds)]
+        missed = [curve[-1][0] for curve, seconds in runs if curve and math.isinf(seconds)]
+        below.plot(ended, [number] * len(ended), marker=entry.look.marker, alpha=0.7, **look)
+        below.plot(missed, [number] * len(missed), marker=">", fillstyle="none", **look)
+        middle = median([seconds for _, seconds in runs]).value
+        if math.isfinite(middle):
+            below.plot([middle, middle], [number - 0.35, number + 0.35], color=entry.look.colour, linewidth=2)
+    above.axhline(target, color="black", linewidth=0.8, linestyle=":")
+    above.set_title(title, loc="left", fontsize="medium")
+    above.set_ylabel("test accuracy")
+    best = [accuracy for runs in rows.values() for curve, _ in runs for _, accuracy in curve]
+    above.set_ylim(target - 0.25, max([target, *best]) + 0.01)
+    below.set_yticks(range(len(rows)), [entry.title for entry in rows])
+    below.set_ylim(len(rows) - 0.5, -0.5)
+    below.set_xlim(left=0)
+    below.set_xlabel(f"time (s); of the points: to test accuracy {accuracy_text(target)}")
+    runs_each = span({len(runs) for runs in rows.values()})
+    _legend_of_curves(figure, above)
+    figure.set_size_inches(7.5, 6.0)
+    _note(
+        figure,
+        f"Lines and upright strokes: medians of {runs_each} runs; bands: their intervals, up to the first run's end. "
+        f"Arrows: runs that ended without {accuracy_text(target)}.",
+    )
 
 
 def draw_bars(
@@ -175,8 +195,8 @@ def draw_bars(
 ) -> None:
     """One bar a mode; an algorithm's runs on both splits stand side by side.
 
-    A mean over runs has a line from end to end of its interval. The numbers of the `marked` modes follow the published
-    definition; `note` says below the axes what it is. `doubts` stand there in any case.
+    A median over runs has a line from end to end of its interval. The numbers of the `marked` modes follow the
+    published definition; `note` says below the axes what it is. `doubts` stand there in any case.
     """
     algorithms = list(dict.fromkeys(mode.algorithm for mode in values))
     figure.set_size_inches(1.8 + 1.2 * len(algorithms), 4.0)

@@ -1,10 +1,12 @@
-"""Parts of a Markdown page that a command writes anew, between two comments that name them. Pure functions."""
+"""Parts of a Markdown page that a command writes anew, between two comments that name them."""
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 
-from utils import SetupError
+from utils import SetupError, write_atomically
+
+TABLES = "tables"  # the part of a study's page
 
 
 def marks(what: str) -> tuple[str, str]:
@@ -26,6 +28,11 @@ def updated(text: str, what: str, part: str) -> str:
     return f"{before}{begin}\n\n{part}\n\n{end}{after}"
 
 
-def parts(text: str, kind: str) -> list[str]:
-    """The names that stand behind `kind` in a page's marks, in order: FOLDER of `<!-- comparison FOLDER -->`."""
-    return re.findall(rf"^<!-- {re.escape(kind)} (\S+) -->$", text, re.MULTILINE)
+def write(page: Path, part: str, what: str = TABLES) -> None:
+    """Writes a part of a page anew; where there is no page, one that has nothing else.
+
+    Raises:
+        SetupError: the page has no place for it.
+    """
+    text = page.read_text() if page.exists() else f"# {page.parent.name}\n\n" + "\n".join(marks(what)) + "\n"
+    write_atomically(page, updated(text, what, part).encode())

@@ -1,4 +1,4 @@
-"""The numbers of several runs of the same jobs as text: means with their intervals. No files."""
+"""The numbers of several runs of the same jobs as text: medians with their intervals. No files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from report import metrics, statistics
 from report.metrics import SSGD, Mode, compared, doubts_of
 from report.runs import Run, by_mode
-from report.statistics import FEWEST_RUNS, LEVEL
+from report.statistics import FEWEST_RUNS, coverage
 from report.tables import accuracy_text, aligned, doubt_lines, span
 
 
@@ -38,8 +38,12 @@ def table(runs: Sequence[Run], target: float) -> str:
 def _note(runs: Mapping[Mode, Sequence[object]]) -> str:
     numbers = [len(its) for its in runs.values()]
     few = f"from the least to the greatest of fewer than {FEWEST_RUNS} runs"
-    enough = f"mean ({LEVEL:.0%} bootstrap interval) of {FEWEST_RUNS} runs or more"
-    parts = [enough] * (max(numbers) >= FEWEST_RUNS) + [few] * (min(numbers) < FEWEST_RUNS)
+    enough = [
+        f"median (interval that covers it with {coverage(number)}) of {number} runs"
+        for number in sorted(set(numbers))
+        if number >= FEWEST_RUNS
+    ]
+    parts = [*enough, *[few] * (min(numbers) < FEWEST_RUNS)]
     return f"{'; '.join(parts)}; computing ratio: from the least to the greatest of all workers"
 
 
@@ -47,22 +51,21 @@ def _text(values: Sequence[float | None], form: str) -> str:
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return "-"
-    return span(known, form) if len(known) < FEWEST_RUNS else statistics.estimate_text(statistics.mean(known))
+    return span(known, form) if len(known) < FEWEST_RUNS else statistics.estimate_text(statistics.median(known))
 
 
 def times_text(seconds: Sequence[float]) -> str:
-    """The mean of times to a target; where not all runs reached it how many did, and the median where it is finite."""
+    """The median of times to a target; where not all runs reached it how many did, and the median if it is finite."""
     times = statistics.times(seconds)
-    if times.mean is not None:
+    if times.reached == times.runs:
         return _text(seconds, ".1f")
     reached = f"{times.reached} of {times.runs}"
-    if times.median.value == float("inf"):
-        return reached
-    return f"{reached}, median {statistics.estimate_text(times.median)}"
+    is_known = times.median.value != float("inf")
+    return f"{statistics.estimate_text(times.median)}, {reached}" if is_known else reached
 
 
 def speed_up_lines(runs: Sequence[Run], target: float) -> list[str]:
-    """One line a mode: how much sooner than SSGD on the same split it reached the target, by the means of the runs."""
+    """One line a mode: how much sooner than SSGD on the same split it reached the target."""
     curves = by_mode([run.curves for run in runs])
     seconds = {
         mode: [statistics.time_to_target(curve, target) for curve in its] for mode, its in compared(curves).items()
@@ -79,11 +82,13 @@ def _speed_up_text(title: str, seconds: Sequence[float], baseline: Sequence[floa
     if baseline is None:
         return f"unknown: no summary of {SSGD.title} on the same split"
     sides = ((title, statistics.times(seconds)), (SSGD.title, statistics.times(baseline)))
-    missed = [f"{times.reached} of {times.runs} runs of {name}" for name, times in sides if times.mean is None]
+    missed = [f"{times.reached} of {times.runs} runs of {name}" for name, times in sides if times.reached < times.runs]
     if missed:
         return f"unknown: {' and '.join(missed)} reached it"
-    gain = statistics.ratio_of_means(baseline, seconds)
-    if min(len(seconds), len(baseline)) < FEWEST_RUNS:
-        return f"{gain.value:.1f}x, by the means of {len(seconds)} and {len(baseline)} runs"
-    value, low, high = statistics.texts(gain)
-    return f"{value}x ({low} to {high}), by the means of {len(seconds)} and {len(baseline)} runs"
+    if len(seconds) != len(baseline) or len(seconds) < FEWEST_RUNS:
+        gain = sides[1][1].median.value / sides[0][1].median.value
+        return f"{gain:.1f}x, by the medians of {len(seconds)} and {len(baseline)} runs"
+    paired = statistics.times_as_fast(baseline, seconds)
+    assert paired is not None  # all runs reached it
+    value, low, high = statistics.texts(paired)
+    return f"{value}x ({low} to {high}), median of {len(seconds)} pairs of runs"

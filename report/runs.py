@@ -54,11 +54,11 @@ def by_mode(runs: Sequence[Mapping[Mode, Value]]) -> dict[Mode, list[Value]]:
 
 
 def estimate(values: Sequence[float | None]) -> float | Estimate | None:
-    """The mean of runs, with its interval where there are enough of them; None where a run does not have the number."""
+    """The median of runs with its interval, of too few their mean; None where a run does not have the number."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    return statistics.mean(known) if len(known) >= FEWEST_RUNS else sum(known) / len(known)
+    return statistics.median(known) if len(known) >= FEWEST_RUNS else sum(known) / len(known)
 
 
 def mean_ratios(runs: Sequence[Mapping[tuple[str, str], float]]) -> dict[tuple[str, str], float]:

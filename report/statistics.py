@@ -1,10 +1,8 @@
-"""What may be said of a few runs: intervals, scores over several jobs, and no more digits than that allows.
+"""What a few runs allow to be said: medians, their intervals, and no more digits than that allows. Pure functions.
 
-Pure functions on numbers; of packages numpy alone. A time to a target that was not reached is infinite, and no mean is
-taken over it. Intervals are percentile bootstrap intervals (Efron 1979), whose resamples come from a seed, so the same
-runs give the same interval. With five runs they are narrower than they should be: what is sure is at most what they
-say. Scores over several jobs, after rliable (Agarwal et al., "Deep reinforcement learning at the edge of the
-statistical precipice", NeurIPS 2021, arXiv:2108.13264) and AlgoPerf (Dahl et al. 2023, arXiv:2306.07179).
+An interval is one of order statistics (Thompson 1936): its ends are two of the runs, and it needs no assumption about
+their distribution. It covers the median with the probability that `coverage` gives, which is below LEVEL for fewer than
+six runs: then its ends are the least and the greatest run. A time to a target that was not reached is infinite.
 """
 
 from __future__ import annotations
@@ -19,37 +17,64 @@ from numpy.typing import ArrayLike
 
 from report.metrics import time_to_accuracy
 
-LEVEL = 0.95
-RESAMPLES = 10_000
+LEVEL = 0.95  # of an interval, where there are enough runs for it
 FEWEST_RUNS = 3  # with which an interval over runs is shown
-PROFILE_END = 4.0  # times the best one's time, up to which AlgoPerf integrates a performance profile
+NOT_REACHED = "-"  # in place of an infinite time
 
 
 class Estimate(NamedTuple):
-    """A number and the interval that holds it at LEVEL."""
+    """A median and the interval that holds it."""
 
     value: float
     low: float
     high: float
 
 
-# ----------------------------------------------------------------------------------------------- bootstrap
+# ------------------------------------------------------------------------------------------------ medians
 
 
-def resampled(groups: Sequence[ArrayLike], resamples: int = RESAMPLES, seed: int = 0) -> list[np.ndarray]:
-    """Each group (n_g,) drawn anew from itself, with replacement, so many times: arrays (resamples, n_g).
+def places(runs: int) -> tuple[int, float]:
+    """The interval of the median of so many runs: how many of them lie below it, and the probability of covering it.
 
-    With one group the ordinary bootstrap, with the runs of several jobs the stratified one.
+    The k-th least and the k-th greatest of n runs cover the median with 1 - 2 P(B < k), where B is binomial (n, 1/2).
+    The narrowest interval that covers it with LEVEL is taken; where there is none, that of all runs.
+    """
+    below, covered = 0, 1 - 2 * 0.5**runs
+    tail = 0.5**runs
+    for k in range(1, (runs + 1) // 2):
+        tail += math.comb(runs, k) * 0.5**runs
+        if 1 - 2 * tail < LEVEL:
+            break
+        below, covered = k, 1 - 2 * tail
+    return below, covered
+
+
+def coverage(runs: int) -> str:
+    """`94 %` of five runs: how often an interval as `median` gives it holds the median."""
+    return f"{places(runs)[1]:.0%}".replace("%", " %")
+
+
+def median(values: ArrayLike) -> Estimate:
+    """The median of numbers (n,), of which some may be infinite, and its interval.
 
     Raises:
-        ValueError: a group is empty or holds something that is no number.
+        ValueError: there are none, or one is no number.
     """
-    random = np.random.default_rng(seed)
-    drawn = []
-    for group in groups:
-        values = _checked(group)
-        drawn.append(values[random.integers(len(values), size=(resamples, len(values)))])
-    return drawn
+    value, low, high = medians(_checked(values)[:, np.newaxis])
+    return Estimate(float(value[0]), float(low[0]), float(high[0]))
+
+
+def medians(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The medians of runs at each point, and the ends of their intervals, each (points,); values are (runs, points)."""
+    ordered = np.sort(values, axis=0)
+    below = places(len(ordered))[0]
+    return _middle(ordered), ordered[below], ordered[len(ordered) - 1 - below]
+
+
+def _middle(ordered: np.ndarray) -> np.ndarray:
+    """Of an even number the mean of the two in the middle: infinite where one of them is."""
+    count = len(ordered)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 def _checked(values: ArrayLike) -> np.ndarray:
@@ -57,74 +82,6 @@ def _checked(values: ArrayLike) -> np.ndarray:
     if array.ndim != 1 or not array.size or np.isnan(array).any():
         raise ValueError(f"{array.tolist()} should be one or more numbers")
     return array
-
-
-def interval(statistics: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """The percentiles of resampled statistics (resamples,) between which a share `level` of them lies.
-
-    Both are among the statistics themselves: between a number and infinity nothing can be interpolated.
-    """
-    below = (1 - level) / 2
-    low = np.quantile(statistics, below, method="lower")
-    high = np.quantile(statistics, 1 - below, method="higher")
-    return float(low), float(high)
-
-
-def mean(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """The mean of numbers (n,), with its interval.
-
-    Raises:
-        ValueError: one of them is not finite: take `times`, which has a median.
-    """
-    array = _finite(_checked(values))
-    (drawn,) = resampled([array], resamples, seed)
-    return Estimate(float(array.mean()), *interval(drawn.mean(axis=1)))
-
-
-def mean_band(
-    values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The means of runs at each point, and the ends of their intervals, each (points,); runs are drawn whole.
-
-    Args:
-        values: finite numbers (runs, points).
-    """
-    array = _finite(np.asarray(values, dtype=float))
-    chosen = np.random.default_rng(seed).integers(len(array), size=(resamples, len(array)))
-    # How often each run is in each resample, (resamples, runs): so the means are one product.
-    counts = (chosen[:, :, np.newaxis] == np.arange(len(array))).sum(axis=1)
-    means = counts @ array / len(array)
-    below = (1 - LEVEL) / 2
-    low, high = np.quantile(means, [below, 1 - below], axis=0)
-    return array.mean(axis=0), low, high
-
-
-def _finite(array: np.ndarray) -> np.ndarray:
-    if not np.isfinite(array).all():
-        raise ValueError(f"no mean can be taken of {array.tolist()}: not all of it is finite")
-    return array
-
-
-def ratio_of_means(above: ArrayLike, below: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """The mean of some numbers over that of others, with its interval; both are drawn anew.
-
-    Raises:
-        ValueError: one of them is not finite.
-    """
-    pair = [_finite(_checked(above)), _finite(_checked(below))]
-    upper, lower = (drawn.mean(axis=1) for drawn in resampled(pair, resamples, seed))
-    return Estimate(float(pair[0].mean() / pair[1].mean()), *interval(upper / lower))
-
-
-def ratio_of_medians(above: ArrayLike, below: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """The same of the medians; numbers above may be infinite, where they are times to a target.
-
-    Raises:
-        ValueError: a number below is not finite.
-    """
-    pair = [_checked(above), _finite(_checked(below))]
-    upper, lower = (median_time(drawn) for drawn in resampled(pair, resamples, seed))
-    return Estimate(float(median_time(pair[0]) / median_time(pair[1])), *interval(upper / lower))
 
 
 # --------------------------------------------------------------------------------------- times to a target
@@ -137,13 +94,11 @@ class Times:
     Attributes:
         reached: how many of the `runs` reached it.
         median: infinite where half of the runs or more did not.
-        mean: None where a run did not reach it.
     """
 
     reached: int
     runs: int
     median: Estimate
-    mean: Estimate | None
 
 
 def time_to_target(curve: Sequence[tuple[float, float]], target: float) -> float:
@@ -152,21 +107,29 @@ def time_to_target(curve: Sequence[tuple[float, float]], target: float) -> float
     return math.inf if seconds is None else seconds
 
 
-def times(seconds: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Times:
+def times(seconds: ArrayLike) -> Times:
     """Sums up the times (n,) of several runs to the same target, of which some may be infinite."""
     array = _checked(seconds)
-    (drawn,) = resampled([array], resamples, seed)
-    median = Estimate(float(median_time(array)), *interval(median_time(drawn)))
-    reached = int(np.isfinite(array).sum())
-    return Times(reached, array.size, median, mean(array, resamples, seed) if reached == array.size else None)
+    return Times(int(np.isfinite(array).sum()), array.size, median(array))
 
 
-def median_time(seconds: np.ndarray) -> np.ndarray:
-    """The median over the last axis; of an even number of times the mean of the two in the middle, infinite where one
-    of them is."""
-    ordered = np.sort(seconds, axis=-1)
-    count = ordered.shape[-1]
-    return (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
+def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estimate | None:
+    """How many times as soon at a target as a baseline: the median of the pairs' ratios, with its interval.
+
+    Args:
+        baseline, seconds: times (n,) of the same runs of both, such as one of each seed; infinite where a run did not
+            reach the target.
+
+    Returns:
+        None where a run of both of a pair did not reach it: their ratio is not known.
+
+    Raises:
+        ValueError: there are not as many of one as of the other.
+    """
+    pairs = list(zip(_checked(baseline), _checked(seconds), strict=True))
+    if any(math.isinf(above) and math.isinf(below) for above, below in pairs):
+        return None
+    return median([above / below for above, below in pairs])
 
 
 def study_score(studies: Sequence[Sequence[float]]) -> float:
@@ -177,77 +140,7 @@ def study_score(studies: Sequence[Sequence[float]]) -> float:
     """
     if not studies:
         raise ValueError("no study: a score needs one")
-    return float(median_time(np.array([_checked(study).min() for study in studies])))
-
-
-# -------------------------------------------------------------------------------------- scores over several jobs
-
-
-def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """The mean over the last axis of what is left when a quarter of the scores is dropped at each end.
-
-    Of n scores floor(n / 4) are dropped at each end, as rliable does. Infinite where an infinite one is left.
-    """
-    ordered = np.sort(np.asarray(scores, dtype=float), axis=-1)
-    count = ordered.shape[-1]
-    return ordered[..., count // 4 : count - count // 4].mean(axis=-1)
-
-
-def interquartile_estimate(groups: Sequence[ArrayLike], resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """The interquartile mean over all runs of all jobs, with its stratified bootstrap interval.
-
-    Args:
-        groups: the scores of the runs of each job.
-    """
-    value = interquartile_mean(np.concatenate([_checked(group) for group in groups]))
-    drawn = np.concatenate(resampled(groups, resamples, seed), axis=1)
-    return Estimate(float(value), *interval(interquartile_mean(drawn)))
-
-
-def probability_of_improvement(
-    times_a: Sequence[ArrayLike], times_b: Sequence[ArrayLike], resamples: int = 2000, seed: int = 0
-) -> Estimate:
-    """How probable it is that a run of `a` is faster than one of `b`: the mean over the jobs, ties count half.
-
-    Args:
-        times_a: seconds of the runs of each job; two that did not reach the target are a tie.
-        times_b: the same jobs, in the same order.
-
-    Raises:
-        ValueError: the two have different numbers of jobs.
-    """
-    if len(times_a) != len(times_b):
-        raise ValueError(f"{len(times_a)} jobs against {len(times_b)}: both must have the same ones")
-    pairs = [(_checked(a)[np.newaxis], _checked(b)[np.newaxis]) for a, b in zip(times_a, times_b, strict=True)]
-    drawn = zip(resampled(times_a, resamples, seed), resampled(times_b, resamples, seed + 1), strict=True)
-    value = np.mean([_share_won(a, b) for a, b in pairs], axis=0)
-    return Estimate(float(value[0]), *interval(np.mean([_share_won(a, b) for a, b in drawn], axis=0)))
-
-
-def _share_won(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of all pairs of a run of `a`, (..., n), and one of `b`, (..., m): the share (...,) in which a's time is less."""
-    left, right = a[..., :, np.newaxis], b[..., np.newaxis, :]
-    return ((left < right) + 0.5 * (left == right)).mean(axis=(-2, -1))
-
-
-def time_ratios(seconds: np.ndarray) -> np.ndarray:
-    """Each time over the best one of its job, (..., algorithms, jobs) both; infinite without the target."""
-    best = seconds.min(axis=-2, keepdims=True)
-    reached = np.isfinite(seconds)
-    return np.where(reached, seconds, np.inf) / np.where(np.isfinite(best), best, 1.0)
-
-
-def profile(ratios: ArrayLike, at_most: float) -> float:
-    """rho_a(t): the share of jobs (n,) on which a time is at most `at_most` times the best one's (Dolan and More 2002).
-
-    A job on which nobody reached the target counts as one on which nobody is at most so slow.
-    """
-    return float((_checked(ratios) <= at_most).mean())
-
-
-def profile_integral(ratios: np.ndarray, end: float = PROFILE_END) -> np.ndarray:
-    """The integral of rho_a from 1 to `end` over that length, from 0 to 1: over the last axis of (..., jobs)."""
-    return ((end - np.minimum(ratios, end)) / (end - 1)).mean(axis=-1)
+    return median([_checked(study).min() for study in studies]).value
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -268,11 +161,9 @@ def decimals(low: float, high: float) -> int:
     return 1 - exponent if digits < 1.95 else -exponent
 
 
-def number_text(value: float, places: int) -> str:
-    """`0.853`, or `230` to -1 places; `inf` where it is infinite."""
-    if not math.isfinite(value):
-        return "inf" if value > 0 else "-inf"
-    return f"{round(value, places) + 0.0:.{max(0, places)}f}"
+def number_text(value: float, digits: int) -> str:
+    """`0.853`, or `230` to -1 decimals; NOT_REACHED where it is infinite."""
+    return f"{round(value, digits) + 0.0:.{max(0, digits)}f}" if math.isfinite(value) else NOT_REACHED
 
 
 def estimate_text(estimate: Estimate) -> str:
@@ -283,6 +174,6 @@ def estimate_text(estimate: Estimate) -> str:
 
 def texts(estimate: Estimate) -> tuple[str, str, str]:
     """The same as three texts: the number and the two ends of its interval."""
-    places = decimals(estimate.low, estimate.high)
-    value, low, high = (number_text(each, places) for each in estimate)
+    digits = decimals(estimate.low, estimate.high)
+    value, low, high = (number_text(each, digits) for each in estimate)
     return value, low, high

@@ -4,9 +4,9 @@
 seed: the small network for the published two hours, for the accuracies in the end; --full takes hours; --mean-loss some
 three hours of a core: ResNet-18, with the published step size taken as that of the mean of a batch's losses, not of
 their sum. Each run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the
-program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables and
-draws the five figures of the preprint's cluster. With --page the part of a page between `<!-- reproduction FOLDER -->`
-and `<!-- end of reproduction FOLDER -->` (the folder as seen from the page) is written anew.
+program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables,
+writes them into FOLDER/README.md, between the lines `<!-- tables -->` and `<!-- end of tables -->`, and draws the five
+figures of the preprint's cluster.
 Exit codes: 0 done, 1 some runs failed, 2 something to put right, 130 stopped.
 """
 
@@ -33,9 +33,8 @@ from scripts.roles import ROOT
 from scripts.simulated import Ended, Simulations, was_stopped
 from trainer import version
 from trainer.flag_values import at_least, several
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging, write_atomically
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging
 
-MARK = "reproduction"  # of the part of a page, before the folder
 LOGS = ROOT / "logs" / "reproduction"
 
 
@@ -70,7 +69,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="only say which runs there are, and which are done")
     parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
     parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/SIZE)")
-    parser.add_argument("--page", type=Path, help="Markdown page to write the tables into")
     parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="runs at the same time")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given = parser.parse_args(arguments)
@@ -186,9 +184,9 @@ def minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def part_of_page(rows: Sequence[Row], folder: str) -> str:
-    """Tables and figures, for a page from which the folder is seen under this name."""
-    figures = [f"![{words}]({folder}/{name}.png)" for name, words in reproduction_figures.drawn(rows).items()]
+def part_of_page(rows: Sequence[Row]) -> str:
+    """Tables and figures, for the page of the folder."""
+    figures = [f"![{words}]({name}.png)" for name, words in reproduction_figures.drawn(rows).items()]
     return "\n\n".join([reproduction.tables(rows), *figures])
 
 
@@ -201,10 +199,7 @@ def show(given: argparse.Namespace) -> None:
     rows = in_order(reproduction.read(given.folder), SCALES[given.scale])
     console("\n" + reproduction.tables(rows) + "\n")
     reproduction_figures.draw(rows, given.folder, console)
-    if given.page is not None:
-        name = os.path.relpath(given.folder, given.page.parent)
-        part = part_of_page(rows, name)
-        write_atomically(given.page, pages.updated(given.page.read_text(), f"{MARK} {name}", part).encode())
+    pages.write(given.folder / "README.md", part_of_page(rows))
 
 
 def in_order(rows: Sequence[Row], scale: Scale) -> list[Row]:

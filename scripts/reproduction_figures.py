@@ -18,6 +18,7 @@ from report.comparison import IID
 from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
+from report.published import FINAL_MINUTES
 from report.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
 
 DRAWN = {  # file name -> what it shows
@@ -66,7 +67,7 @@ def figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigur
 def _accuracies(
     runs: Mapping[Mode, Sequence[Row]], where: str, standalone: float | None
 ) -> tuple[Mapping[Mode, Any], Callable[..., None]]:
-    """The curves and how they are drawn: of several seeds as means with bands."""
+    """The curves and how they are drawn: of several seeds as medians with bands."""
     title = f"{next((its[0].network for its in runs.values()), '')} on {where}"
     if any(len(its) > 1 for its in runs.values()):
         curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
@@ -90,6 +91,8 @@ def _device(rank: int) -> str:
 
 
 def _standalone(rows: Sequence[Row]) -> float | None:
-    """The last accuracy of one machine alone, the mean over its seeds."""
-    its = [row.last for row in rows if row.part == TRAINING and row.entry in ("alone", STANDALONE.name)]
-    return mean(filter(None, its)) if any(its) else None
+    """The last accuracy of one machine alone, the mean over its seeds; None where it trained for a shorter time than
+    the published figures show: it was not at its end."""
+    its = [row for row in rows if row.part == TRAINING and row.entry in ("alone", STANDALONE.name)]
+    last = [row.last for row in its if row.last is not None and row.seconds >= 60 * (FINAL_MINUTES - 1)]
+    return mean(last) if last else None

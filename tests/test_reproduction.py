@@ -206,10 +206,10 @@ def test_minutes_and_speed_ups_stand_beside_the_published_ones():
         row(TRAINING, "ESync", "esync", split="by-class", curve=((60.0, 0.7),)),
     ]
     table = reproduction.tables(rows)
-    esync = ["9", "4.5", "0.50", "6.1", "12.2", "2.00", "0.92", "0.790", "5.0", "0.810"]
+    esync = ["9", "4.5", "0.50", "6.1", "12.2", "2.00", "", "0.790", "5.0", "0.810"]
     assert cells(table, "ESync, mlp", "i.i.d.") == esync
     assert cells(table, "SSGD, mlp", "i.i.d.")[:6] == ["55", "55.0", "1.00", "1", "1.0", "1.00"]
-    assert cells(table, "ESync, mlp", "by class") == ["", "-", "", "", "-", "", "0.78", "0.700", "1.0", "0.700"]
+    assert cells(table, "ESync, mlp", "by class") == ["", "-", "", "", "-", "", "", "0.700", "1.0", "0.700"]
 
 
 def test_of_several_seeds_the_median_stands_with_the_least_and_the_greatest():
@@ -300,7 +300,7 @@ def test_every_row_of_the_cluster_has_published_numbers():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A few runs, and a page beside them with a place for their tables."""
+    """A few runs, and their page with a place for the tables."""
     (tmp_path / "small").mkdir()
     for split in ("iid", "by-class"):
         for name, entry in (("ESync", "esync"), ("SSGD", "sync")):
@@ -309,25 +309,40 @@ def folder(tmp_path):
     run_lines.append(tmp_path / "small", row(TRAINING, "Standalone", "alone", curve=((60.0, 0.85),)))
     its = {"samples_per_s": 10.0, "traffic": 1.0, "computing": (0.4,) * 6}
     run_lines.append(tmp_path / "small", row(CLUSTER, "ESync", "esync", **its))
-    (tmp_path / "page.md").write_text("# Results\n\n" + "\n".join(pages.marks("reproduction small")) + "\n\nand more\n")
+    (tmp_path / "small" / "README.md").write_text("# Small\n\n" + "\n".join(pages.marks("tables")) + "\n\nand more\n")
     return tmp_path / "small"
 
 
 def test_the_tables_and_five_figures_are_written_and_again_the_same(folder):
-    page = folder.parent / "page.md"
-    command = ["--tables", "--folder", str(folder), "--page", str(page)]
-    assert reproduce.main(command) == EXIT_OK
-    text = page.read_text()
+    assert reproduce.main(["--tables", "--folder", str(folder)]) == EXIT_OK
+    text = (folder / "README.md").read_text()
     assert [name for name in reproduction_figures.DRAWN if (folder / f"{name}.png").exists()] == [
         *reproduction_figures.DRAWN
     ]
-    assert all(f"](small/{name}.png)" in text for name in reproduction_figures.DRAWN)
-    assert text.endswith("<!-- end of reproduction small -->\n\nand more\n")
-    part = reproduce.part_of_page(reproduce.in_order(reproduction.read(folder), QUICK), "small")
-    assert pages.updated(text, "reproduction small", part) == text
+    assert all(f"]({name}.png)" in text for name in reproduction_figures.DRAWN)
+    assert text.endswith("<!-- end of tables -->\n\nand more\n")
+    part = reproduce.part_of_page(reproduce.in_order(reproduction.read(folder), QUICK))
+    assert pages.updated(text, "tables", part) == text
 
 
-def test_of_several_seeds_the_figures_are_means_with_bands(folder):
+def test_accuracies_after_two_hours_stand_only_beside_runs_of_two_hours():
+    runs = [
+        row(TRAINING, "SSGD", "sync", curve=((60.0, 0.7), (minutes * 60.0, 0.81)), case=str(minutes))
+        for minutes in (10, 120)
+    ]
+    short, long = (line.split(" | ")[-4] for line in reproduction.tables(runs).splitlines() if "SSGD, " in line)
+    assert (short.strip(), long.strip()) == ("", "0.86")
+
+
+def test_the_line_of_one_machine_alone_is_drawn_where_it_trained_as_long_as_published():
+    short, long = (row(TRAINING, "Standalone", "alone", curve=((60.0, 0.85),), seconds=each) for each in (60.0, 7200.0))
+    drawn = row(TRAINING, "ESync", "esync", curve=((60.0, 0.7),))
+    for runs, standalone in (((drawn, short), None), ((drawn, long), 0.85)):
+        ((_, _, draw),) = reproduction_figures.figures(runs, "accuracy-iid")
+        assert draw.keywords["standalone"] == standalone
+
+
+def test_of_several_seeds_the_figures_have_bands(folder):
     for seed in (1, 2):
         run_lines.append(folder, row(TRAINING, "SSGD", "sync", seed=seed, curve=((60.0, 0.6), (120.0, 0.8))))
     assert reproduce.main(["--tables", "--folder", str(folder)]) == EXIT_OK
@@ -337,10 +352,10 @@ def test_of_several_seeds_the_figures_are_means_with_bands(folder):
 
 
 def test_a_page_without_a_place_for_the_tables_is_left_as_it_is(folder):
-    page = folder.parent / "page.md"
+    page = folder / "README.md"
     page.write_text("no marks")
-    with pytest.raises(SetupError, match="add the lines <!-- reproduction small -->"):
-        reproduce.main(["--tables", "--folder", str(folder), "--page", str(page)])
+    with pytest.raises(SetupError, match="add the lines <!-- tables -->"):
+        reproduce.main(["--tables", "--folder", str(folder)])
     assert page.read_text() == "no marks"
 
 
