@@ -1,9 +1,9 @@
 """Everything from nothing: the environment, the data, the main job on this one machine, and figures.
 
 State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
-SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time; then the
-logs are summarised, the figures drawn and the times to an accuracy compared: the last line says which algorithm was first
-in this one run, and by how much. What follows `--` goes to every worker's main.py. Ctrl-C ends it.
+SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time. Then the
+logs are summarised, the figures drawn and the times to an accuracy compared. The last line says which algorithm was
+first in this one run, and by how much. What follows `--` goes to every worker's main.py. Ctrl-C ends it.
 """
 
 from __future__ import annotations
