@@ -67,7 +67,7 @@ class Entry:
 
     name: str  # in the log tree
     title: str  # as the papers call it
-    paper: str = ""
+    paper: str = ""  # papers with "; " between them, each with its arXiv: or doi: number at the end, where it has one
     stem: str  # of its summary's file name
     look: Look
     values: tuple[tuple[str, Any], ...] = ()  # a preset of an algorithm: fields of Config, and what they are set to
@@ -140,7 +140,7 @@ TABLE = (
     Algorithm(
         name="esync",
         title="ESync",
-        paper="Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043",
+        paper="Li et al., TSC 2022, doi:10.1109/TSC.2020.3044043",
         trainer="trainer.esync:build",
         transport=TransportKind.SUM,
         flags=(

@@ -115,13 +115,16 @@ def _speed_up_text(mode: Mode, curve: Curve, baseline: Mode, baseline_curve: Cur
     return f"{_factor_text(gain)}{late} ({', '.join(reached)})"
 
 
-def winner_line(curves: Mapping[Mode, Curve], target: float) -> str:
-    """Who reached the target first, and how many times as fast as each of the others, the next one first."""
+ONE_RUN = "this is one run of one seed: another day may order them otherwise"
+
+
+def first_line(curves: Mapping[Mode, Curve], target: float) -> str:
+    """The algorithm that reached the target first in one run of each, and how many times as fast as each other one."""
     goal = accuracy_text(target)
     times = {mode: metrics.time_to_accuracy(curve, target) for mode, curve in curves.items()}
     reached = {mode: seconds for mode, seconds in times.items() if seconds}
     if not reached:
-        return f"nobody reached test accuracy {goal}"
+        return f"no algorithm reached test accuracy {goal}"
     best, best_s = min(reached.items(), key=lambda pair: pair[1])
     beaten = []
     for mode in sorted(curves, key=lambda mode: reached.get(mode, math.inf)):
@@ -135,7 +138,8 @@ def winner_line(curves: Mapping[Mode, Curve], target: float) -> str:
         else:
             end_s = curves[mode][-1][0]
             beaten.append(f"{_factor_text(gain)} as fast as {mode.title} (not within {end_s:.1f} s)")
-    return f"{best.title} won: test accuracy {goal} after {best_s:.1f} s" + "".join(f", {each}" for each in beaten)
+    results = ", ".join([f"test accuracy {goal} after {best_s:.1f} s", *beaten])
+    return f"{best.title} was first: {results}; {ONE_RUN}"
 
 
 def _factor_text(gain: SpeedUp) -> str:

@@ -1,9 +1,9 @@
 """Everything from nothing: the environment, the data, the main job on this one machine, and figures.
 
 State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
-SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time; then the
-logs are summarised, the figures drawn and the times to an accuracy compared: the last line says who won by how much.
-What follows `--` goes to every worker's main.py. Ctrl-C ends it.
+SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time. Then the
+logs are summarised, the figures drawn and the times to an accuracy compared. The last line says which algorithm was
+first in this one run, and by how much. What follows `--` goes to every worker's main.py. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -125,14 +125,14 @@ def summaries(base: Path, network: str) -> dict[metrics.Mode, metrics.Devices]:
 
 
 def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float) -> list[str]:
-    """The winner, after what makes it doubtful."""
+    """The algorithm that was first, after what makes that doubtful."""
     curves: dict[metrics.Mode, metrics.Curve] = {}
     for mode, devices in runs.items():
         device = metrics.evaluating_device(devices, console)
         curves[mode] = device.curve if device else ()
     doubts = tables.doubt_lines({mode: metrics.doubts_of([devices]) for mode, devices in runs.items()})
-    winner = tables.winner_line(curves, target)
-    return [*doubts, f"{winner}; but see above what makes that doubtful" if doubts else winner]
+    first = tables.first_line(curves, target)
+    return [*doubts, f"{first}; see above what makes the times doubtful" if doubts else first]
 
 
 if __name__ == "__main__":

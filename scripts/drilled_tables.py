@@ -63,7 +63,7 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "`continue` without a parameter server": (
         lambda row: row["way"] == CONTINUE and not leaves_out(row["way"], row["mode"])
     ),
-    "`continue` beside one": lambda row: leaves_out(row["way"], row["mode"]),
+    "`continue` with one": lambda row: leaves_out(row["way"], row["mode"]),
     "`restart`": lambda row: row["way"] == RESTART,
 }
 

@@ -127,36 +127,57 @@ def test_a_job_on_classes_of_its_own_has_a_folder_of_its_own():
 # ------------------------------------------------------------------------------------------------------- README
 
 
+README = (ROOT / "README.md").read_text()
+
+
 def readme_table() -> list[list[str]]:
-    """The cells of README's table of algorithms, row by row, links without their targets."""
-    lines = iter((ROOT / "README.md").read_text().splitlines())
+    """The cells of README's table of algorithms, row by row."""
+    lines = iter(README.splitlines())
     next(line for line in lines if line.startswith("| algorithm |"))
     rows = itertools.takewhile(lambda line: line.startswith("|"), itertools.islice(lines, 1, None))
-    return [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", row).strip("| ").split(" | ") for row in map(spread, rows)]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
-def spread(row: str) -> str:
-    """An empty cell is one too."""
-    return row.replace("| |", "|  |")
+def linked(papers: str) -> str:
+    """The papers of an entry as README shows them: one with a number is a link to it."""
+    sites = {"arXiv": "https://arxiv.org/abs", "doi": "https://doi.org"}
+    parts = re.findall(r"(.*?)(?:, (arXiv|doi):(\S+?))?(?:; |$)", papers)
+    return "; ".join(f"[{text}]({sites[site]}/{number})" if site else text for text, site, number in parts if text)
 
 
 def test_readme_has_the_table():
     told: list[str] = []
-    for title, paper, class_, needs, start in readme_table():
+    for title, paper, file, start in readme_table():
         names = list(dict.fromkeys(re.findall(r"-m ([a-z-]+)", start)))
         told += names
         entry, row = ENTRIES[names[0]], OWNERS[names[0]]
         assert title.lower().startswith(entry.title.lower())
-        assert paper.strip() == entry.paper
+        assert paper == linked(entry.paper)
+        assert (ROOT / file.strip("`")).is_file()
         if entry is row:
-            assert f"`{row.trainer.split(':')[0].replace('.', '/')}.py`" in class_
-        needed = "state server" if row.needs_state_server else "state server (page only)"
-        expected = [needed] * row.has_state_server + ["one parameter server"] * row.one_server
-        assert needs.strip() == (", ".join(expected) if row.is_distributed else "no other process")
+            assert file == f"`{row.trainer.split(':')[0].replace('.', '/')}.py`"
     assert told == list(ENTRIES)
 
 
-COMMANDS = re.findall(r"`scripts/local_cluster\.sh (-m [^`]*)`", (ROOT / "README.md").read_text())
+def test_readme_says_what_an_algorithm_needs():
+    text = " ".join(README.split())
+
+    def titles(rows: list[Algorithm]) -> str:
+        first, *others = (row.title for row in rows)
+        return " and ".join([", ".join([first, *others[:-1]]), *others[-1:]])
+
+    assert f"The state server decides for {titles([row for row in TABLE if row.needs_state_server])}, " in text
+    assert f"and shows {titles([row for row in TABLE if row.page_only])} on its page." in text
+    assert f". {titles([row for row in TABLE if row.one_server])} take exactly one parameter server;" in text
+    alone = titles([row for row in TABLE if not row.is_distributed])
+    assert f"; {alone.lower()} SGD takes no other process." in text
+
+
+COMMANDS = [command for *_, start in readme_table() for command in re.findall(r"`(-m [^`]*)`", start)]
+
+
+def test_readme_has_a_command_for_every_entry():
+    assert [command.split()[1] for command in COMMANDS] == list(ENTRIES)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

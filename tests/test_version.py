@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from algorithms import ALGORITHMS
 from trainer.command_line import parse
 from trainer.run_folder import RunFolder
 from utils import EXIT_OK, read_json, version_number
@@ -18,6 +19,21 @@ ENTRY = r"^## (\d+\.\d+\.\d+) - \d{4}-\d\d-\d\d(?: \([0-9a-f]{7}\))?$"
 def test_the_changelog_begins_with_the_version():
     versions = re.findall(ENTRY, (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == version_number()
+
+
+def test_the_citation_has_the_version_and_the_licence():
+    fields = dict(re.findall(r"^([\w-]+): (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
+    assert fields["version"] == version_number()
+    licence = (ROOT / "LICENSE").read_text()
+    assert licence.startswith(f"{fields['license']} License\n")
+
+
+def test_the_citation_names_the_authors_of_the_licence_and_the_paper_of_esync():
+    text = (ROOT / "CITATION.cff").read_text()
+    [authors] = re.findall(r"^Copyright \(c\) \d+ (.+)$", (ROOT / "LICENSE").read_text(), re.MULTILINE)
+    assert f'\nauthors:\n  - name: "{authors}"\n' in text
+    [doi] = re.findall(r"^    doi: (.+)$", text, re.MULTILINE)
+    assert ALGORITHMS["esync"].paper.endswith(f", doi:{doi}")
 
 
 def test_every_version_of_the_changelog_is_newer_than_the_next():
