@@ -146,18 +146,19 @@ def study_score(studies: Sequence[Sequence[float]]) -> float:
 # ---------------------------------------------------------------------------------------------------- numbers
 
 
-def decimals(low: float, high: float) -> int:
-    """To how many decimals a number may be said that is known to lie between two others; negative ones are zeros.
+def decimals(estimate: Estimate) -> int:
+    """To how many decimals a number may be said whose interval is known; negative ones are zeros.
 
-    Half of the distance gets one digit, or two where the first is a 1: 0.853 with 0.004 on each side, 0.8530 with
+    Its distance from the nearer end gets one digit, or two where the first is a 1: 0.853 with 0.004, 0.8530 with
     0.0012, 230 with 20. Where there is no distance, or an infinite one, three digits of the number.
     """
-    half = (high - low) / 2
-    if not 0 < half < math.inf:
-        known = next((abs(end) for end in (low, high) if end and math.isfinite(end)), 1.0)
+    value, low, high = estimate
+    doubts = [each for each in (value - low, high - value) if 0 < each < math.inf]
+    if not doubts:
+        known = next((abs(each) for each in estimate if each and math.isfinite(each)), 1.0)
         return 2 - math.floor(math.log10(known))
-    exponent = math.floor(math.log10(half))
-    digits = half / 10.0**exponent
+    exponent = math.floor(math.log10(min(doubts)))
+    digits = min(doubts) / 10.0**exponent
     return 1 - exponent if digits < 1.95 else -exponent
 
 
@@ -174,6 +175,6 @@ def estimate_text(estimate: Estimate) -> str:
 
 def texts(estimate: Estimate) -> tuple[str, str, str]:
     """The same as three texts: the number and the two ends of its interval."""
-    digits = decimals(estimate.low, estimate.high)
+    digits = decimals(estimate)
     value, low, high = (number_text(each, digits) for each in estimate)
     return value, low, high

@@ -185,7 +185,7 @@ def test_the_table_of_times_by_hand():
         "2.00 (2.00 to 2.00)",
     ]
     # One run never came there: its median, how many did, and no factor.
-    assert cells(table, "SSGD")[1:3] == ["60.0 (50.0 to -), 4 of 5", "-"]
+    assert cells(table, "SSGD")[1:3] == ["60 (50 to -), 4 of 5", "-"]
     assert cells(table, "SSGD")[4] == "4.00 (4.00 to 4.00)"
     assert cells(table, "Standalone")[2] == ""
     assert cells(table, "samples/s at best") == ["samples/s at best", "", "3.10", "", "4.00"]

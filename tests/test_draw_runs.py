@@ -238,7 +238,7 @@ def test_runs_that_did_not_reach_the_target_are_counted_not_averaged(tmp_path, c
 
 
 def test_the_median_of_runs_of_which_most_came_there_is_said():
-    assert run_tables.times_text([10.0, 12.0, 14.0, 16.0, float("inf")]) == "14.0 (10.0 to -), 4 of 5"
+    assert run_tables.times_text([10.0, 12.0, 14.0, 16.0, float("inf")]) == "14 (10 to -), 4 of 5"
     assert run_tables.times_text([10.0, float("inf")]) == "1 of 2"
     assert run_tables.times_text([10.0, 12.0]) == "10.0..12.0"
 

@@ -120,9 +120,10 @@ def test_a_score_of_nothing_is_refused(studies):
     [
         (Estimate(0.85312, 0.8492, 0.8571), "0.853 (0.849 to 0.857)"),
         (Estimate(0.85312, 0.8520, 0.8543), "0.8531 (0.8520 to 0.8543)"),  # 0.00115 each way: two digits
-        (Estimate(234.4, 212.0, 251.0), "230 (210 to 250)"),
+        (Estimate(234.4, 212.0, 255.0), "230 (210 to 260)"),
+        (Estimate(14.4, 13.2, 58.8), "14.4 (13.2 to 58.8)"),  # the nearer end decides
         (Estimate(23.44, 23.44, 23.44), "23.4 (23.4 to 23.4)"),
-        (Estimate(31.26, 29.04, INF), "31.3 (29.0 to -)"),
+        (Estimate(31.26, 29.04, INF), "31 (29 to -)"),
         (Estimate(INF, INF, INF), "- (- to -)"),
         (Estimate(0.0, 0.0, 0.0), "0.00 (0.00 to 0.00)"),
         (Estimate(0.5, 0.0, 1.0), "0.5 (0.0 to 1.0)"),
@@ -132,9 +133,9 @@ def test_a_number_has_no_more_digits_than_its_interval_allows(estimate, text):
     assert statistics.estimate_text(estimate) == text
 
 
-@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
-def test_the_last_digit_is_from_a_twentieth_to_a_half_of_the_doubt_on_each_side(low, width):
-    high = low + width
-    if high > low:
-        last = 10.0 ** -statistics.decimals(low, high)
-        assert 0.05 < last / ((high - low) / 2) < 0.52
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_the_last_digit_is_from_a_twentieth_to_a_half_of_the_distance_from_the_nearer_end(low, below, above):
+    estimate = Estimate(low + below, low, low + below + above)
+    nearer = min(estimate.value - low, estimate.high - estimate.value)
+    if nearer > 0:
+        assert 0.05 < 10.0 ** -statistics.decimals(estimate) / nearer < 0.52
