@@ -93,13 +93,14 @@ class Claim:
 
     def row(self, form: str) -> str:
         """As its part shows it; of a published figure `{here}` is the first number."""
+        note = self.note.format(*(told.number for told in self.numbers))
         shown = {
             "text": self.sentence(),
             "name": self.name,
             "published": published.figures().get(self.published, ""),
             "here": str(self.numbers[0].number) if self.numbers else statistics.NOT_REACHED,
             "n": self.numbers[0].number.n if self.numbers else "",
-            "verdict": f"{self.verdict}: {self.note}" if self.note else self.verdict,
+            "verdict": ": ".join(filter(None, (self.verdict, note))),
         }
         return form.format(**shown)
 

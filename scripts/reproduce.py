@@ -7,13 +7,15 @@ their sum. Each run is a line of FOLDER/runs.jsonl. What stands there, done by t
 program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables,
 writes them into FOLDER/README.md, between the lines `<!-- tables -->` and `<!-- end of tables -->`, and draws the five
 figures of the preprint's cluster.
-Exit codes: 0 done, 1 some runs failed, 2 something to put right, 130 stopped.
+
+With the name of a claim of README.md or results/README.md (--list shows them) it runs again what that claim was
+computed from, and sets the numbers beside those that the page has.
+Exit codes: 0 done, 1 some runs failed or a claim does not agree, 2 something to put right, 130 stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import os
 import shutil
@@ -22,15 +24,15 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
-from report import metrics, pages, reproduction, run_lines
+from report import pages, reproduction, run_lines
+from report.claims import read as read_claims
 from report.reproduction import Row
-from scripts import get_data, launch, reproduction_figures
+from scripts import claims, get_data, launch, reproduction_figures, reproduction_run
 from scripts.console import console
 from scripts.reproduction_parts import PARTS, SCALES, Job, Scale
 from scripts.roles import ROOT
-from scripts.simulated import Ended, Simulations, was_stopped
+from scripts.simulated import Simulations
 from trainer import version
 from trainer.flag_values import at_least, several
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging
@@ -43,6 +45,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/reproduce.sh", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
     )
+    parser.add_argument("claims", nargs="*", metavar="CLAIM", help="of --list: only make this one again")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
     size.add_argument("--full", dest="scale", action="store_const", const="full", help="hours")
@@ -56,7 +59,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         const="two-hours",
         help="the small network, as long as published",
     )
-    parser.set_defaults(scale="quick")
     parser.add_argument(
         "--parts",
         type=launch.names(tuple(PARTS)),
@@ -66,12 +68,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seeds", type=several(at_least(0), "seeds with commas"), default=(0,), help="of the runs that train"
     )
-    parser.add_argument("--list", action="store_true", help="only say which runs there are, and which are done")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="only say which claims there are, with minutes and disk space; of a size which runs, and which are done",
+    )
     parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
     parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/SIZE)")
     parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="runs at the same time")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given = parser.parse_args(arguments)
+    given.of_claims = bool(given.claims) or (given.list and not (given.scale or given.parts or given.only))
+    if given.claims and (given.scale or given.parts or given.only or given.list or given.tables):
+        parser.error("a claim is made again as it was: give no size, parts, --only, --list or --tables with it")
+    given.scale = given.scale or "quick"
     given.folder = given.folder or LOGS / given.scale
     given.parts = given.parts or SCALES[given.scale].parts
     if not jobs_of(SCALES[given.scale], given.parts, given.only, given.seeds):
@@ -124,45 +134,10 @@ class Reproduction:
 
     def _run(self, job: Job) -> Row | None:
         ended = self._simulations.do(job.command, job.folder)
-        row = None if ended is None else result(job, ended)
+        row = None if ended is None else reproduction_run.result(job.row, ended)
         if ended is not None and (row is None or not row.failed):
             shutil.rmtree(ended.base, ignore_errors=True)
         return row
-
-
-def result(job: Job, ended: Ended) -> Row | None:
-    """What a run has left behind; None where a signal has ended it."""
-    row = dataclasses.replace(
-        job.row,
-        diverged=ended.diverged,
-        failed=ended.failed,
-        commit=version.commit(),
-        program=version.files_hash(),
-    )
-    try:
-        about, devices = ended.read()
-    except SetupError as error:
-        return row if row.diverged or row.failed else dataclasses.replace(row, failed=str(error))
-    if was_stopped(about):
-        return None
-    return dataclasses.replace(row, **measured(about, devices))
-
-
-def measured(about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:
-    """The numbers of a row, from what its run has logged."""
-    workers = list(devices.values())
-    evaluator = metrics.evaluating_device(devices, lambda text: None)
-    seconds = metrics.duration(workers)
-    pushed = sum(sum(worker.bytes_pushed_list or ()) for worker in workers)
-    return {
-        "seconds": round(seconds, 3),
-        "samples_per_s": round(metrics.throughput(workers), 2),
-        "traffic": round(pushed / 1e6 / seconds, 3),
-        "rounds": min(len(worker.elapsed_time_list) for worker in workers),
-        "computing": [round(metrics.computing_ratio(worker) or 0.0, 4) for worker in workers],
-        "curve": [(round(s, 3), round(accuracy, 5)) for s, accuracy in (evaluator.curve if evaluator else ())],
-        "ended": about.get("ended") or "",
-    }
 
 
 def named(row: Row) -> str:
@@ -208,11 +183,31 @@ def in_order(rows: Sequence[Row], scale: Scale) -> list[Row]:
     return sorted(rows, key=lambda row: (places.get(row.experiment, len(places)), row.seed))
 
 
+def of_claims(given: argparse.Namespace, simulations: Simulations) -> int:
+    """Shows all claims, or makes some again; returns the exit code."""
+    known = read_claims()
+    if given.list:
+        for line in claims.listed(known):
+            console(line)
+        return EXIT_OK
+    chosen = [known.named(name) for name in given.claims]
+    get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
+    again = claims.Again(known, simulations, LOGS / "claims", given.jobs, console)
+    try:
+        with simulations.stopped_by_signals():
+            agreed = [again.make(claim) for claim in chosen]
+            return EXIT_OK if all(agreed) else EXIT_BUG
+    except KeyboardInterrupt:
+        return EXIT_FORCED
+
+
 def main(arguments: Sequence[str]) -> int:
     """Parses and does what is not done yet; returns the exit code."""
     given = parse(arguments)
     setup_logging("reproduce")
     simulations = Simulations(LOGS / "runs" / given.scale)
+    if given.of_claims:
+        return of_claims(given, simulations)
     its = Reproduction(given.folder, simulations, given.jobs)
     jobs = jobs_of(SCALES[given.scale], given.parts, given.only, given.seeds)
     if given.list:

@@ -11,7 +11,7 @@ import pytest
 import simulate
 from report import metrics, pages, published, reproduction, run_lines
 from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, PARTS, SWITCH, TRAINING, WBSP, Row
-from scripts import reproduce, reproduction_figures, reproduction_parts
+from scripts import reproduce, reproduction_figures, reproduction_parts, reproduction_run
 from scripts.reproduction_parts import FULL, MEAN_LOSS, QUICK, SCALES, TWO_HOURS
 from scripts.simulated import Ended, Simulations
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
@@ -169,7 +169,9 @@ def test_a_line_that_is_no_run_is_named(tmp_path, text, complaint):
 def test_the_numbers_of_a_row_are_those_of_its_workers():
     fast = metrics.Device([0.5, 0.8], [64, 64], [2, 2], [2.0, 4.0], [1.0, 1.0], [2.0, 4.0], [1.0, 2.0], [500_000] * 2)
     slow = metrics.Device([], [64], [2], [5.0], [1.0], [], [4.0], [1_000_000])
-    its = reproduce.measured({"ended": "4 s of 4 s passed"}, {("virtual", "cpu0"): fast, ("virtual", "cpu1"): slow})
+    its = reproduction_run.measured(
+        {"ended": "4 s of 4 s passed"}, {("virtual", "cpu0"): fast, ("virtual", "cpu1"): slow}
+    )
     assert its == {
         "seconds": 5.0,
         "samples_per_s": 38.4,
