@@ -29,8 +29,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import study_page
 from benchmarks.namespace_job import ROOT, Loopback, parameter_server, running
+from report import pages
 
 KVSTORE, MPI = "kvstore", "mpi"
 RATE = 1e-6  # of steps that leave the network what it is
@@ -235,7 +235,7 @@ def main() -> None:
     if options.tables is not None:
         part = tables(options.tables)
         print(part)
-        study_page.put(options.tables, part)
+        pages.write(options.tables / "README.md", part)
         return
     print(head((KVSTORE, *options.collectives)))
     raw = {}

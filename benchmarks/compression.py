@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/compression.py results/compression/runs.json
 
 LeNet-5 on scripts/clusters/slow-link.csv by simulate.py, for as many virtual seconds as `JOBS` says, with two seeds.
-Prints a table of the means, and writes it into README.md beside OUTPUT, where there is one. The same program, data and
+Prints a table of the means, and writes it into README.md beside OUTPUT. The same program, data and
 MXNet give the same bits.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import simulate
-from benchmarks import study_page
+from report import pages
 from utils import read_rounds, write_json
 
 SEEDS = (0, 1)
@@ -131,7 +131,7 @@ def main() -> None:
                     write_json(output, runs)
     part = "\n".join(table(runs))
     print(part)
-    study_page.put(output.parent, part)
+    pages.write(output.parent / "README.md", part)
 
 
 if __name__ == "__main__":

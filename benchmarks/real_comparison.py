@@ -9,7 +9,7 @@ that was chosen by tuning), is made by scripts/local_cluster.sh with the same fl
 workers evaluates, so that training waits for none. A run is a line of the second folder; what stands there is not done
 again. All algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
 Prints, for each algorithm, the median seconds to the target of both kinds, and how much slower real workers are; the
-table goes to README.md of the second folder too, where there is one, between the marks of `real and virtual`.
+table goes to README.md of the second folder too, between the marks of `real and virtual`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, folder_name  # noqa: E402
-from benchmarks import study_page  # noqa: E402
 from benchmarks.study_run import Task, result  # noqa: E402
-from report import comparison, run_lines  # noqa: E402
+from report import comparison, pages, run_lines  # noqa: E402
 from report.comparison import IID, REPORT, RunLine  # noqa: E402
 from scripts.simulated import OUTPUT, Ended  # noqa: E402
 
@@ -135,7 +134,7 @@ def main() -> None:
         list(pool.map(do, todo))
     part = table(lines, done, given.target)
     print(part)
-    study_page.put(given.real, part, MARK)
+    pages.write(given.real / "README.md", part, MARK)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in t
 `--network mlp` a step computes so little that the cores are never short (each into another FOLDER, since the costs are
 others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again,
 but a virtual one of another version of the program. All modes of the first cluster with the first seed come first, then
-the other clusters, then the other seeds. The table goes to FOLDER/README.md too, where there is one.
+the other clusters, then the other seeds. The table goes to FOLDER/README.md too.
 
 What the work of real processes costs beyond the cluster file is measured once for each cluster and mode, by a short
 job with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an evaluation. All of
@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
-from benchmarks import study_page  # noqa: E402
 from config import NO_NETWORK  # noqa: E402
+from report import pages  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
 from utils import (  # noqa: E402
     EVALUATION,
@@ -400,7 +400,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
     part = table(rows)
     print(part)
-    study_page.put(folder, part)
+    pages.write(folder / "README.md", part)
 
 
 if __name__ == "__main__":
