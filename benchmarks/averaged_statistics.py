@@ -1,6 +1,6 @@
 """Is a model bad because of BatchNorm's running statistics, and not of its weights?
 
-    .venv/bin/python benchmarks/averaged_statistics.py --rounds 3 --output results/averaged-statistics.json
+    .venv/bin/python benchmarks/averaged_statistics.py --rounds 3 --output results/reproduction/averaged-statistics.json
     .venv/bin/python benchmarks/averaged_statistics.py --saved logs/resnet18-v1/async-niid/virtual/cpu0/final.json
 
 Evaluates models twice: as they are, and with statistics estimated anew from batches of all training samples, the

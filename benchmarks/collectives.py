@@ -2,13 +2,15 @@
 
     .venv/bin/python benchmarks/collectives.py --workers 2 3 4
     .venv/bin/python benchmarks/collectives.py --workers 2 3 4 --iteration
+    .venv/bin/python benchmarks/collectives.py --tables results/collectives  # of raw files, also collective_links.py's
 
 Processes on this machine; takes about 15 s for each number of workers. All ways take turns in the same processes, so
 that a busy machine harms all alike. A sum is that of a network's gradients, each array by itself: packing and unpacking
 are a part of it. With --iteration it is a whole iteration of SSGD: forward and backward pass, the sum, which begins
 while the backward pass runs, and the step. Prints the median milliseconds from when all begin to when the last is
 done, and their ratio to the kvstore's. The sums are compared: equal but for rounding, on every worker the same bits.
-With `mpi` among the collectives mpiexec starts the workers, and MPI's own Allreduce takes its turn, too.
+With `mpi` among the collectives mpiexec starts the workers, and MPI's own Allreduce takes its turn, too. With --tables
+nothing is measured: the tables of the raw files in a folder are printed, and written into its README.md.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.namespace_job import ROOT, Loopback, parameter_server, running
+from report import pages
 
 KVSTORE, MPI = "kvstore", "mpi"
 RATE = 1e-6  # of steps that leave the network what it is
@@ -151,6 +155,44 @@ def work(options: argparse.Namespace) -> None:
         options.output.write_text(json.dumps(slowest))
 
 
+HEADS = {  # of the raw files' tables, in their order on the page
+    "sum-resnet18": "A sum of ResNet-18's 62 arrays (11.2 million float32), ms",
+    "sum-resnet18-mpi": "The same sum, with MPI's Allreduce, ms",
+    "sum-lenet": "A sum of LeNet-5's 10 arrays (61,706 float32), ms",
+    "iteration-resnet18": "An iteration of SSGD with ResNet-18, 16 samples a worker, ms",
+}
+HOSTS = "four-hosts"  # raw file of collective_links.py
+COLUMNS = ("collective", "real, s a round", "virtual, s a round", "virtual / real")
+
+
+def row(number: str, measured: dict[str, list[float]]) -> str:
+    """Medians of each way to sum, and their ratio to the kvstore's."""
+    medians = {name: statistics.median(times) for name, times in measured.items()}
+    cells = [f"{median:.3g} ({median / medians[KVSTORE]:.2f})" for median in medians.values()]
+    return f"| {number} | {' | '.join(cells)} |"
+
+
+def head(names: Iterable[str]) -> str:
+    """The first two lines of a table."""
+    titles = ("N", *names)
+    return f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}"
+
+
+def tables(folder: Path) -> str:
+    """Of all raw files."""
+    parts = []
+    for name, title in HEADS.items():
+        by_workers = json.loads((folder / f"{name}.json").read_text())["milliseconds_by_workers"]
+        lines = [head(next(iter(by_workers.values()))), *(row(*each) for each in by_workers.items())]
+        parts += [f"{title}:", "\n".join(lines)]
+    hosts = json.loads((folder / f"{HOSTS}.json").read_text())["seconds_a_round"]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
+    for way, its in hosts.items():
+        ratio = its["virtual_s"] / its["real_s"]
+        lines.append(f"| {way} | {its['real_s']:.3f} | {its['virtual_s']:.3f} | {ratio:.2f} |")
+    return "\n\n".join([*parts, "Four hosts, median seconds of a round:", "\n".join(lines)])
+
+
 def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
     """Milliseconds of each way to sum, of so many workers."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -184,19 +226,22 @@ def main() -> None:
     parser.add_argument("--iteration", action="store_true", help="a whole iteration of SSGD")
     parser.add_argument("--batch-size", type=int, default=16, help="of an iteration")
     parser.add_argument("--raw", type=Path, help="JSON file for the milliseconds of all repeats")
+    parser.add_argument("--tables", type=Path, metavar="FOLDER", help="only the tables of its raw files")
     parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)  # of a worker
     options = parser.parse_args()
     if os.environ.get("DMLC_ROLE") == "worker":
         work(options)
         return
-    names = (KVSTORE, *options.collectives)
-    print(f"| N | {' | '.join(names)} |\n|{' --- |' * (1 + len(names))}")
+    if options.tables is not None:
+        part = tables(options.tables)
+        print(part)
+        pages.write(options.tables / "README.md", part)
+        return
+    print(head((KVSTORE, *options.collectives)))
     raw = {}
     for number in options.workers:
         raw[str(number)] = measured = measure(number, options)
-        medians = {name: statistics.median(times) for name, times in measured.items()}
-        cells = [f"{medians[name]:.3g} ({medians[name] / medians[KVSTORE]:.2f})" for name in names]
-        print(f"| {number} | {' | '.join(cells)} |", flush=True)
+        print(row(str(number), measured), flush=True)
     if options.raw is not None:
         about = {"network": options.network, "iteration": options.iteration, "batch_size": options.batch_size}
         options.raw.write_text(json.dumps({**about, "milliseconds_by_workers": raw}) + "\n")

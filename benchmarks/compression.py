@@ -1,9 +1,10 @@
 """What compression does to bytes, time and accuracy where one of four workers is behind a slow link, in virtual time.
 
-    .venv/bin/python benchmarks/compression.py results/compression.json
+    .venv/bin/python benchmarks/compression.py results/compression/runs.json
 
 LeNet-5 on scripts/clusters/slow-link.csv by simulate.py, for as many virtual seconds as `JOBS` says, with two seeds.
-Prints a table of the means. Depends on nothing but the program, its data and MXNet: the same runs give the same bits.
+Prints a table of the means, and writes it into README.md beside OUTPUT. The same program, data and
+MXNet give the same bits.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import simulate
+from report import pages
 from utils import read_rounds, write_json
 
 SEEDS = (0, 1)
@@ -115,7 +117,7 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Runs what there is to run, and prints the table."""
+    """Does the runs that are missing, and shows the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="JSON of all runs; those that it has are not done again")
     output = parser.parse_args().output
@@ -127,7 +129,9 @@ def main() -> None:
                 if " ".join(["simulate.py", *flags_of(job, way, seed)]) not in done:
                     runs.append(measure(job, way, seed))
                     write_json(output, runs)
-    print("\n".join(table(runs)))
+    part = "\n".join(table(runs))
+    print(part)
+    pages.write(output.parent / "README.md", part)
 
 
 if __name__ == "__main__":

@@ -51,14 +51,11 @@ def running(command: Sequence[str], log: Path, folder: Path, **environment: str)
 
 
 @contextlib.contextmanager
-def parameter_server(
-    host: Host | Loopback, num_workers: int, folder: Path, root: Path = ROOT
-) -> Iterator[dict[str, str]]:
+def parameter_server(host: Host | Loopback, num_workers: int, folder: Path) -> Iterator[dict[str, str]]:
     """The scheduler and one parameter server on a host; the environment that workers need beside their role.
 
     Args:
         folder: for the processes' output.
-        root: of the checkout that is run.
     """
     cluster = {
         "DMLC_PS_ROOT_URI": host.address,
@@ -70,7 +67,7 @@ def parameter_server(
     command = host.command(sys.executable, "main.py")
     with contextlib.ExitStack() as stack:
         for role in ("scheduler", "server"):
-            stack.enter_context(running(command, folder / f"{role}.log", root, DMLC_ROLE=role, **cluster))
+            stack.enter_context(running(command, folder / f"{role}.log", ROOT, DMLC_ROLE=role, **cluster))
         yield cluster
 
 
@@ -79,7 +76,6 @@ def run_job(
     hosts: Sequence[Host | Loopback],
     seconds: float,
     flags: Sequence[Sequence[str]],
-    root: Path = ROOT,
     collective: str = "ps",
     meanwhile: Callable[[Path], None] = lambda folder: None,
 ) -> list[Rounds]:
@@ -90,7 +86,6 @@ def run_job(
         hosts: of the workers.
         seconds: of training.
         flags: for each worker's main.py.
-        root: of the checkout that is run.
         collective: main.py's flag; other than ps there is neither scheduler nor parameter server.
         meanwhile: called while the workers run, with the folder that holds theirs, cpu0, cpu1, ...
     """
@@ -98,10 +93,10 @@ def run_job(
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         serve = servers.command(sys.executable, "manage.py", "serve", f"{servers.address}:{state_port}")
-        stack.enter_context(running(serve, folder / "state.log", root / "SimpleStateServer"))
+        stack.enter_context(running(serve, folder / "state.log", ROOT / "SimpleStateServer"))
         cluster = {"DMLC_NUM_WORKER": str(len(hosts))}
         if collective == "ps":
-            cluster = stack.enter_context(parameter_server(servers, len(hosts), folder, root))
+            cluster = stack.enter_context(parameter_server(servers, len(hosts), folder))
         workers = []
         for number, (host, of_worker) in enumerate(zip(hosts, flags, strict=True)):
             all_flags = ["-c", "1", "-n", "lenet", "-e", "100000", "-ld", name, "--device-name", f"cpu{number}"]
@@ -110,7 +105,7 @@ def run_job(
             all_flags += ["--collective", collective] * (collective != "ps")
             command = host.command(sys.executable, "main.py", *all_flags)
             log = folder / f"worker{number}.log"
-            workers.append(stack.enter_context(running(command, log, root, DMLC_ROLE="worker", **cluster)))
+            workers.append(stack.enter_context(running(command, log, ROOT, DMLC_ROLE="worker", **cluster)))
         meanwhile(folder)
         for number, worker in enumerate(workers):
             if worker.wait(seconds + 120):

@@ -1,13 +1,15 @@
 """The reported runs of a comparison again, on real processes: what they take, and whether the order is the same.
 
     .venv/bin/python benchmarks/real_comparison.py results/comparison-mlp results/real-comparison --jobs 2
-    .venv/bin/python benchmarks/comparison.py results/real-comparison --page results/README.md
+    .venv/bin/python benchmarks/real_comparison.py results/comparison-mlp results/real-comparison --table
+    .venv/bin/python benchmarks/comparison.py results/real-comparison
 
 Each run of the first folder on that cluster, i.i.d. (benchmarks/study.py made it in virtual time, with the step size
 that was chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside the
 workers evaluates, so that training waits for none. A run is a line of the second folder; what stands there is not done
 again. All algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
-Prints, for each algorithm, the median seconds to the target of both kinds, and how much slower real workers are.
+Prints, for each algorithm, the median seconds to the target of both kinds, and how much slower real workers are; the
+table goes to README.md of the second folder too, between the marks of `real and virtual`.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, folder_name  # noqa: E402
 from benchmarks.study_run import Task, result  # noqa: E402
-from report import comparison, run_lines  # noqa: E402
+from report import comparison, pages, run_lines  # noqa: E402
 from report.comparison import IID, REPORT, RunLine  # noqa: E402
 from scripts.simulated import OUTPUT, Ended  # noqa: E402
+
+MARK = "real and virtual"  # of the table on the page
 
 
 def same(line: RunLine) -> tuple[object, ...]:
@@ -58,10 +62,11 @@ def run(virtual: RunLine) -> RunLine | None:
         return result(task, [*before, *behind], Ended(Path(base), folder, code))
 
 
-def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> None:
-    """A line for each algorithm, the fastest real one first; of the virtual runs those with the same seeds."""
+def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> str:
+    """A line for each algorithm, the fastest real one first; of the virtual runs those with the same seeds. `-` is a
+    run that did not reach the target."""
     titles = (f"s to {target:g}: real", "virtual", "ratio", "samples/s: ratio", "place: real", "virtual")
-    print(f"|  | {' | '.join(titles)} |\n{'| --- ' * 7}|")
+    lines = [f"|  | {' | '.join(titles)} |", f"{'| --- ' * (1 + len(titles))}|"]
     medians = []
     for entry in ENTRIES:
         pairs = [
@@ -74,11 +79,23 @@ def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) ->
     in_theory = sorted(there_s for _, there_s, *_ in medians)
     for place, (here_s, there_s, speed, entry, each_s) in enumerate(sorted(medians), start=1):
         ratio = f"{here_s / there_s:.2f}" if max(here_s, there_s) < math.inf else "-"
-        spread = f"{here_s:.1f} ({min(each_s):.1f} to {max(each_s):.1f}, {len(each_s)} runs)"
+        middle, least, greatest = (f"{s:.1f}" if s < math.inf else "-" for s in (here_s, min(each_s), max(each_s)))
+        spread = "-" if least == "-" else f"{middle} ({least} to {greatest})"
         places = " | ".join(
             f"{each}" if s < math.inf else "-" for each, s in ((place, here_s), (in_theory.index(there_s) + 1, there_s))
         )
-        print(f"| {ENTRIES[entry].title} | {spread} | {there_s:.1f} | {ratio} | {speed:.2f} | {places} |")
+        in_virtual = f"{there_s:.1f}" if there_s < math.inf else "-"
+        lines.append(f"| {ENTRIES[entry].title} | {spread} | {in_virtual} | {ratio} | {speed:.2f} | {places} |")
+    return "\n".join(lines)
+
+
+def reported(folder: Path, cluster: str, network: str, entries: Sequence[str]) -> list[RunLine]:
+    """The runs of a comparison that are made again."""
+    return [
+        line
+        for line in comparison.read(folder)
+        if line.phase == REPORT and line.workload == (cluster, IID, network) and line.entry in entries
+    ]
 
 
 def main() -> None:
@@ -90,15 +107,12 @@ def main() -> None:
     parser.add_argument("--network", default="mlp")
     parser.add_argument("--entries", default=",".join(ENTRIES), help="the algorithms")
     parser.add_argument("--target", type=float, default=0.85)
+    parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     parser.add_argument("--jobs", type=int, default=1, help="side by side")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
     given = parser.parse_args()
     entries, until = given.entries.split(","), time.monotonic() + given.budget
-    lines = [
-        line
-        for line in comparison.read(given.virtual)
-        if line.phase == REPORT and line.workload == (given.cluster, IID, given.network) and line.entry in entries
-    ]
+    lines = reported(given.virtual, given.cluster, given.network, entries)
     given.real.mkdir(parents=True, exist_ok=True)
     done = comparison.read(given.real) if (given.real / run_lines.RUNS_FILE).exists() else []
 
@@ -114,11 +128,13 @@ def main() -> None:
             )
             print(f"{line.entry}, seed {line.seed}: {said}", flush=True)
 
-    known = set(map(same, done))
+    known = set(map(same, [*done, *(lines if given.table else ())]))
     with ThreadPoolExecutor(given.jobs) as pool:
         todo = sorted((line for line in lines if same(line) not in known), key=lambda line: line.seed)
         list(pool.map(do, todo))
-    table(lines, done, given.target)
+    part = table(lines, done, given.target)
+    print(part)
+    pages.write(given.real / "README.md", part, MARK)
 
 
 if __name__ == "__main__":

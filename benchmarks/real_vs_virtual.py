@@ -1,14 +1,14 @@
 """The same jobs on real processes and in virtual time: how far apart are they?
 
     .venv/bin/python benchmarks/real_vs_virtual.py --budget 3600     # on a quiet machine; again to go on
-    .venv/bin/python benchmarks/real_vs_virtual.py --table           # what there is so far
+    .venv/bin/python benchmarks/real_vs_virtual.py --table           # of the runs that are done
 
 LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. With
 --evaluator a process beside the real workers evaluates, and no worker waits for an evaluation, as in virtual time; with
 `--network mlp` a step computes so little that the cores are never short (each into another FOLDER, since the costs are
 others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again,
 but a virtual one of another version of the program. All modes of the first cluster with the first seed come first, then
-the other clusters, then the other seeds.
+the other clusters, then the other seeds. The table goes to FOLDER/README.md too.
 
 What the work of real processes costs beyond the cluster file is measured once for each cluster and mode, by a short
 job with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an evaluation. All of
@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
 from config import NO_NETWORK  # noqa: E402
+from report import pages  # noqa: E402
 from trainer import cluster_file, version  # noqa: E402
 from utils import (  # noqa: E402
     EVALUATION,
@@ -52,6 +53,9 @@ from utils import (  # noqa: E402
 CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
 MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distributed and entry.workers is Workers.ALL)
 TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row have reached
+NEAR_SAMPLES, NEAR_TIME = 0.03, 0.1  # virtual over real, less 1: such rows agree
+ROUNDING = 1e-9
+RUNS = "runs.jsonl"
 TRIES = 3  # to find what a way takes
 CALIBRATION_SEED, CALIBRATION_S = 99, 15
 NO_TIME_S = 0.0001  # the least that --evaluation-time is given here
@@ -66,7 +70,7 @@ NEVER_WAITS = (
     *(mode for mode in MODES if not OWNERS[mode].waits and mode not in BESIDE),
     *CALIBRATED_WITH,
 )
-# As in nine_ways.sh.
+# Chosen by hand for LeNet-5 on `nine-ways`: the better of two or three step sizes.
 FLAGS = {
     "sync": "-l 0.003",
     "backup": "-l 0.003",
@@ -237,46 +241,131 @@ def seconds_to(target: float, row: dict[str, Any]) -> float | None:
     return min((seconds for seconds, accuracy in row["accuracies"] if accuracy >= target), default=None)
 
 
-def table(rows: Sequence[dict[str, Any]]) -> None:
-    """A line for each cluster and mode of which both kinds are there; ratios are virtual over real, the spread is that
-    of the real runs. Of a run that was made several times the last counts."""
-    last = {(row["kind"], *job_of(row)): row for row in rows}
+@dataclasses.dataclass(frozen=True)
+class TableRow:
+    """A cluster and mode of which both kinds of runs are there, as virtual over real, and medians of the seeds.
+
+    Attributes:
+        target: the highest of TARGETS that all runs have reached; None where there is none.
+        spread: the least and the greatest real run's seconds to the target, over their median.
+    """
+
+    cluster: str
+    mode: str
+    seeds: int
+    rounds: float
+    samples: float
+    target: float | None = None
+    real_s: float = 0.0
+    virtual_s: float = 0.0
+    spread: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def time(self) -> float:
+        """Of the seconds to the target."""
+        return self.virtual_s / self.real_s
+
+    def cells(self) -> list[str]:
+        """Of a line of the table."""
+        first = [self.cluster, self.mode, str(self.seeds), f"{self.rounds:.3f}", f"{self.samples:.3f}"]
+        if self.target is None:
+            return [*first, "none", "", "", "", ""]
+        spread = f"{self.spread[0]:.2f} to {self.spread[1]:.2f}"
+        return [
+            *(*first, f"{self.target:.2f}", f"{self.real_s:.1f}"),
+            *(f"{self.virtual_s:.1f}", f"{self.time:.2f}", spread),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How many rows are near to each other: the samples within 3 %, the time within 10 % or the real runs' spread."""
+
+    rows: int
+    samples: int
+    timed: int  # rows in which all runs reached a target
+    time: int
+
+    def __str__(self) -> str:
+        return (
+            f"Samples are within {100 * NEAR_SAMPLES:g} % in {self.samples} of {self.rows} rows, the time to the "
+            f"accuracy within {100 * NEAR_TIME:g} % or the real runs' spread in {self.time} of {self.timed}."
+        )
+
+
+def table_rows(lines: Sequence[dict[str, Any]]) -> list[TableRow]:
+    """Of all runs; of one that was made several times the last counts."""
+    last = {(line["kind"], *job_of(line)): line for line in lines}
     pairs = [
-        (row, last[("virtual", *job)])
-        for (kind, *job), row in last.items()
+        (line, last[("virtual", *job)])
+        for (kind, *job), line in last.items()
         if kind == "real" and ("virtual", *job) in last
     ]
-    print(
-        "| cluster | mode | seeds | rounds | samples | accuracy | s to it: real | virtual | ratio | real runs' spread |"
+    by_row: dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    for pair in pairs:
+        by_row.setdefault(tuple(pair[0][key] for key in ("cluster", "mode", "seconds")), []).append(pair)
+    return [_table_row(cluster, mode, same) for (cluster, mode, _), same in by_row.items()]
+
+
+def _table_row(cluster: str, mode: str, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> TableRow:
+    rounds, samples = (
+        statistics.median(there[key] / here[key] for here, there in pairs) for key in ("rounds_s", "samples_s")
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for cluster, mode, seconds in dict.fromkeys((here["cluster"], here["mode"], here["seconds"]) for here, _ in pairs):
-        same = [
-            pair
-            for pair in pairs
-            if (pair[0]["cluster"], pair[0]["mode"], pair[0]["seconds"]) == (cluster, mode, seconds)
-        ]
-        cells = [
-            f"{statistics.median(there[key] / here[key] for here, there in same):.3f}"
-            for key in ("rounds_s", "samples_s")
-        ]
-        cells += _cells_of_target(same)
-        print(f"| {cluster} | {mode} | {len(same)} | {' | '.join(cells)} |")
-
-
-def _cells_of_target(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
+    row = TableRow(cluster, mode, len(pairs), rounds, samples)
     for target in TARGETS:
-        here, there = ([seconds_to(target, row) for row in kind] for kind in zip(*pairs, strict=True))
+        here, there = ([seconds_to(target, line) for line in kind] for kind in zip(*pairs, strict=True))
         real_s, virtual_s = [s for s in here if s is not None], [s for s in there if s is not None]
         if len(real_s) == len(virtual_s) == len(pairs):
-            median_s, ratio = statistics.median(real_s), statistics.median(virtual_s) / statistics.median(real_s)
-            spread = f"{min(real_s) / median_s:.2f} to {max(real_s) / median_s:.2f}"
-            return [f"{target:.2f}", f"{median_s:.1f}", f"{statistics.median(virtual_s):.1f}", f"{ratio:.2f}", spread]
-    return ["none"] + [""] * 4
+            median_s = statistics.median(real_s)
+            return dataclasses.replace(
+                row,
+                target=target,
+                real_s=median_s,
+                virtual_s=statistics.median(virtual_s),
+                spread=(min(real_s) / median_s, max(real_s) / median_s),
+            )
+    return row
+
+
+def agreement(rows: Sequence[TableRow]) -> Agreement:
+    """Counted on the numbers as the table shows them."""
+    timed = [row for row in rows if row.target is not None]
+    return Agreement(
+        rows=len(rows),
+        samples=sum(abs(round(row.samples, 3) - 1) <= NEAR_SAMPLES + ROUNDING for row in rows),
+        timed=len(timed),
+        time=sum(
+            abs(round(row.time, 2) - 1) <= NEAR_TIME + ROUNDING
+            or round(row.spread[0], 2) <= round(row.time, 2) <= round(row.spread[1], 2)
+            for row in timed
+        ),
+    )
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """A line for each cluster and mode, and how many of them agree."""
+    titles = ["cluster", "mode", "seeds", "rounds", "samples", "accuracy"]
+    titles += ["s to it: real", "virtual", "ratio", "real runs' spread"]
+    rows = table_rows(lines)
+    return "\n".join(
+        [
+            f"| {' | '.join(titles)} |",
+            "|" + " --- |" * len(titles),
+            *(f"| {' | '.join(row.cells())} |" for row in rows),
+            "",
+            str(agreement(rows)),
+        ]
+    )
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The runs of a folder, in the order in which they were made."""
+    path = folder / RUNS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def main() -> None:
-    """Does what is not done yet, until the budget is spent, and prints the table."""
+    """Does what is not done yet, until the budget is spent; the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
     parser.add_argument("--modes", default=",".join(MODES))
@@ -289,12 +378,11 @@ def main() -> None:
         "--kinds", default="real,virtual", help="or costs alone: only virtual runs need no quiet machine"
     )
     parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
-    parser.add_argument("--table", action="store_true", help="only print what there is")
+    parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     given = parser.parse_args()
     folder, began, program = given.folder.resolve(), time.monotonic(), version.files_hash()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "runs.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = read(folder)
     # Real runs take hours, and what they show changes little with the program; a virtual one is made anew.
     done = {(*job_of(row), row["kind"]) for row in rows if row["kind"] == "real" or row["program"] == program}
     for job, kind in ((job, kind) for job in jobs(given) for kind in given.kinds.split(",")):
@@ -307,10 +395,12 @@ def main() -> None:
             continue
         runs = real(job, folder) if kind == "real" else virtual(job, folder, costs, job.network)
         row = {"kind": kind, **dataclasses.asdict(job), **sum_up(runs), "costs": costs, "program": program}
-        append_line(path, json.dumps(row))
+        append_line(folder / RUNS, json.dumps(row))
         rows.append(row)
         print(json.dumps(row), flush=True)
-    table(rows)
+    part = table(rows)
+    print(part)
+    pages.write(folder / "README.md", part)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does the runs of a comparison by its rules (results/README.md), in virtual time: simulate.py, again and again.
+"""Does the runs of a comparison by its rules (results/comparison-mlp/README.md), in virtual time by simulate.py.
 
     .venv/bin/python benchmarks/study.py --folder results/comparison --networks mlp --jobs 2
 

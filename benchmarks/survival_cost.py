@@ -23,7 +23,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.namespace_job import Loopback, Rounds, children, run_job
-from benchmarks.rounds_per_s import rounds_per_s
 
 MODES = {
     "ESync": (["-m", "esync", "-ll", "0.0005"], "ps"),
@@ -44,6 +43,7 @@ KINDS = {
 
 
 FIRST_ROUND = 20  # when the looking begins
+WARM_UP = 5  # rounds that do not count in rounds/s
 EARLIER_S = 3.0  # than the job, whose last act is an evaluation, it ends
 
 Found = dict[tuple[str, str], list[float]]  # by mode and kind of job, one number a turn
@@ -96,6 +96,12 @@ def _computed_s(pid: int) -> float:
     """Seconds that a process has computed in all its threads, for itself and in the system."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def rounds_per_s(job: Sequence[Rounds]) -> float:
+    """Of all workers together, without the first rounds and the last, after which a worker evaluates."""
+    times = ([record["total_time"] for record in rounds[WARM_UP:-1]] for rounds in job)
+    return sum((len(of_worker) - 1) / (of_worker[-1] - of_worker[0]) for of_worker in times)
 
 
 def kinds_of(mode: str, asked: Sequence[str]) -> list[str]:

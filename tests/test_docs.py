@@ -17,9 +17,10 @@ from trainer import cluster_file, command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     ROOT / "scripts" / "clusters" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "results").rglob("README.md")),
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # files that it makes

@@ -32,7 +32,7 @@ def test_every_worker_of_the_preprints_cluster_computes_as_long_as_the_slowest(d
 
 def test_the_published_programs_come_out_as_published() -> None:
     """The preprint's rule, and a blocking query that costs about one GPU step. What deviates by more than 20 %, and
-    why, is in results/README.md."""
+    why, is in results/reproduction/README.md."""
     esync = preprint("-m", "esync", *AS_PUBLISHED)
     with_queries = esync.computing[FAST] + esync.steps[FAST] * FAST_STEP_S * esync.rounds_per_s
     found = {"ESync": esync.samples_per_s, "its GPUs": with_queries, "its CPUs": esync.computing[SLOW]}

@@ -108,7 +108,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         """With statistics of its own, where the flags ask for them; training goes on with those that were averaged.
 
         A mean of running variances is not the variance under the mean of the weights. After a few steps a round the two
-        hardly differ; after a hundred the model may be no better than chance (results/README.md).
+        hardly differ; after a hundred the model may be no better than chance (results/reproduction/README.md).
         """
         batches = self.context.config.estimate_statistics
         averaged = self.parameters.statistics() if batches else []
