@@ -15,10 +15,9 @@ table goes to README.md of the second folder too, between the marks of `real and
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,11 +28,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from algorithms import ENTRIES, folder_name  # noqa: E402
-from benchmarks.study_run import Task, result  # noqa: E402
+from algorithms import ENTRIES  # noqa: E402
+from benchmarks.study_run import folder_of, result  # noqa: E402
 from report import comparison, pages, run_lines  # noqa: E402
 from report.comparison import IID, REPORT, RunLine  # noqa: E402
-from scripts.simulated import OUTPUT, Ended  # noqa: E402
+from scripts.simulated import Simulations  # noqa: E402
 
 MARK = "real and virtual"  # of the table on the page
 
@@ -47,19 +46,11 @@ def run(virtual: RunLine) -> RunLine | None:
     """Does one on real processes, with the launcher's words for what simulate.py was told."""
     own, rest = virtual.command[1:7], virtual.command[7:]
     assert own[::2] == ["-m", "--cluster", "-n"]
-    before, behind = ["scripts/local_cluster.sh", *own], ["--", *rest, "--evaluator", "1"]
-    folder = f"{virtual.network}/{folder_name(virtual.entry, False)}"
+    command = ["scripts/local_cluster.sh", *own, "--", *rest, "--evaluator", "1"]
+    line = dataclasses.replace(virtual, command=command)
     with tempfile.TemporaryDirectory() as base:
-        with (Path(base) / OUTPUT).open("wb") as output:
-            code = subprocess.run(
-                [*before, "--log-base", base, *behind], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            ).returncode  # fmt: skip
-        task = Task(
-            *(virtual.phase, virtual.workload, virtual.entry, virtual.study, virtual.trial, virtual.seed),
-            *(virtual.step_size, virtual.momentum),
-        )
-        return result(task, [*before, *behind], Ended(Path(base), folder, code))
+        ended = Simulations(Path(base)).do(command, folder_of(line))
+        return None if ended is None else result(line, ended)
 
 
 def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> str:

@@ -65,21 +65,29 @@ class Runner(Simulations):
 
     def run(self, task: Task, command: Sequence[str]) -> RunLine | None:
         """Does one, by its command without a place for the logs; None where it was stopped."""
-        network, mode = task.workload.network, folder_name(task.entry, "-s" in command)
-        ended = self.do(command, f"{network}/{mode}")
-        line = None if ended is None else result(task, command, ended)
+        its = task.line(command=command)
+        ended = self.do(command, folder_of(its))
+        line = None if ended is None else result(its, ended)
         if ended is not None and (line is None or not line.failed):
             shutil.rmtree(ended.base, ignore_errors=True)
         return line
 
 
-def result(task: Task, command: Sequence[str], ended: Ended) -> RunLine | None:
-    """What a run has left behind; None where a signal has ended it."""
-    line = task.line(
+def folder_of(line: RunLine) -> str:
+    """Of its mode in the log tree."""
+    return f"{line.network}/{folder_name(line.entry, '-s' in line.command)}"
+
+
+def result(line: RunLine, ended: Ended) -> RunLine | None:
+    """The line with what its command's run has left behind; None where a signal has ended it."""
+    line = dataclasses.replace(
+        line,
+        validation=(),
+        test=(),
+        final_accuracy=None,
         diverged=ended.diverged,
         failed=ended.failed,
-        step_times_s=step_times_s(task.workload.cluster),
-        command=command,
+        step_times_s=step_times_s(line.cluster),
         commit=version.commit(),
         program=version.files_hash(),
     )
@@ -93,8 +101,8 @@ def result(task: Task, command: Sequence[str], ended: Ended) -> RunLine | None:
     curve = [(round(s, 3), round(accuracy, 5)) for s, accuracy in (evaluator.curve if evaluator else [])]
     return dataclasses.replace(
         line,
-        validation=curve if task.phase == TUNING else [],
-        test=[] if task.phase == TUNING else curve,
+        validation=curve if line.phase == TUNING else [],
+        test=[] if line.phase == TUNING else curve,
         seconds=round(metrics.duration(devices.values()), 3),
         samples_per_s=round(metrics.throughput(devices.values()), 2),
         final_accuracy=curve[-1][1] if curve else None,

@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from report import published, statistics
+from report import published
 from report.measures import FORMS, Found, Lines, Number
 from utils import SetupError
 
@@ -37,14 +37,32 @@ VIRTUAL, REAL, COUNTED = KINDS = "virtual", "real", "counted"
 WIDTH = 120  # of a page's lines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Told:
-    """A number of a claim, and how it is recomputed."""
+    """A number of a claim.
+
+    Attributes:
+        of: the measure that recomputes it; empty where nothing was measured.
+        arguments: of the measure.
+        published: the name of the figure that it is held against, in report/published.py; empty for most.
+        verdict: of VERDICTS, on that figure.
+        note: why that verdict.
+    """
 
     number: Number
-    of: str
-    source: str
-    arguments: Mapping[str, Any]
+    of: str = ""
+    source: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    published: str = ""
+    verdict: str = ""
+    note: str = ""
+
+    def __format__(self, form: str) -> str:
+        """The number; with the form `against` the published figure, the number and the verdict."""
+        if form != "against":
+            return str(self.number)
+        here = f" → {self.number}" if self.of else ""
+        return f"{published.figures()[self.published]}{here}: {self.verdict}{f', {self.note}' if self.note else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,48 +88,35 @@ class Claim:
 
     Attributes:
         part: of a page.
-        text: with a placeholder for each number: {0}, {0.number}, {0.low}, {0.high}, {0.reached}, {0.n}.
+        text: with a placeholder for each number: {0}, {0:against}, {0.number.low} and the like.
+        head: of the table that begins with it.
         minutes, disk_mb: that it takes to make it again.
-        published: the name of a figure in report/published.py.
-        verdict: of VERDICTS, on a published figure.
-        note: why that verdict.
     """
 
     name: str
     part: str
     text: str
+    head: str = ""
     numbers: Sequence[Told] = ()
     minutes: float = 0
     disk_mb: float = 0
-    published: str = ""
-    verdict: str = ""
-    note: str = ""
 
     def sentence(self) -> str:
         """The text with its numbers."""
-        return self.text.format(*(told.number for told in self.numbers))
+        return self.text.format(*self.numbers)
 
-    def row(self, form: str) -> str:
-        """As its part shows it; of a published figure `{here}` is the first number."""
-        note = self.note.format(*(told.number for told in self.numbers))
-        shown = {
-            "text": self.sentence(),
-            "name": self.name,
-            "published": published.figures().get(self.published, ""),
-            "here": str(self.numbers[0].number) if self.numbers else statistics.NOT_REACHED,
-            "n": self.numbers[0].number.n if self.numbers else "",
-            "verdict": ": ".join(filter(None, (self.verdict, note))),
-        }
-        return form.format(**shown)
+    @property
+    def measured(self) -> list[Told]:
+        """The numbers that can be made again."""
+        return [told for told in self.numbers if told.of]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a page that is made of claims: a list, or a table where it has a head."""
+    """A part of a page that is made of claims, each of which is a row: of a list, or of a table."""
 
     page: str
     row: str
-    head: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,15 +139,18 @@ class Claims:
 
     def kinds(self, claim: Claim) -> list[str]:
         """Of KINDS, of its numbers."""
-        return list(dict.fromkeys(self.sources[told.source].kind for told in claim.numbers))
+        return list(dict.fromkeys(self.sources[told.source].kind for told in claim.measured))
 
     def told(self, part: str) -> str:
         """A part of a page as Markdown."""
-        its = self.parts[part]
-        rows = [claim.row(its.row) for claim in self.claims if claim.part == part]
-        if its.head:
-            return "\n".join([its.head, "|" + " --- |" * (its.head.count("|") - 1), *rows])
-        return "\n".join(textwrap.fill(row, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for row in rows)
+        lines: list[str] = []
+        for claim in (claim for claim in self.claims if claim.part == part):
+            row = self.parts[part].row.format(text=claim.sentence(), name=claim.name)
+            if claim.head:
+                lines += [*([""] if lines else []), claim.head, "|" + " --- |" * (claim.head.count("|") - 1)]
+            is_cells = row.startswith("|")
+            lines += [row] if is_cells else textwrap.wrap(row, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        return "\n".join(lines)
 
 
 def read(file: Path = FILE) -> Claims:
@@ -170,12 +178,15 @@ def _claim(row: Mapping[str, Any]) -> Claim:
     own = {key: value for key, value in row.items() if key not in ("numbers", "source")}
     told = []
     for number in row.get("numbers", ()):
-        arguments = dict(number)
-        names = [each.name for each in dataclasses.fields(Number)]
-        said = Number(**{name: arguments.pop(name) for name in names if name in arguments})
-        of, source = arguments.pop("of"), arguments.pop("source", row.get("source"))
-        told.append(Told(said, of, source, arguments))
+        arguments = {"source": row.get("source", ""), **number}
+        said = {name: arguments.pop(name) for name in _names(Number) if name in arguments}
+        fixed = {name: arguments.pop(name) for name in _names(Told) if name in arguments}
+        told.append(Told(number=Number(**said), arguments=arguments, **fixed))
     return Claim(numbers=told, **own)
+
+
+def _names(of: type) -> list[str]:
+    return [each.name for each in dataclasses.fields(of)]
 
 
 # ------------------------------------------------------------------------------------------------- recomputing

@@ -26,12 +26,12 @@ class Number:
     """A number as it is told.
 
     Attributes:
-        number: the median of `n` runs; `-` where less than half of them reached the target.
+        number: the median of `n` runs; `-` where less than half of them reached the target, or nothing was measured.
         interval: `LOW to HIGH`; empty where there is none.
         reached: of the `n` runs; None where all have, or there is no target.
     """
 
-    number: str
+    number: str = statistics.NOT_REACHED
     interval: str = ""
     n: int = 1
     reached: int | None = None
@@ -151,9 +151,9 @@ def _below_again(lines: Lines, target: float) -> Found:
     return _count(sum(below), len(below))
 
 
-def _runs(lines: Lines) -> Found:
-    """How many runs there are."""
-    return _count(len(lines))
+def _trials(lines: Lines) -> Found:
+    """How many runs the tuning took."""
+    return _count(sum(line.phase == TUNING for line in lines))
 
 
 def _rows(lines: Sequence[Row], which: Mapping[str, Any]) -> list[Row]:
@@ -225,10 +225,11 @@ def _of_summaries(folders: Sequence[Path], mode: str) -> Found:
 
 
 def _pairs_within(rows: Lines, what: str) -> Found:
-    """Of how many pairs of a real and a virtual run, median of the seeds, a number is near enough."""
+    """Of how many pairs of a real and a virtual run, medians of the seeds, the samples or the times are near."""
     from benchmarks import real_vs_virtual
 
-    return _count(*real_vs_virtual.within(rows)[what])
+    its = real_vs_virtual.agreement(real_vs_virtual.table_rows(rows))
+    return _count(its.samples, its.rows) if what == "samples" else _count(its.time, its.timed)
 
 
 def _coverage(_: Lines, runs: int) -> Found:
@@ -259,7 +260,7 @@ FORMS = {
             "same jobs": _same_jobs,
             "at an end": _at_an_end,
             "below again": _below_again,
-            "runs": _runs,
+            "trials": _trials,
         },
     ),
     "reproduction": Form(
@@ -270,7 +271,6 @@ FORMS = {
             "fast half": _fast_half,
             "sooner": _sooner,
             "share of BSP": _share_of_bsp,
-            "runs": _runs,
         },
     ),
     "summaries": Form(lambda folder: sorted(folder.glob("h?")), {"fast half": _of_summaries}),

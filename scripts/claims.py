@@ -16,12 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from algorithms import folder_name
 from benchmarks import study_run
 from report import pages
-from report.claims import Claim, Claims, Number, lines_of, read, recompute
+from report.claims import Claim, Claims, lines_of, read, recompute
 from report.comparison import RunLine
-from report.measures import FORMS
+from report.measures import FORMS, Number
 from scripts import reproduction_run
 from scripts.roles import ROOT
 from scripts.simulated import Simulations
@@ -48,11 +47,9 @@ def listed(claims: Claims) -> list[str]:
     """A line a claim: name, minutes, megabytes of disk, what it says."""
     lines = [f"{'claim':24} {'minutes':>7} {'MB':>5}  what it says"]
     for claim in claims.claims:
-        runs = any(claims.sources[told.source].form != "none" for told in claim.numbers)
+        runs = any(claims.sources[told.source].form != "none" for told in claim.measured)
         cost = f"{claim.minutes:7g} {claim.disk_mb:5g}" if runs else f"{'-':>7} {'-':>5}"
         text = claim.sentence().replace("**", "").replace(" | ", "; ")
-        if claim.published:
-            text = claim.row("{text}: published {published}, here {here}, {verdict}")
         lines.append(f"{claim.name:24} {cost}  {text}")
     return lines
 
@@ -78,12 +75,12 @@ class Again:
         """
         self._say(claim.sentence())
         begin, self._bytes = time.monotonic(), 0
-        sources = dict.fromkeys(told.source for told in claim.numbers)
+        sources = dict.fromkeys(told.source for told in claim.measured)
         if not any(self._claims.sources[name].form != "none" for name in sources):
-            raise SetupError(f"{claim.name}: {claim.verdict or 'counted'}; there is nothing to run")
+            raise SetupError(f"{claim.name}: nothing was run for it, so there is nothing to run again")
         made = {name: self._lines(claim, name) for name in sources}
         agreed = True
-        for told in claim.numbers:
+        for told in claim.measured:
             now = recompute(told, self._claims.sources[told.source].form, made[told.source]).number
             same = agree(told.number, now)
             agreed &= same
@@ -107,7 +104,7 @@ class Again:
         lines = lines_of(source)
         needed = {
             line.key: line
-            for told in claim.numbers
+            for told in claim.measured
             if told.source == name
             for line in recompute(told, source.form, lines).lines
         }
@@ -118,7 +115,7 @@ class Again:
 
     def _run(self, line: Any) -> Any:
         """A raw line made anew by its command."""
-        ended = self._simulations.do(line.command, f"{line.network}/{folder_name(line.entry, '-s' in line.command)}")
+        ended = self._simulations.do(line.command, study_run.folder_of(line))
         if ended is None:
             raise KeyboardInterrupt
         anew = study_run.result(line, ended) if isinstance(line, RunLine) else reproduction_run.result(line, ended)

@@ -1,4 +1,4 @@
-"""simulate.py as processes, for whoever wants many runs: begun, ended and read."""
+"""simulate.py, or a job of scripts/local_cluster.sh, as processes: begun, ended and read."""
 
 from __future__ import annotations
 
@@ -104,18 +104,21 @@ class Simulations:
         """Does one and waits for its end; None where it was stopped.
 
         Args:
-            command: `simulate.py` and its flags, without a place for the logs.
+            command: `simulate.py` or `scripts/local_cluster.sh` and its flags, without a place for the logs.
             folder: as that of Ended.
         """
         base = self._work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
         shutil.rmtree(base, ignore_errors=True)
         base.mkdir(parents=True)
+        program, *words = command
+        own = words[: words.index("--")] if "--" in words else words  # behind it a launcher has the workers' flags
+        interpreter = [] if program.endswith(".sh") else [sys.executable]
         with (base / OUTPUT).open("wb") as output:
             with self._lock:
                 if self.stopped:
                     return None
                 process = subprocess.Popen(
-                    [sys.executable, str(ROOT / command[0]), *command[1:], "--log-base", str(base)],
+                    [*interpreter, str(ROOT / program), *own, "--log-base", str(base), *words[len(own) :]],
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "OMP_NUM_THREADS": "1"},

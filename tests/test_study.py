@@ -165,7 +165,7 @@ def test_what_is_no_plan_is_refused(flags, complaint, capsys):
 # -------------------------------------------------------------------------------------------------- what a run leaves
 
 
-TASK = Task(TUNING, NINE, "sync", 0, 0, 0, 0.05)
+LINE = Task(TUNING, NINE, "sync", 0, 0, 0, 0.05).line(command=["simulate.py"])
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ TASK = Task(TUNING, NINE, "sync", 0, 0, 0, 0.05)
 )
 def test_a_run_that_ended_badly_is_kept_as_what_it_was(tmp_path, output, code, diverged, failed):
     (tmp_path / "output.txt").write_text(output)
-    line = result(TASK, ["simulate.py"], Ended(tmp_path, "mlp/sync", code))
+    line = result(LINE, Ended(tmp_path, "mlp/sync", code))
     assert (line.diverged, line.failed, line.validation) == (diverged, failed, ())
     assert line.seconds_to(0.1) == math.inf
 
 
 def test_a_run_without_logs_has_failed(tmp_path):
     (tmp_path / "output.txt").write_text("")
-    assert "does not exist" in result(TASK, ["simulate.py"], Ended(tmp_path, "mlp/sync", EXIT_OK)).failed
+    assert "does not exist" in result(LINE, Ended(tmp_path, "mlp/sync", EXIT_OK)).failed
 
 
 @pytest.mark.cluster
