@@ -277,22 +277,6 @@ class TableRow:
         ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Agreement:
-    """How many rows are near to each other: the samples within 3 %, the time within 10 % or the real runs' spread."""
-
-    rows: int
-    samples: int
-    timed: int  # rows in which all runs reached a target
-    time: int
-
-    def __str__(self) -> str:
-        return (
-            f"Samples are within {100 * NEAR_SAMPLES:g} % in {self.samples} of {self.rows} rows, the time to the "
-            f"accuracy within {100 * NEAR_TIME:g} % or the real runs' spread in {self.time} of {self.timed}."
-        )
-
-
 def table_rows(lines: Sequence[dict[str, Any]]) -> list[TableRow]:
     """Of all runs; of one that was made several times the last counts."""
     last = {(line["kind"], *job_of(line)): line for line in lines}
@@ -327,33 +311,37 @@ def _table_row(cluster: str, mode: str, pairs: Sequence[tuple[dict[str, Any], di
     return row
 
 
-def agreement(rows: Sequence[TableRow]) -> Agreement:
-    """Counted on the numbers as the table shows them."""
+def within(lines: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """In how many rows of the table, of how many, the samples are within 3 % (`samples`), and the time to the accuracy
+    within 10 % or the real runs' spread (`time`); counted on the numbers as the table shows them."""
+    rows = table_rows(lines)
     timed = [row for row in rows if row.target is not None]
-    return Agreement(
-        rows=len(rows),
-        samples=sum(abs(round(row.samples, 3) - 1) <= NEAR_SAMPLES + ROUNDING for row in rows),
-        timed=len(timed),
-        time=sum(
-            abs(round(row.time, 2) - 1) <= NEAR_TIME + ROUNDING
-            or round(row.spread[0], 2) <= round(row.time, 2) <= round(row.spread[1], 2)
-            for row in timed
-        ),
-    )
+    samples = [row for row in rows if abs(round(row.samples, 3) - 1) <= NEAR_SAMPLES + ROUNDING]
+    time_to = [
+        row
+        for row in timed
+        if abs(round(row.time, 2) - 1) <= NEAR_TIME + ROUNDING
+        or round(row.spread[0], 2) <= round(row.time, 2) <= round(row.spread[1], 2)
+    ]
+    return {"samples": (len(samples), len(rows)), "time": (len(time_to), len(timed))}
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """A line for each cluster and mode, and how many of them agree."""
     titles = ["cluster", "mode", "seeds", "rounds", "samples", "accuracy"]
     titles += ["s to it: real", "virtual", "ratio", "real runs' spread"]
-    rows = table_rows(lines)
+    near = within(lines)
+    said = (
+        "Samples are within {:g} % in {} of {} rows, the time to the accuracy within {:g} % or the real runs' spread "
+        "in {} of {}."
+    )
     return "\n".join(
         [
             f"| {' | '.join(titles)} |",
             "|" + " --- |" * len(titles),
-            *(f"| {' | '.join(row.cells())} |" for row in rows),
+            *(f"| {' | '.join(row.cells())} |" for row in table_rows(lines)),
             "",
-            str(agreement(rows)),
+            said.format(100 * NEAR_SAMPLES, *near["samples"], 100 * NEAR_TIME, *near["time"]),
         ]
     )
 
