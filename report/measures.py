@@ -228,8 +228,7 @@ def _pairs_within(rows: Lines, what: str) -> Found:
     """Of how many pairs of a real and a virtual run, medians of the seeds, the samples or the times are near."""
     from benchmarks import real_vs_virtual
 
-    its = real_vs_virtual.agreement(real_vs_virtual.table_rows(rows))
-    return _count(its.samples, its.rows) if what == "samples" else _count(its.time, its.timed)
+    return _count(*real_vs_virtual.within(rows)[what])
 
 
 def _coverage(_: Lines, runs: int) -> Found:

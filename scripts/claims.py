@@ -49,9 +49,14 @@ def listed(claims: Claims) -> list[str]:
     for claim in claims.claims:
         runs = any(claims.sources[told.source].form != "none" for told in claim.measured)
         cost = f"{claim.minutes:7g} {claim.disk_mb:5g}" if runs else f"{'-':>7} {'-':>5}"
-        text = claim.sentence().replace("**", "").replace(" | ", "; ")
-        lines.append(f"{claim.name:24} {cost}  {text}")
+        lines.append(f"{claim.name:24} {cost}  {plain(claim)}")
     return lines
+
+
+def plain(claim: Claim) -> str:
+    """What it says, without Markdown."""
+    text = claim.sentence().removesuffix(f" | `{claim.name}`")
+    return text.replace("**", "").replace("`", "").replace(" | ", "; ")
 
 
 class Again:
@@ -73,7 +78,7 @@ class Again:
             SetupError: nothing of it can be run, or a run has failed.
             KeyboardInterrupt: it was stopped.
         """
-        self._say(claim.sentence())
+        self._say(plain(claim))
         begin, self._bytes = time.monotonic(), 0
         sources = dict.fromkeys(told.source for told in claim.measured)
         if not any(self._claims.sources[name].form != "none" for name in sources):
@@ -108,6 +113,9 @@ class Again:
             if told.source == name
             for line in recompute(told, source.form, lines).lines
         }
+        if not needed:
+            self._say(f"  counted over all kept runs of results/{source.raw}; its README.md has the command of those")
+            return lines
         self._say(f"  {len(needed)} runs of {name}, {self._at_once} side by side")
         with ThreadPoolExecutor(self._at_once) as pool:
             anew: Mapping[Any, Any] = dict(zip(needed, pool.map(self._run, needed.values()), strict=True))
