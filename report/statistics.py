@@ -149,17 +149,18 @@ def study_score(studies: Sequence[Sequence[float]]) -> float:
 def decimals(estimate: Estimate) -> int:
     """To how many decimals a number may be said whose interval is known; negative ones are zeros.
 
-    Its distance from the nearer end gets one digit, or two where the first is a 1: 0.853 with 0.004, 0.8530 with
-    0.0012, 230 with 20. Where there is no distance, or an infinite one, three digits of the number.
+    Its distance from the nearer end gets one digit, or two where the first is a 1: 0.853 with 0.004, 85.3 with 1.2,
+    230 with 20. Where there is no distance, or an infinite one, and at most, three digits of the number.
     """
     value, low, high = estimate
+    known = next((abs(each) for each in estimate if each and math.isfinite(each)), 1.0)
+    most = 2 - math.floor(math.log10(known))
     doubts = [each for each in (value - low, high - value) if 0 < each < math.inf]
     if not doubts:
-        known = next((abs(each) for each in estimate if each and math.isfinite(each)), 1.0)
-        return 2 - math.floor(math.log10(known))
+        return most
     exponent = math.floor(math.log10(min(doubts)))
     digits = min(doubts) / 10.0**exponent
-    return 1 - exponent if digits < 1.95 else -exponent
+    return min(most, 1 - exponent if digits < 1.95 else -exponent)
 
 
 def number_text(value: float, digits: int) -> str:

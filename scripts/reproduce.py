@@ -2,11 +2,11 @@
 
 --quick takes minutes on two cores, with a small network in place of ResNet-18; --two-hours some 20 minutes of a core a
 seed: the small network for the published two hours, for the accuracies in the end; --full takes hours; --mean-loss some
-three hours of a core: ResNet-18, with the published step size taken as that of the mean of a batch's losses, not of
-their sum. Each run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and this version of the
-program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it prints the tables,
-writes them into FOLDER/README.md, between the lines `<!-- tables -->` and `<!-- end of tables -->`, and draws the five
-figures of the preprint's cluster.
+three hours of a core: ResNet-18, with the published step size taken as that of the mean of a batch's losses, which
+contradicts the published code. Each run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and
+this version of the program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it
+prints the tables, writes them into FOLDER/README.md, between the lines `<!-- tables -->` and `<!-- end of tables -->`,
+and draws the five figures of the preprint's cluster.
 
 With the name of a claim of README.md or results/README.md (--list shows them) it runs again what that claim was
 computed from, and sets the numbers beside those that the page has.
