@@ -20,10 +20,9 @@ else:
     import tomli as tomllib
 
 from report import published
-from report.measures import FORMS, Found, Lines, Number
+from report.measures import FORMS, RESULTS, Found, Lines, Number
 from utils import SetupError
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 FILE = RESULTS / "claims.toml"
 REPRODUCED, DIRECTION, BY_CONSTRUCTION, CONTRADICTED, NOT_ATTEMPTED = VERDICTS = (
     "reproduced",

@@ -18,6 +18,7 @@ from report.comparison import REPORT, TUNING, Comparison, Workload
 from report.reproduction import Row
 from utils import SetupError
 
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 Lines = Sequence[Any]
 
 
@@ -111,6 +112,25 @@ def _speed_of_all(lines: Lines, job: str) -> Found:
     return Found(Number(f"{its.speed_of_all(_job(its, job)):.2f}"))
 
 
+def _slowest_share(lines: Lines, job: str) -> Found:
+    """What the slowest machine has of the speed of all, in percent."""
+    its = Comparison(lines)
+    workload = _job(its, job)
+    times_s = next(line.step_times_s for line in lines if line.workload == workload and line.step_times_s)
+    return Found(Number(f"{100 / max(times_s) / sum(1 / each for each in times_s):.0f}"))
+
+
+def _pace_beside(lines: Lines, other: str) -> Found:
+    """Samples/s over those of the same runs in another folder: the least and the greatest median of an algorithm."""
+    there = {line.key: line.samples_per_s for line in comparison.read(RESULTS / other)}
+    ratios: dict[str, list[float]] = {}
+    for line in lines:
+        if line.key in there:
+            ratios.setdefault(line.entry, []).append(line.samples_per_s / there[line.key])
+    middles = [statistics.median(each).value for each in ratios.values()]
+    return Found(Number(f"{min(middles):.2f} to {max(middles):.2f}", n=len(middles)))
+
+
 def _same_runs(lines: Lines, row: str, other: str) -> Found:
     """How many reported runs of a row are those of another one: of how many jobs, times seeds."""
     its = Comparison(lines)
@@ -175,12 +195,10 @@ _VALUES: Mapping[str, Callable[[Row], float | None]] = {
 }
 
 
-def _computing(lines: Lines, **which: Any) -> Found:
-    """Computing time ratios of the GPUs; of the CPUs, of one run on the preprint's cluster."""
-    (row,) = _rows(lines, which)
-    sides = row.computing[: reproduction.NUM_GPUS], row.computing[reproduction.NUM_GPUS :]
+def _both_sides(ratios: Sequence[float]) -> Found:
+    sides = ratios[: reproduction.NUM_GPUS], ratios[reproduction.NUM_GPUS :]
     texts = (list(dict.fromkeys(f"{each:.2f}" for each in (min(side), max(side)))) for side in sides)
-    return Found(Number("; ".join(" to ".join(ends) for ends in texts)), [row])
+    return Found(Number("; ".join(" to ".join(ends) for ends in texts)))
 
 
 def _fast_half(lines: Lines, names: Sequence[str]) -> Found:
@@ -213,15 +231,26 @@ def _share_of_bsp(lines: Lines, case: str) -> Found:
     return _estimated([row.seconds / of_bsp[row.seed].seconds for row in runs], [*runs, *of_bsp.values()], ".3f")
 
 
-def _of_summaries(folders: Sequence[Path], mode: str) -> Found:
+def _devices(folder: Path, network: str, mode: str) -> list[metrics.Device]:
+    """Of a summary, in the order of their names."""
+    devices = summary.read_summary(folder / network / mode / metrics.MODES[mode].file_name, lambda text: None)
+    return [device for _, device in sorted(devices.items())]
+
+
+def _real_fast_half(folder: Path, mode: str) -> Found:
     """The least and the greatest computing time ratio of the fast half of WBSP's workers on real processes."""
-    ratios = []
-    for folder in folders:
-        path = folder / "lenet" / mode / metrics.MODES[mode].file_name
-        devices = summary.read_summary(path, lambda text: None)
-        its = [metrics.computing_ratio(device) or 0.0 for _, device in sorted(devices.items())]
+    ratios, clusters = [], sorted(folder.glob("h?"))
+    for cluster in clusters:
+        its = [metrics.computing_ratio(device) or 0.0 for device in _devices(cluster, "lenet", mode)]
         ratios += its[: len(its) // 2]
-    return Found(Number(f"{min(ratios):.2f} to {max(ratios):.2f}", n=len(folders)))
+    return Found(Number(f"{min(ratios):.2f} to {max(ratios):.2f}", n=len(clusters)))
+
+
+def _as_published(folder: Path, mode: str) -> Found:
+    """Computing time ratios of the preprint's GPUs; of its CPUs, by the published definition."""
+    ratios = [metrics.published_computing_ratio(device) or 0.0 for device in _devices(folder, "none", mode)]
+    # The simulation names its devices cpu0, cpu1, ... by rank.
+    return _both_sides(ratios)
 
 
 def _pairs_within(rows: Lines, what: str) -> Found:
@@ -240,7 +269,7 @@ def _coverage(_: Lines, runs: int) -> Found:
 class Form:
     """A form of raw data: how it is read, and what is computed from it."""
 
-    read: Callable[[Path], Lines]
+    read: Callable[[Path], Any]
     measures: Mapping[str, Callable[..., Found]] = field(default_factory=dict)
 
 
@@ -255,6 +284,8 @@ FORMS = {
             "seconds": _seconds,
             "times as fast": _times_as_fast,
             "speed of all": _speed_of_all,
+            "slowest share": _slowest_share,
+            "pace beside": _pace_beside,
             "same runs": _same_runs,
             "same jobs": _same_jobs,
             "at an end": _at_an_end,
@@ -266,13 +297,12 @@ FORMS = {
         reproduction.read,
         {
             "measured": _measured,
-            "computing": _computing,
             "fast half": _fast_half,
             "sooner": _sooner,
             "share of BSP": _share_of_bsp,
         },
     ),
-    "summaries": Form(lambda folder: sorted(folder.glob("h?")), {"fast half": _of_summaries}),
+    "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
     "pairs": Form(_json_lines, {"within": _pairs_within}),
     "none": Form(lambda folder: (), {"coverage": _coverage}),
 }
