@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ REPRODUCED, DIRECTION, BY_CONSTRUCTION, CONTRADICTED, NOT_ATTEMPTED = VERDICTS =
     "contradicted",
     "not attempted",
 )
-CLOSE = 0.2  # of a published number: within this share of it a number here has reproduced it
+REPRODUCED_WITHIN = 0.2  # of a published number
 VIRTUAL, REAL, COUNTED = KINDS = "virtual", "real", "counted"
 WIDTH = 120  # of a page's lines
 
@@ -106,7 +107,7 @@ class Claim:
 
     @property
     def measured(self) -> list[Told]:
-        """The numbers that can be made again."""
+        """The numbers that are recomputed."""
         return [told for told in self.numbers if told.of]
 
 
@@ -136,9 +137,13 @@ class Claims:
             raise SetupError(f"there is no claim {name!r}; scripts/reproduce.sh --list shows all")
         return found[0]
 
-    def kinds(self, claim: Claim) -> list[str]:
-        """Of KINDS, of its numbers."""
-        return list(dict.fromkeys(self.sources[told.source].kind for told in claim.measured))
+    def has_runs(self, claim: Claim) -> bool:
+        """Whether it can be made again: a source has a command, or its numbers are of single runs."""
+        for told in claim.measured:
+            source = self.sources[told.source]
+            if source.command or recompute(told, source.form, lines_of(source)).lines:
+                return True
+        return False
 
     def told(self, part: str) -> str:
         """A part of a page as Markdown."""
@@ -160,17 +165,37 @@ def read(file: Path = FILE) -> Claims:
     """
     try:
         content = tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SetupError(f"{file} holds no claims: {error}") from None
+        parts = {name: Part(**part) for name, part in content["parts"].items()}
+        sources = {name: Source(**source) for name, source in content["sources"].items()}
+        rows = list(content["claims"])
+    except OSError as error:
+        raise SetupError(f"{file} cannot be read: {error.strerror}") from None
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SetupError(f"{file} holds no claims: {error!r}") from None
     claims = []
-    for row in content.get("claims", ()):
+    for row in rows:
         try:
-            claims.append(_claim(row))
-        except (TypeError, KeyError, ValueError) as error:
-            raise SetupError(f"{file}, claim {row.get('name')!r}: {error}") from None
-    parts = {name: Part(**part) for name, part in content.get("parts", {}).items()}
-    sources = {name: Source(**source) for name, source in content.get("sources", {}).items()}
+            claims.append(_checked(_claim(row), parts, sources))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            name = row.get("name") if isinstance(row, dict) else row
+            raise SetupError(f"{file}, claim {name!r}: {error!r}") from None
     return Claims(parts, sources, claims)
+
+
+def _checked(claim: Claim, parts: Mapping[str, Part], sources: Mapping[str, Source]) -> Claim:
+    """
+    Raises:
+        ValueError: it names what is not there.
+    """
+    parts[claim.part].row.format(text=claim.sentence(), name=claim.name)
+    for told in claim.numbers:
+        if told.of and (told.source not in sources or sources[told.source].form not in FORMS):
+            raise ValueError(f"{told.of} is of the source {told.source!r}, which is unknown, or of an unknown form")
+        if not told.of and (told.arguments or told.number != Number() or not told.published):
+            raise ValueError("a number without a measure `of` needs the published figure that it would stand beside")
+        if told.published and (told.published not in published.figures() or told.verdict not in VERDICTS):
+            raise ValueError(f"no published figure is {told.published!r}, or no verdict {told.verdict!r}")
+    return claim
 
 
 def _claim(row: Mapping[str, Any]) -> Claim:
@@ -192,8 +217,20 @@ def _names(of: type) -> list[str]:
 
 
 def lines_of(source: Source, results: Path = RESULTS) -> Lines:
-    """The raw lines of a source."""
-    return FORMS[source.form].read(results / source.raw)
+    """The raw lines of a source.
+
+    Raises:
+        SetupError: they cannot be read.
+    """
+    return _raw(source.form, results / source.raw)
+
+
+@lru_cache(maxsize=16)
+def _raw(form: str, folder: Path) -> Lines:
+    try:
+        return FORMS[form].read(folder)
+    except OSError as error:
+        raise SetupError(f"{folder} cannot be read: {error.strerror}") from None
 
 
 def recompute(told: Told, form: str, lines: Lines) -> Found:
@@ -206,4 +243,7 @@ def recompute(told: Told, form: str, lines: Lines) -> Found:
         raise SetupError(
             f"no function recomputes {told.of!r} from {form}; choose from {', '.join(FORMS[form].measures)}"
         )
-    return measure(lines, **told.arguments)
+    try:
+        return measure(lines, **told.arguments)
+    except (ArithmeticError, IndexError, LookupError, StopIteration, TypeError, ValueError) as error:
+        raise SetupError(f"{told.of} {dict(told.arguments)} cannot be computed: {error!r}") from None

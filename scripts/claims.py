@@ -7,27 +7,34 @@ And makes a claim again, for scripts/reproduce.sh: runs what it was computed fro
 
 from __future__ import annotations
 
-import os
+import argparse
+import math
+import re
 import shutil
-import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from benchmarks import study_run
-from report import pages
-from report.claims import Claim, Claims, lines_of, read, recompute
+from report import pages, run_lines
+from report.claims import REAL, Claim, Claims, Source, lines_of, read, recompute
 from report.comparison import RunLine
 from report.measures import FORMS, Number
+from report.statistics import NOT_REACHED
 from scripts import reproduction_run
 from scripts.roles import ROOT
 from scripts.simulated import Simulations
+from summary import run_tool
+from trainer import version
 from utils import SetupError, write_atomically
 
 Say = Callable[[str], None]
-CLOSE = 0.1  # a number without an interval is the same within this share of it
+NEAR = 0.1  # a number without an interval is the kept one again within this share of it
+ROUNDING = 0.02  # of the ends of an interval
+REAL_AT_ONCE = 3  # real jobs side by side, as their runs were made
 
 
 def written(claims: Claims) -> dict[Path, str]:
@@ -39,7 +46,11 @@ def written(claims: Claims) -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for name, part in claims.parts.items():
         page = ROOT / part.page
-        texts[page] = pages.updated(texts.get(page) or page.read_text(), f"claims: {name}", claims.told(name))
+        try:
+            text = texts.get(page) or page.read_text()
+        except OSError as error:
+            raise SetupError(f"{page} cannot be read: {error.strerror}") from None
+        texts[page] = pages.updated(text, f"claims: {name}", claims.told(name))
     return texts
 
 
@@ -47,8 +58,7 @@ def listed(claims: Claims) -> list[str]:
     """A line a claim: name, minutes, megabytes of disk, what it says."""
     lines = [f"{'claim':24} {'minutes':>7} {'MB':>5}  what it says"]
     for claim in claims.claims:
-        runs = any(claims.sources[told.source].form != "none" for told in claim.measured)
-        cost = f"{claim.minutes:7g} {claim.disk_mb:5g}" if runs else f"{'-':>7} {'-':>5}"
+        cost = f"{claim.minutes:7g} {claim.disk_mb:5g}" if claims.has_runs(claim) else f"{'-':>7} {'-':>5}"
         lines.append(f"{claim.name:24} {cost}  {plain(claim)}")
     return lines
 
@@ -65,25 +75,30 @@ class Again:
     def __init__(self, claims: Claims, simulations: Simulations, work: Path, at_once: int, say: Say) -> None:
         """
         Args:
-            work: where commands of whole sources leave their raw data.
-            at_once: runs side by side.
+            work: where the raw lines of a claim are kept, as far as they are made, and what commands of sources leave.
+            at_once: runs side by side in virtual time.
         """
         self._claims, self._simulations, self._work, self._at_once, self._say = claims, simulations, work, at_once, say
         self._bytes = 0
+
+    def check(self, claim: Claim) -> None:
+        """
+        Raises:
+            SetupError: nothing of it can be run.
+        """
+        if not self._claims.has_runs(claim):
+            raise SetupError(f"{claim.name}: nothing was run for it alone, so there is nothing to run again")
 
     def make(self, claim: Claim) -> bool:
         """Runs it, says its numbers then and now; returns whether all agree.
 
         Raises:
-            SetupError: nothing of it can be run, or a run has failed.
-            KeyboardInterrupt: it was stopped.
+            SetupError: a run has failed.
+            KeyboardInterrupt: it was stopped; what is done is kept.
         """
         self._say(plain(claim))
         begin, self._bytes = time.monotonic(), 0
-        sources = dict.fromkeys(told.source for told in claim.measured)
-        if not any(self._claims.sources[name].form != "none" for name in sources):
-            raise SetupError(f"{claim.name}: nothing was run for it, so there is nothing to run again")
-        made = {name: self._lines(claim, name) for name in sources}
+        made = {name: self._lines(claim, name) for name in dict.fromkeys(told.source for told in claim.measured)}
         agreed = True
         for told in claim.measured:
             now = recompute(told, self._claims.sources[told.source].form, made[told.source]).number
@@ -99,13 +114,7 @@ class Again:
         """The raw lines of a source, with those of the claim made anew."""
         source = self._claims.sources[name]
         if source.command:
-            out = self._work / name
-            shutil.rmtree(out, ignore_errors=True)
-            out.mkdir(parents=True)
-            self._say(source.command.strip())
-            subprocess.run(["bash", "-euc", source.command], cwd=ROOT, env={**os.environ, "OUT": str(out)}, check=True)
-            self._bytes += size_of(out)
-            return FORMS[source.form].read(out)
+            return self._by_command(source, self._work / claim.name / name)
         lines = lines_of(source)
         needed = {
             line.key: line
@@ -114,12 +123,38 @@ class Again:
             for line in recompute(told, source.form, lines).lines
         }
         if not needed:
-            self._say(f"  counted over all kept runs of results/{source.raw}; its README.md has the command of those")
-            return lines
-        self._say(f"  {len(needed)} runs of {name}, {self._at_once} side by side")
-        with ThreadPoolExecutor(self._at_once) as pool:
-            anew: Mapping[Any, Any] = dict(zip(needed, pool.map(self._run, needed.values()), strict=True))
+            return lines  # counted over all of them
+        at_once = min(self._at_once, REAL_AT_ONCE) if source.kind == REAL else self._at_once
+        folder = self._work / claim.name / name
+        anew = {line.key: line for line in self._done(folder, source) if line.key in needed}
+        self._say(f"  {len(needed)} runs of {name}, {len(anew)} of them done already, {at_once} side by side")
+        with ThreadPoolExecutor(at_once) as pool:
+            futures = [pool.submit(self._run, line) for key, line in needed.items() if key not in anew]
+            for future in as_completed(futures):
+                line = future.result()
+                run_lines.append(folder, line)
+                anew[line.key] = line
+                self._say(f"  {len(anew)} of {len(needed)}: {line.entry}, seed {line.seed}")
         return [anew.get(line.key, line) for line in lines]
+
+    def _done(self, folder: Path, source: Source) -> list[Any]:
+        """What this version of the program has made of a claim already."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / run_lines.RUNS_FILE).exists():
+            return []
+        return [line for line in FORMS[source.form].read(folder) if line.program == version.files_hash()]
+
+    def _by_command(self, source: Source, out: Path) -> Any:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        self._say(source.command.strip())
+        code = self._simulations.shell(source.command, {"OUT": str(out)})
+        if self._simulations.stopped:
+            raise KeyboardInterrupt
+        if code:
+            raise SetupError(f"the command above ended with exit code {code}; what it has left is in {out}")
+        self._bytes += size_of(out)
+        return FORMS[source.form].read(out)
 
     def _run(self, line: Any) -> Any:
         """A raw line made anew by its command."""
@@ -142,23 +177,36 @@ def size_of(folder: Path) -> int:
 
 
 def agree(then: Number, now: Number) -> bool:
-    """Whether a number is within the kept interval, or near the kept number where it has none."""
-    if str(then) == str(now):
-        return True
-    try:
-        value, kept = float(now.number), float(then.number)
-        low, high = (float(each) for each in then.interval.split(" to ")) if then.interval else (kept, kept)
-    except ValueError:
+    """Whether a number is the kept one again: within its interval, but for rounding; without one, near each part of it.
+    One run more or less may have reached the target."""
+    if then.n != now.n or abs(_reached(then) - _reached(now)) > 1:
         return False
-    return min(low, kept * (1 - CLOSE)) <= value <= max(high, kept * (1 + CLOSE))
+    if then.interval and now.number != NOT_REACHED:
+        low, high = (math.inf if end == NOT_REACHED else float(end) for end in (then.low, then.high))
+        return low * (1 - ROUNDING) <= float(now.number) <= high * (1 + ROUNDING)
+    parts = [re.findall(r"\d+\.?\d*", number.number) for number in (then, now)]
+    return len(parts[0]) == len(parts[1]) and all(
+        math.isclose(float(one), float(other), rel_tol=NEAR, abs_tol=0.01) for one, other in zip(*parts, strict=True)
+    )
 
 
-def main() -> None:
-    """Writes the pages."""
-    for page, text in written(read()).items():
-        write_atomically(page, text.encode())
-        print(page)
+def _reached(number: Number) -> int:
+    return number.n if number.reached is None else number.reached
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the pages; returns the exit code."""
+    argparse.ArgumentParser(
+        prog="python -m scripts.claims", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(arguments)
+
+    def write() -> None:
+        for page, text in written(read()).items():
+            write_atomically(page, text.encode())
+            print(page)
+
+    return run_tool(write)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

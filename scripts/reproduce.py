@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/reproduce.sh", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("claims", nargs="*", metavar="CLAIM", help="of --list: only make this one again")
+    parser.add_argument("claims", nargs="*", metavar="CLAIM", help="only make this one again; --list shows them")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
     size.add_argument("--full", dest="scale", action="store_const", const="full", help="hours")
@@ -78,9 +78,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="runs at the same time")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given = parser.parse_args(arguments)
-    given.of_claims = bool(given.claims) or (given.list and not (given.scale or given.parts or given.only))
-    if given.claims and (given.scale or given.parts or given.only or given.list or given.tables):
-        parser.error("a claim is made again as it was: give no size, parts, --only, --list or --tables with it")
+    of_runs = [name for name in ("scale", "parts", "only", "tables", "folder") if getattr(given, name)]
+    given.of_claims = bool(given.claims) or (given.list and not of_runs)
+    if given.claims and (of_runs or given.list or given.seeds != (0,) or given.data_dir != ROOT / "data"):
+        parser.error("a claim is made again as it was: of the options it takes --jobs alone")
     given.scale = given.scale or "quick"
     given.folder = given.folder or LOGS / given.scale
     given.parts = given.parts or SCALES[given.scale].parts
@@ -190,22 +191,25 @@ def of_claims(given: argparse.Namespace, simulations: Simulations) -> int:
         for line in claims.listed(known):
             console(line)
         return EXIT_OK
-    chosen = [known.named(name) for name in given.claims]
-    get_data.get(given.data_dir / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     again = claims.Again(known, simulations, LOGS / "claims", given.jobs, console)
+    chosen = [known.named(name) for name in dict.fromkeys(given.claims)]
+    for claim in chosen:
+        again.check(claim)
+    get_data.get(ROOT / "data" / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     try:
         with simulations.stopped_by_signals():
             agreed = [again.make(claim) for claim in chosen]
-            return EXIT_OK if all(agreed) else EXIT_BUG
     except KeyboardInterrupt:
+        console("stopped; the same command goes on")
         return EXIT_FORCED
+    return EXIT_OK if all(agreed) else EXIT_BUG
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parses and does what is not done yet; returns the exit code."""
     given = parse(arguments)
     setup_logging("reproduce")
-    simulations = Simulations(LOGS / "runs" / given.scale)
+    simulations = Simulations(LOGS / "runs" / ("claims" if given.of_claims else given.scale))
     if given.of_claims:
         return of_claims(given, simulations)
     its = Reproduction(given.folder, simulations, given.jobs)
@@ -233,6 +237,6 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except (SetupError, get_data.DataError) as error:
+    except (SetupError, get_data.DataError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_SETUP)

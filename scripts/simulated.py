@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -88,7 +88,10 @@ class Simulations:
         with self._lock:
             self.stopped = True
             for process in self._running:
-                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGINT)  # it leads a group: a shell's children hear of it too
+                if process.args[0] == "bash":  # type: ignore[index]
+                    process.terminate()  # it would go on with the next command
 
     @contextlib.contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
@@ -129,6 +132,20 @@ class Simulations:
             with self._lock:
                 self._running.discard(process)
         return None if self.stopped and code else Ended(base, folder, code)
+
+    def shell(self, command: str, environment: Mapping[str, str]) -> int:
+        """Does a shell's command in the project's folder; returns its exit code."""
+        with self._lock:
+            if self.stopped:
+                return 0
+            process = subprocess.Popen(
+                ["bash", "-euc", command], cwd=ROOT, env={**os.environ, **environment}, start_new_session=True
+            )
+            self._running.add(process)
+        code = process.wait()
+        with self._lock:
+            self._running.discard(process)
+        return code
 
 
 def was_stopped(about: dict[str, Any]) -> bool:
