@@ -15,7 +15,7 @@ from server.messages import Beat, Call, Device, Join, Left, Member, Place
 from trainer.clock import VirtualClock, run_all
 from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.joining import Joining, Start
-from trainer.survival import Word, whose_model
+from trainer.survival import Arrangement, Word, arrange
 from utils import JobOver
 
 PATIENCE_S = 10.0
@@ -320,15 +320,24 @@ def word(rounds: int, takes_part: bool = True) -> Word:
 
 
 @pytest.mark.parametrize(
-    ("told", "chosen"),
+    ("told", "decided"),
     [
-        ([word(3), word(5), word(5), word(0, takes_part=False)], (1, [0, 3])),  # lost in round 5, which two have done
-        ([word(9, takes_part=False), word(5), word(4)], (1, [0, 2])),  # whose own checkpoint is later than the job
-        ([word(0), word(0, takes_part=False)], (0, [1])),  # the first round is under way
-        ([word(4), word(4)], (0, [])),  # one has left
-        ([word(2, takes_part=False), word(7, takes_part=False)], (1, [0])),  # all go on from checkpoints
-        ([word(0, takes_part=False), word(0, takes_part=False)], None),  # all begin
+        # Lost in round 5, which two have done.
+        (
+            [word(3), word(5), word(5), word(0, takes_part=False)],
+            Arrangement(True, source=1, behind=(0, 3), newcomers=(3,)),
+        ),
+        # The newcomer's own checkpoint is later than the job.
+        ([word(9, takes_part=False), word(5), word(4)], Arrangement(True, source=1, behind=(0, 2), newcomers=(0,))),
+        # The first round is under way.
+        ([word(0), word(0, takes_part=False)], Arrangement(True, source=0, behind=(1,), newcomers=(1,))),
+        # One has left.
+        ([word(4), word(4)], Arrangement(True, source=0)),
+        # All go on from checkpoints.
+        ([word(2, takes_part=False), word(7, takes_part=False)], Arrangement(False, source=1, behind=(0,))),
+        # All begin.
+        ([word(0, takes_part=False), word(0, takes_part=False)], Arrangement(False)),
     ],
 )
-def test_the_model_that_workers_go_on_with_is_of_one_that_has_done_most_rounds_of_the_job(told, chosen) -> None:
-    assert whose_model(told) == chosen
+def test_a_generation_goes_on_with_the_model_of_a_worker_that_has_done_most_rounds_of_the_job(told, decided) -> None:
+    assert arrange(told) == decided

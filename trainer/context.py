@@ -33,7 +33,8 @@ from trainer.straggler_trace import Slowdown
 from trainer.transport.protocol import Transport
 
 if TYPE_CHECKING:
-    from trainer.survival import Company
+    from trainer.loop import Trainer
+    from trainer.survival import Recovery
 
 TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps: a line for each would tell nobody anything
 
@@ -52,7 +53,7 @@ class Context:
     rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
-    company: Company | None = None  # where the workers find each other again when one is lost
+    recovery: Callable[[Trainer], Recovery] | None = None  # of a job that goes on when a worker is lost
     lost: Callable[[], frozenset[int]] = frozenset  # ranks without which a job with a parameter server goes on
     compression: Compression = AS_IT_IS  # of what the workers sum
     num_servers: int = 0  # parameter servers of the job

@@ -75,7 +75,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         """Asks the state server. The time of the question belongs to what follows from it."""
         self.measure.next_step()
         self.measure.enter(CHECK_READY)
-        if self.survival.is_broken:  # the others wait for this worker, or will: the answer would be for those before
+        if self.round_is_broken:  # the others wait for this worker, or will: the answer would be for those before
             return True
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from algorithms import MEMBERS
 from trainer import resuming
+from trainer.bad_numbers import present
+from trainer.beside import Beside
 from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.device import NetworkPasses
@@ -79,6 +81,9 @@ class Trainer:
         self._losses: list[dict[str, str]] = []  # events of this round: workers without which the others go on
         self._went_on: resuming.Before | None = None  # to be logged once, where the job goes on from a checkpoint
         self.finished = ""  # why the algorithm itself ends the job, in words
+        self.present = 1.0  # share of the last sum that was not missing; 0: no worker had anything to give
+        self.pauses = False  # all have agreed to come together anew after the round
+        self.recovery = context.recovery(self) if context.recovery is not None else None
 
     # ---------------------------------------------------------------------------------------------- the hooks
 
@@ -99,7 +104,35 @@ class Trainer:
     @property
     def job_age_s(self) -> float | None:
         """Of the job, where it was at work already when this worker came; None where all began together."""
-        return None
+        return None if self.recovery is None else self.recovery.job_age_s
+
+    @property
+    def round_is_broken(self) -> bool:
+        """Whether the round cannot end with the workers with whom it began."""
+        return self.recovery is not None and self.recovery.is_broken
+
+    def beside(self, wants_stop: bool, numbers: Sequence[float], is_missing: bool = False) -> Beside:
+        """What this worker says beside the arrays of a sum.
+
+        Args:
+            is_missing: it has nothing to give.
+        """
+        return Beside(
+            float(wants_stop),
+            tuple(numbers),
+            None if self.context.rule.schedule.is_constant else float(self.seen.own),
+            float(self.membership.counted * is_missing) if self.checks.are_made else None,
+            None if self.recovery is None else float(self.recovery.wants_pause),
+        )
+
+    def take_beside(self, sums: Beside) -> bool:
+        """Takes what all workers have said; returns whether any of them wants to stop."""
+        self.pauses = bool(sums.pause)
+        if sums.missing is not None:
+            self.present = present(self.membership.counted_of_all, sums.missing)
+        if sums.samples is not None:
+            self.seen.told(self.seen.of_all + round(sums.samples), self.seen.own)
+        return bool(sums.stop)
 
     @property
     def is_first_of_resumed(self) -> bool:
@@ -147,10 +180,6 @@ class Trainer:
         """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
 
-    def agree(self, wants_stop: bool) -> bool:
-        """As `synchronize`, whoever is lost meanwhile."""
-        return self.synchronize(wants_stop)
-
     def computed(self) -> None:
         """Called when what `send` sends is computed, and on its way unless an emulated slow link holds it back."""
 
@@ -188,10 +217,10 @@ class Trainer:
         resuming.restore(self)
         if self.context.keeper is not None:
             self.context.keeper.begin()
-        self.come_together()
+        (self.recovery or self).come_together()
         if self.context.keeper is not None:
             self.context.keeper.all_have_begun(came_late=self.job_age_s is not None)
-        self.measure = self.open_measure(open_log())
+        self.measure = (self.recovery or self).open_measure(open_log())
         if self.context.pacing is not None:
             self.context.pacing.begin(self.measure.elapsed_s)
         self.progress.begin(lambda: self.measure.elapsed_s, self.is_evaluator)
@@ -202,7 +231,7 @@ class Trainer:
             self.take_place()
             reason = self._train_round()
             if reason:
-                self.part()
+                (self.recovery or self).part()
                 self.end()
                 if self.context.keeper is not None:
                     self.context.keeper.close()
@@ -257,11 +286,11 @@ class Trainer:
             if self.ready():
                 break
         stop, done = self._stop_request(), self.context.limits.rounds_done(self.rounds)
-        agreed = self.agree(bool(stop or (done and self.rounds_in_step)))
+        agreed = (self.recovery or self).synchronize(bool(stop or (done and self.rounds_in_step)))
         # Whatever came while this rank waited for the others is a reason too.
         stop = done or self.finished or self._stop_request()
         reason = (stop or "another worker asked for it") if agreed or done else ""
-        if not reason and self.context.company is None and self.context.leaves():
+        if not reason and self.recovery is None and self.context.leaves():
             self.has_left, reason = True, LEFT
         loss = self._last_loss()
         if warning := self._first_steps.warning(self.steps, self.seen.total, loss):
@@ -440,7 +469,7 @@ class Trainer:
             about["bad_steps"] = skipped
         if late := self.evaluations.take_late():
             about[EVALUATED] = late
-        notes = self.notes()
+        notes = {**self.notes(), **(self.recovery.notes() if self.recovery is not None else {})}
         if self._went_on is not None:
             for key, value in self._went_on.notes().items():
                 notes[key] = value + notes[key] if key in notes else value

@@ -14,13 +14,14 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from algorithms import MEMBERS
 from trainer.generations import Generation, Generations
 from trainer.setups import Card, verdict
 from trainer.transport.collective import CollectiveTransport
-from utils import PeerLost, SetupError
+from utils import LEFT, Measure, PeerLost, SetupError, logged_rounds, read_rounds
 
 if TYPE_CHECKING:
     from trainer.cluster import Gathers
@@ -65,11 +66,28 @@ class Word:
     is_over: bool
 
 
-def whose_model(told: Sequence[Word]) -> tuple[int, list[int]] | None:
-    """Who gives its model in a new generation, and to whom, by rank; None where all begin with the first round.
+@dataclass(frozen=True)
+class Arrangement:
+    """How the workers of a new generation go on.
 
-    It is a worker that has finished most rounds, of those in the job where it is at work. One that has finished fewer
-    is behind, and of a job at work so are those that come to it.
+    Attributes:
+        is_at_work: some of them train already.
+        source: the rank that gives its model; None where all begin with the first round.
+        behind: ranks that take it.
+        newcomers: ranks that come to a job at work.
+    """
+
+    is_at_work: bool
+    source: int | None = None
+    behind: tuple[int, ...] = ()
+    newcomers: tuple[int, ...] = ()
+
+
+def arrange(told: Sequence[Word]) -> Arrangement:
+    """Decides who gives its model in a new generation, and to whom.
+
+    The source is a worker that has finished most rounds, of those in the job where it is at work. A worker that has
+    finished fewer is behind, and of a job at work so is one that comes to it.
 
     Args:
         told: what each worker says, by rank.
@@ -77,11 +95,12 @@ def whose_model(told: Sequence[Word]) -> tuple[int, list[int]] | None:
     inside = [rank for rank, word in enumerate(told) if word.takes_part]
     able = inside or list(range(len(told)))
     latest = max(told[rank].rounds for rank in able)
+    newcomers = tuple(rank for rank, word in enumerate(told) if inside and not word.takes_part)
     if not inside and not latest:
-        return None
+        return Arrangement(is_at_work=False)
     source = next(rank for rank in able if told[rank].rounds == latest)
-    comes = [bool(inside) and not word.takes_part for word in told]
-    return source, [rank for rank, word in enumerate(told) if word.rounds < latest or comes[rank]]
+    behind = tuple(rank for rank, word in enumerate(told) if word.rounds < latest or rank in newcomers)
+    return Arrangement(bool(inside), source, behind, newcomers)
 
 
 def members_of(generation: Generation) -> dict[str, str]:
@@ -89,60 +108,114 @@ def members_of(generation: Generation) -> dict[str, str]:
     return {member.name: name for member, name in zip(generation.start.members, generation.names, strict=True)}
 
 
-class Survival:
-    """One worker's. Where the job ends with the first lost worker it does nothing."""
+class Recovery:
+    """What the loop asks, in place of the trainer, where a job survives: to come together, to exchange, and to part."""
 
-    def __init__(self, trainer: SynchronousTrainer) -> None:
+    def __init__(self, company: Company, trainer: SynchronousTrainer) -> None:
+        self._company = company
         self._trainer = trainer
-        self._company = trainer.context.company
         self._rounds_done = 0
         self._takes_part = False
-        self.is_over = False  # this worker has done its last round, or was behind others who have done theirs
-        self.missed = 0  # rounds in which it took no part, until they are logged
+        self._is_over = False  # this worker has done its last round, or was behind others who have done theirs
+        self._missed = 0  # rounds in which it took no part, until they are logged
         self._events: list[dict[str, str]] = []
-        self._members = members_of(self._company.generations.taken) if self._company else {}
+        self._members = members_of(company.generations.taken)
         self.job_age_s: float | None = None  # when this worker came to a job at work
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the job survives."""
-        return self._company is not None
 
     @property
     def is_broken(self) -> bool:
         """Whether the round cannot end with the workers with whom it began."""
-        return self._company is not None and self._company.generations.is_broken
+        return self._company.generations.is_broken
 
     @property
     def wants_pause(self) -> bool:
-        """Whether this worker wants all to come together anew after the round: somebody waits, or it leaves."""
-        return self._company is not None and (self._company.generations.somebody_waits or self.wants_to_leave)
+        """Whether this worker wants all to come together anew after the round: another one waits, or it leaves."""
+        return self._company.generations.somebody_waits or self._wants_to_leave
 
     @property
-    def wants_to_leave(self) -> bool:
+    def _wants_to_leave(self) -> bool:
         """Whether this worker leaves after the round, while the others go on."""
-        return self._company is not None and self._trainer.context.leaves()
+        return self._trainer.context.leaves()
 
-    def begin(self) -> bool:
-        """Before training: returns whether this worker has come to a job at work, and has its model now."""
-        if self._company is None:
-            return False
+    def come_together(self) -> None:
+        """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree. Where others
+        are lost before all are ready, those that are left come together once more."""
         self._rounds_done = self._trainer.rounds  # of the checkpoint that this worker goes on from
-        began = self._until_met(first=True)
+        while not self._until_met(first=True):
+            try:
+                self._trainer.come_together()
+            except PeerLost:
+                if not self.is_broken:
+                    raise
+                self._take_place()
+                self._rounds_done = self._trainer.rounds
+            else:
+                break
         self._takes_part = True
-        return began
+        if self._trainer.context.keeper is not None:
+            self._trainer.context.keeper.set_aside(self._trainer.rounds)  # it may have one that is later than the job
 
-    def begin_again(self) -> bool:
-        """As `begin`, where others were lost before this worker began to train."""
-        self._takes_part = False
-        self._take_place()
-        return self.begin()
+    def open_measure(self, folder: Path) -> Measure:
+        """As Trainer's; rounds and seconds of a job at work are those of the others."""
+        trainer = self._trainer
+        if self.job_age_s is None:
+            measure = trainer.open_measure(folder)
+        else:
+            trainer.progress.go_on(
+                list(read_rounds(folder, logging.warning)), trainer.is_evaluator
+            )  # before it was lost
+            lines = trainer.context.logs_lines
+            measure = Measure(folder, trainer.clock.now, trainer.rounds, self.job_age_s, as_lines=lines)
+        self._missed = trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])
+        return measure
 
-    def finished(self, rounds: int) -> None:
-        """A round is done here: its sum is in the model."""
-        self._rounds_done = rounds
+    def synchronize(self, wants_stop: bool) -> bool:
+        """Exchanges with the other workers, and with those that are left where some are lost meanwhile."""
+        while True:
+            try:
+                agreed = self._trainer.synchronize(wants_stop)
+            except PeerLost:
+                if not self.is_broken:
+                    raise
+                if self._regroup():
+                    return self._is_over
+                self._trainer.exchange_failed()
+            else:
+                break
+        self._rounds_done = self._trainer.rounds
+        if self._trainer.pauses and not agreed:
+            self._pause()
+            if self._trainer.has_left:
+                self._trainer.finished = LEFT
+                return True
+        return agreed
 
-    def regroup(self) -> bool:
+    def part(self) -> None:
+        """After the last round: waits until all have done theirs."""
+        if self._trainer.has_left:
+            return
+        self._is_over = True
+        while True:
+            self._company.generations.let_leave()
+            try:
+                self._company.transport.barrier()
+            except PeerLost:
+                if not self.is_broken:
+                    raise
+                self._regroup()
+            else:
+                return
+
+    def notes(self) -> dict[str, Any]:
+        """What the log of the round says of it."""
+        notes: dict[str, Any] = {}
+        if self._events:
+            notes["events"], self._events = self._events, []
+        if self._missed:
+            notes["missed"], self._missed = self._missed, 0
+        return notes
+
+    def _regroup(self) -> bool:
         """The round's sum has failed: goes on with those who are left; returns whether these have finished the round.
 
         Raises:
@@ -153,45 +226,18 @@ class Survival:
         self._until_met()
         return self._rounds_done > before
 
-    def pause(self) -> None:
+    def _pause(self) -> None:
         """All have agreed to come together anew: after the round, here."""
-        assert self._company is not None
-        if self.wants_to_leave:
+        if self._wants_to_leave:
             self._trainer.has_left = True
             self._company.generations.leave()  # at once: the others wait for that word
             return
         self._company.generations.pause()
-        self.regroup()
-
-    def part(self) -> None:
-        """After the last round: waits until all have done theirs."""
-        if self._company is None or self._trainer.has_left:
-            return
-        self.is_over = True
-        while True:
-            self._company.generations.let_leave()
-            try:
-                self._company.transport.barrier()
-            except PeerLost:
-                if not self.is_broken:
-                    raise
-                self.regroup()
-            else:
-                return
-
-    def notes(self) -> dict[str, Any]:
-        """What the log of the round says of it."""
-        notes: dict[str, Any] = {}
-        if self._events:
-            notes["events"], self._events = self._events, []
-        if self.missed:
-            notes["missed"], self.missed = self.missed, 0
-        return notes
+        self._regroup()
 
     # -------------------------------------------------------------------------------------------- a new generation
 
     def _take_place(self) -> None:
-        assert self._company is not None
         generation = self._company.generations.take()
         assert generation.group is not None
         self._company.transport.go_over_to(generation.group)
@@ -207,38 +253,29 @@ class Survival:
                 self._take_place()
 
     def _meet(self, first: bool) -> bool:
-        """Returns whether the job is at work."""
+        """Tells the others how far this worker is, and goes on as all of them decide; returns whether the job is at
+        work."""
         company, trainer = self._company, self._trainer
-        assert company is not None
         generation = company.generations.taken
         trainer.take_place()
         told = [Word(**each) for each in company.attendance.gather("where", vars(self._word())) or ()]
-        inside = any(word.takes_part for word in told)
-        if not inside:
-            if found := verdict([Card.from_message(word.card) for word in told]):
-                raise SetupError(found)
-            logging.info("all %d workers are connected with each other", len(told))
-        chosen = whose_model(told)
-        if chosen is None:
+        decided = arrange(told)
+        self._check_setups(told, decided)
+        if decided.source is None:
             return False
-        source, behind = chosen
-        word = told[source]
-        if inside:
-            self._check_setup(word, source)
         if first:
             trainer.come_late()
-        if behind:
-            self._hand_over(source, word if generation.start.rank in behind else None)
-        if not inside:  # all go on from the newest checkpoint, and the job begins
-            return False
-        trainer.go_on_with(word.meets, word.job, generation.number)
-        self._note(generation, [rank for rank, other in enumerate(told) if not other.takes_part])
-        trainer.choose_evaluator()
-        return True
+        word = told[decided.source]
+        if decided.behind:
+            self._hand_over(decided.source, word if generation.start.rank in decided.behind else None)
+        if decided.is_at_work:
+            trainer.go_on_with(word.meets, word.job, generation.number)
+            self._note(generation, decided.newcomers)
+            trainer.choose_evaluator()
+        return decided.is_at_work  # else all go on from the newest checkpoint, and the job begins
 
     def _word(self) -> Word:
         trainer, company = self._trainer, self._company
-        assert company is not None
         return Word(
             dataclasses.asdict(company.card),
             self._takes_part,
@@ -249,14 +286,25 @@ class Survival:
             trainer.stepper.updates,
             trainer.sums_meet,
             trainer.context.state_server.job if trainer.context.state_server else "",
-            self.is_over,
+            self._is_over,
         )
 
-    def _check_setup(self, word: Word, source: int) -> None:
-        """A worker that comes with another set-up is refused, and costs the others nothing."""
-        assert self._company is not None
-        if found := verdict([Card.from_message(word.card), self._company.card]):
-            raise SetupError(f"{found} (worker {source} is at work)")
+    def _check_setups(self, told: Sequence[Word], decided: Arrangement) -> None:
+        """Where all begin their set-ups are compared. A worker that comes to a job at work with another set-up is
+        refused, and costs the others nothing.
+
+        Raises:
+            SetupError: they differ.
+        """
+        if decided.is_at_work:
+            assert decided.source is not None
+            at_work = Card.from_message(told[decided.source].card)
+            if found := verdict([at_work, self._company.card]):
+                raise SetupError(f"{found} (worker {decided.source} is at work)")
+            return
+        if found := verdict([Card.from_message(word.card) for word in told]):
+            raise SetupError(found)
+        logging.info("all %d workers are connected with each other", len(told))
 
     def _hand_over(self, source: int, word: Word | None) -> None:
         """Rank `source` gives its model, and what else is the same on all workers.
@@ -264,7 +312,6 @@ class Survival:
         Args:
             word: its own, where this worker is behind.
         """
-        assert self._company is not None
         trainer = self._trainer
         state = trainer.shared_state()
         self._company.transport.sums().broadcast(state, len(state), source)
@@ -274,11 +321,11 @@ class Survival:
         trainer.stepper.updates = word.updates
         missed = word.rounds - self._rounds_done
         trainer.seen.of_all, trainer.evaluations.accuracy = word.seen, word.accuracy
-        self.is_over = word.is_over
+        self._is_over = word.is_over
         if self._takes_part:  # in the log the round under way is the last of those that the others have finished
             missed -= 1
             trainer.measure.skip(missed)
-            self.missed += missed
+            self._missed += missed
         elif word.takes_part:
             self.job_age_s = word.elapsed_s
         else:

@@ -9,6 +9,7 @@ import pkgutil
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from trainer.run_folder import RunFolder
 from trainer.samples import Dataset
 from trainer.setups import DATA
 from trainer.stop import SignalWatch
+from trainer.survival import Recovery
 from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
 
 
@@ -76,7 +78,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             _membership(config, dataset, joined),
             folder,
             transport=joined.transport if joined else None,
-            company=joined.company if joined else None,
+            recovery=partial(Recovery, joined.company) if joined and joined.company else None,
             num_servers=cluster.num_servers if cluster else 0,
             state_server=state,
             clock=clock,
@@ -145,7 +147,7 @@ def train(
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
     for line in context.pacing.at_the_end() if context.pacing is not None else ():
         logging.warning("warning: %s", line)
-    if trainer.has_left and context.company is None:
+    if trainer.has_left and context.recovery is None:
         raise JobOver("asked to leave")
     return facts
 
