@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from algorithms import ALGORITHMS, ENTRIES, OWNERS, Algorithm, Workers, entry_name, folder_name
-from trainer.flag_values import (
+from flag_values import (
     above_zero,
     at_least,
     below_one,

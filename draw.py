@@ -23,15 +23,15 @@ from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
 import summary
+from flag_values import accuracy, at_least
 from report import definitions, metrics, run_tables, tables
 from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
 from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
 from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, compared
-from report.over import OVERS, SECONDS, Over
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
+from report.x_axes import OVERS, SECONDS, Over
 from summary import warning
-from trainer.flag_values import accuracy, at_least
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file

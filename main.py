@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from config import MPI, PS, Config
-from trainer.cluster import Cluster
 from trainer.command_line import parse
-from trainer.environment import prepare_environment
+from trainer.rendezvous.cluster import Cluster
+from trainer.runtime.environment import prepare_environment
 from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_logging
 
 
@@ -26,7 +26,7 @@ def run_role(config: Config) -> int:
     MXNet is imported only here, after the flags are known to be good: importing it takes a second, and under
     DMLC_ROLE=scheduler or server it would never return.
     """
-    from trainer import roles
+    from trainer.rendezvous import roles
 
     cluster = cluster_of(config)
     if cluster is not None and cluster.role != "worker":

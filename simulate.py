@@ -25,16 +25,17 @@ from pathlib import Path
 
 from algorithms import ENTRIES, OWNERS, Workers, folder_name
 from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
+from flag_values import above_zero, at_least, several
 from main import guarded
-from scripts import launch, local_cluster
-from scripts.run_before import RunBefore
-from scripts.side_by_side import run_side_by_side
-from trainer import cluster_file, command_line
-from trainer.cluster_file import Cluster
-from trainer.earlier_runs import date_time
-from trainer.environment import set_unless_given
-from trainer.flag_values import above_zero, at_least, several
-from trainer.virtual_job import HOST, VirtualJob
+from scripts.launch import job_options, local_cluster
+from scripts.launch.run_before import RunBefore
+from scripts.launch.side_by_side import run_side_by_side
+from trainer import command_line
+from trainer.run_logs.earlier_runs import date_time
+from trainer.runtime.environment import set_unless_given
+from trainer.simulation import cluster_file
+from trainer.simulation.cluster_file import Cluster
+from trainer.simulation.virtual_job import HOST, VirtualJob
 from utils import EARLIER, EXIT_OK, SetupError, setup_logging
 
 STUB_BYTES = 44.7e6  # of the model of -n none, where nobody says: ResNet-18's
@@ -82,7 +83,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
         SetupError: the cluster file is wrong, or a flag means nothing here.
     """
     parser = argparse.ArgumentParser(
-        prog="simulate.py", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
+        prog="simulate.py", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
     which = parser.add_mutually_exclusive_group()
@@ -97,7 +98,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     )
     parser.add_argument("--seed", "--seeds", dest="seeds", type=_seeds, default="0", help="one or several, with commas")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a set at the same time")
-    launch.add_log_base(parser, Path("logs"))
+    job_options.add_log_base(parser, Path("logs"))
     parser.add_argument("--again", action="store_true", help="also what is done already")
     parser.add_argument("--beside", default="", help=argparse.SUPPRESS)  # modes of the set that a run belongs to
     parser.add_argument("--set-aside", default="", type=Path, help=argparse.SUPPRESS)  # where a set moves earlier runs
@@ -105,7 +106,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     modes = own.mode.split(",")
     is_of_set = bool(own.beside)
     if not is_of_set:
-        own.log_base = launch.log_base(own)
+        own.log_base = job_options.log_base(own)
         own.set_aside = own.log_base / EARLIER / date_time(time.time())
     own.beside = own.beside or own.mode
     for mode in modes:
@@ -161,7 +162,7 @@ def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
     """The job of those workers of its cluster that take part."""
     count = len(job.cluster.workers)
     if ENTRIES[job.entry].workers is not Workers.ALL:
-        rows = launch.taking_part(job.entry, [job.worker_config(row).shortest_step_s for row in range(count)])
+        rows = job_options.taking_part(job.entry, [job.worker_config(row).shortest_step_s for row in range(count)])
     elif job.config.algorithm.is_distributed:
         return job
     elif own.worker < count:
@@ -203,8 +204,8 @@ def train(run: Run) -> int:
     assert run.job.earlier is not None
     lines: list[str] = []  # said at the end: while workers run only those of one of them are shown
     before = RunBefore(mode_folder, run.job.earlier, devices, told, lines.append)
-    from trainer import virtual_cluster
-    from trainer.virtual_progress import ProgressLine
+    from trainer.simulation import virtual_cluster
+    from trainer.simulation.virtual_progress import ProgressLine
 
     def begins() -> None:
         signals.be_patient()

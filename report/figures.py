@@ -17,9 +17,9 @@ from report.bands import band
 from report.definitions import mark
 from report.marks import draw_marks, place_marks
 from report.metrics import IID, NON_IID, STANDALONE, Curve, Event, Mode
-from report.over import SECONDS, Over
 from report.statistics import FEWEST_RUNS, Estimate, median
 from report.tables import accuracy_text, span
+from report.x_axes import SECONDS, Over
 from summary import natural_order
 
 _ROW_INCHES = 0.22  # of a legend

@@ -12,8 +12,10 @@ import utils
 from algorithms import MEMBERS
 from report.metrics import Curve, Warn, joined
 from report.newest_run import Left, Place, of_newest
-from trainer.round_faults import is_quantity
-from utils import FORWARD_BACKWARD, SetupError
+from trainer.run_logs import round_log
+from trainer.run_logs.round_faults import is_quantity
+from trainer.run_logs.round_log import FORWARD_BACKWARD
+from utils import SetupError
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class WorkerLog:
     """What one worker has left.
 
     Attributes:
-        rounds: as utils.read_rounds gives them.
+        rounds: as round_log.read_rounds gives them.
         run: its run.json; empty where there is none.
     """
 
@@ -57,7 +59,7 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
     """
     logs = []
     for each in newest(folders, warn):
-        rounds = [one for one in utils.read_rounds(each.folder, warn) if one["num_iters"] <= each.until]
+        rounds = [one for one in round_log.read_rounds(each.folder, warn) if one["num_iters"] <= each.until]
         if rounds:
             logs.append(WorkerLog(each.folder.parent.name, each.folder.name, rounds, each.left.run))
         else:

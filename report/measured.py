@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from report.job_logs import LaidOut, WorkerLog, laid_out
-from trainer.straggler_trace import Slowdown
-from utils import (
+from trainer.run_logs.round_log import (
     ABANDONED,
     AGGREGATION_STAGES,
     CHECK_READY,
@@ -24,6 +23,7 @@ from utils import (
     SAVING,
     seconds_in,
 )
+from trainer.straggler_trace import Slowdown
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
 WINDOWS = 12  # equal parts of a job, in each of which a worker's steps are looked at

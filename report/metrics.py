@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from algorithms import ENTRIES, EVENTS, MEMBERS, OWNERS, Entry, folder_name
-from trainer.pace import Doubts, Pace, doubts
-from trainer.round_faults import is_accuracy, is_quantity
+from trainer.run_logs.pace import Doubts, Pace, doubts
+from trainer.run_logs.round_faults import is_accuracy, is_quantity
 
 Value = TypeVar("Value")
 Warn = Callable[[str], None]
@@ -129,7 +129,7 @@ class Device:
     elapsed_time_list: list[float]  # at the end of the round, since this worker began to train
     aggregate_time_list: list[float]
     accuracy_time_list: list[float] | None = None  # elapsed time of each accuracy
-    computing_time_list: list[float] | None = None  # in utils.COMPUTING_STAGES
+    computing_time_list: list[float] | None = None  # in round_log.COMPUTING_STAGES
     bytes_pushed_list: list[int] | None = None
     bytes_pulled_list: list[int] | None = None
     rank: int | None = None
@@ -140,7 +140,7 @@ class Device:
         None  # abandoned, skipped, dropped or to be done again; perhaps of earlier rounds
     )
     event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text]; as many as happened
-    step_s: float | None = None  # as trainer/pace.py has them, where the logs tell
+    step_s: float | None = None  # as trainer/run_logs/pace.py has them, where the logs tell
     emulated_s: float | None = None
     evaluation_share: float | None = None
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from config import CONTINUE
-from trainer.round_faults import is_count
-from trainer.setups import join_names
+from trainer.rendezvous.config_check import join_names
+from trainer.run_logs.round_faults import is_count
 from utils import RUN_FILE
 
 EARLY = 0.9  # share of the longest log: one that is shorter ends early

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from report import metrics, statistics
 from report.definitions import Numbers
 from report.metrics import Curve, Device, Devices, Event, Mode, Value, Warn
-from report.over import Over
 from report.statistics import FEWEST_RUNS, Estimate
+from report.x_axes import Over
 
 
 @dataclass(frozen=True)

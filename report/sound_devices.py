@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.round_faults import in_percent, is_accuracy, is_quantity, out_of_order
+from trainer.run_logs.round_faults import in_percent, is_accuracy, is_quantity, out_of_order
 
 TIMES = "elapsed_time_list"
 ACCURACIES, ACCURACY_TIMES = "accuracy_list", "accuracy_time_list"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from report import metrics
 from report.definitions import Numbers, mark, notes
 from report.metrics import SSGD, Curve, Devices, Mode, SpeedUp, compared
-from trainer.pace import Doubts, short_doubts
+from trainer.run_logs.pace import Doubts, short_doubts
 
 
 def table(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from report.job_logs import LaidOut, WorkerLog, laid_out
 from report.metrics import Event, Warn
-from trainer.round_faults import is_quantity
+from trainer.run_logs.round_faults import is_quantity
 from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens

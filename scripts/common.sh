@@ -170,11 +170,11 @@ need_libraries() {
 
 # --------------------------------------------------------------------------------------------------------- the programs
 
-# Runs a Python program of this folder with the project's modules in reach. usage: run_script local_cluster.py argument...
+# Runs a Python program of the project with its modules in reach. usage: run_script scripts/demo.py argument...
 run_script() {
     local python
     python=$(project_python)
-    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" "$root/scripts/$1" "${@:2}"
+    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" "$root/$1" "${@:2}"
 }
 
 # What every process of a distributed job reads from the environment; the same in all of them.
@@ -201,7 +201,7 @@ END
 run_role() {
     local python program=(main.py)
     python=$(project_python)
-    [[ $1 != worker ]] || program=(-m scripts.worker) # files the logs, and becomes main.py
+    [[ $1 != worker ]] || program=(-m scripts.launch.worker) # files the logs, and becomes main.py
     export DMLC_ROLE=$1
     export DMLC_PS_ROOT_URI="${DMLC_PS_ROOT_URI:-127.0.0.1}"
     export DMLC_PS_ROOT_PORT="${DMLC_PS_ROOT_PORT:-9091}"

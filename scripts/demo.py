@@ -20,12 +20,13 @@ from pathlib import Path
 import summary
 from algorithms import OWNERS
 from config import names_of
+from flag_values import above_zero, accuracy
 from report import metrics, tables
-from scripts import get_data, launch, local_cluster
-from scripts.console import console
-from scripts.roles import ROOT
-from trainer.earlier_runs import date_time
-from trainer.flag_values import above_zero, accuracy
+from scripts import get_data
+from scripts.launch import job_options, local_cluster
+from scripts.launch.console import console
+from scripts.launch.roles import ROOT
+from trainer.run_logs.earlier_runs import date_time
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
 
 MODES = ("sync", "alone", "esync", "esync-outer")
@@ -42,11 +43,11 @@ TARGET_ACCURACY = 0.8
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The demo's own options, and the words for main.py."""
-    own, for_main = launch.split(arguments)
+    own, for_main = job_options.split(arguments)
     parser = argparse.ArgumentParser(
-        prog="scripts/demo.sh", description=__doc__, formatter_class=launch.HelpFormatter, allow_abbrev=False
+        prog="scripts/demo.sh", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
     )
-    launch.add_network(parser)
+    job_options.add_network(parser)
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="to train with each algorithm")
     parser.add_argument("--workers", default=STEP_TIMES_S, help="as local_cluster.sh takes them")
     parser.add_argument(
@@ -61,10 +62,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--eval-seconds", type=above_zero, default=EVAL_SECONDS, help="between two evaluations, on the fastest worker"
     )
     parser.add_argument("--seed", type=int, default=0, help="of initial weights and shuffling")
-    launch.add_log_base(parser, ROOT / "logs" / "demo")
+    job_options.add_log_base(parser, ROOT / "logs" / "demo")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given = parser.parse_args(own)
-    given.log_base = launch.log_base(given)
+    given.log_base = job_options.log_base(given)
     return given, list(for_main)
 
 

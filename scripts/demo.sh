@@ -4,4 +4,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 is_help "$@" || ensure_venv requirements.txt
-run_script demo.py "$@"
+run_script scripts/demo.py "$@"

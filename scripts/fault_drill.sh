@@ -4,4 +4,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 is_help "$@" || ensure_venv requirements.txt
-run_script fault_drill.py "$@"
+run_script experiments/fault_drill/fault_drill.py "$@"

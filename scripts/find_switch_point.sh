@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-run_script find_switch_point.py "$@"
+run_script experiments/switch_point/find_switch_point.py "$@"

@@ -34,11 +34,11 @@ class DataError(Exception):
 
 
 def checksums() -> dict[str, str]:
-    """The published table of trainer/data.py: read and not imported, since that module needs numpy."""
-    for node in ast.parse((ROOT / "trainer" / "data.py").read_text()).body:
+    """The published table of trainer/datasets/loading.py: read and not imported, since that module needs numpy."""
+    for node in ast.parse((ROOT / "trainer" / "datasets" / "loading.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FASHION_MNIST_SHA256":
             return {f"{name}.gz": checksum for name, checksum in ast.literal_eval(node.value).items()}
-    raise DataError("trainer/data.py has no table FASHION_MNIST_SHA256")
+    raise DataError("trainer/datasets/loading.py has no table FASHION_MNIST_SHA256")
 
 
 def is_right(path: Path, checksum: str) -> bool:

@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-run_script local_cluster.py "$@"
+run_script scripts/launch/local_cluster.py "$@"

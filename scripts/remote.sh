@@ -14,4 +14,4 @@ no_arguments "$@"
 has_packages='import sys; from importlib.util import find_spec; sys.exit(not (find_spec("mxnet") or find_spec("django")))'
 [[ -x "$venv/bin/python" ]] || runs "$(project_python)" "$has_packages" ||
     die "$root has no .venv yet: run scripts/setup.sh there"
-run_script remote.py
+run_script scripts/launch/remote.py

@@ -4,4 +4,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 is_help "$@" || ensure_venv requirements.txt
-run_script reproduce.py "$@"
+run_script experiments/reproduction/reproduce.py "$@"

@@ -29,14 +29,14 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
     Raises:
         SetupError: the model or the dataset cannot be had, or they do not fit.
     """
-    from trainer import data
+    from trainer.datasets import loading
     from trainer.device import DeviceFeed, Evaluator
     from trainer.engine import mx
-    from trainer.saved_model import SavedModel
+    from trainer.evaluation.saved_model import SavedModel
 
     model = SavedModel.find(path)
     name = dataset or str(model.about["dataset"])
-    _, test, classes = data.load(name, str(data_dir))
+    _, test, classes = loading.load(name, str(data_dir))
     channels, height, _ = model.input_shape
     if test.images.shape[1] != channels:
         raise SetupError(f"{name} has images of {test.images.shape[1]} channel(s), {path} is a model for {channels}")
@@ -59,7 +59,7 @@ def to_onnx(path: Path, output: Path) -> str:
     import onnx  # type: ignore[import-not-found]
 
     from trainer.engine import mx
-    from trainer.saved_model import SavedModel
+    from trainer.evaluation.saved_model import SavedModel
 
     model = SavedModel.find(path)
     shape = [(1, *model.input_shape)]

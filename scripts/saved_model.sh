@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-run_script saved_model.py "$@"
+run_script scripts/saved_model.py "$@"

@@ -22,10 +22,10 @@ from report import job_logs, measured, metrics
 from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, Measured, Speed
 from trainer import straggler_trace
-from trainer.cluster_file import Cluster, Worker
-from trainer.environment import set_unless_given
+from trainer.runtime.environment import set_unless_given
+from trainer.simulation.cluster_file import Cluster, Worker
+from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.straggler_trace import Slowdown
-from trainer.virtual_job import HOST, VirtualJob
 from utils import SetupError
 
 MAX_STEPS = 2500  # of all workers in one simulation: about 2 s
@@ -285,7 +285,7 @@ def simulate(job: Job, cluster: Virtual, **training: Any) -> Outcome:
     # As in simulate.py: one operation at a time, on one core. MXNet reads it when it is imported.
     set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine")
     set_unless_given("OMP_NUM_THREADS", "1")
-    from trainer import virtual_cluster
+    from trainer.simulation import virtual_cluster
 
     seconds = job.seconds if training else job.simulated_s
     with tempfile.TemporaryDirectory() as name:

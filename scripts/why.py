@@ -20,6 +20,7 @@ from pathlib import Path
 import summary
 from algorithms import OWNERS, Algorithm, TransportKind
 from config import NO_NETWORK
+from flag_values import accuracy, at_least, several
 from report import job_logs, metrics, trace, why
 from report.job_logs import WorkerLog
 from report.measured import measured
@@ -28,8 +29,7 @@ from report.tables import accuracy_text
 from scripts import what_if
 from scripts.what_if import NO_EVALUATION, NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Change, Job, Virtual
 from summary import warning
-from trainer import cluster_file
-from trainer.flag_values import accuracy, at_least, several
+from trainer.simulation import cluster_file
 from utils import EXIT_FORCED, SetupError
 
 TRACE_FILE = "trace.json"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from few_images import few_images
 
-from scripts.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
-from scripts.process import Kind, Process, Role
+from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
+from scripts.launch.process import Kind, Process, Role
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
@@ -167,7 +167,7 @@ def run_cluster(log_base: Path, *options: str, worker_flags: Sequence[str] = (),
     if "--data-dir" not in options:
         options = (*options, "--data-dir", str(few_images()))
         worker_flags = [*worker_flags, "--dataset", "mnist"]
-    command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(log_base), *options]
+    command = [sys.executable, "-m", "scripts.launch.local_cluster", "--log-base", str(log_base), *options]
     finished = subprocess.run(
         [*command, "--", *worker_flags], cwd=ROOT, capture_output=True, text=True, timeout=deadline_s, check=False
     )

@@ -23,29 +23,30 @@ from page import Page
 
 import models
 from algorithms import TransportKind
-from trainer import data, roles
-from trainer.asynchronous import AsyncTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.esync import ESyncTrainer
+from trainer.algorithms.local import LocalTrainer
+from trainer.algorithms.sync import SyncTrainer
+from trainer.algorithms.sync_switch import SyncSwitchTrainer
+from trainer.algorithms.sync_switch_optimizer import Settings
 from trainer.clock import Clock, RealClock, VirtualClock, run_all
-from trainer.cluster import Cluster
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
+from trainer.datasets import loading
 from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.environment import prepare_environment
-from trainer.esync import ESyncTrainer
-from trainer.local import LocalTrainer
 from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.rates import parse_schedule
+from trainer.rendezvous import roles
+from trainer.rendezvous.cluster import Cluster
+from trainer.run_logs.round_log import Measure
+from trainer.runtime.environment import prepare_environment
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
-from trainer.sync import SyncTrainer
-from trainer.sync_switch import SyncSwitchTrainer
-from trainer.sync_switch_optimizer import Settings
-from trainer.transport.memory import MemoryServer, MemoryTransport
-from trainer.transport.network import Link
 from trainer.transport.protocol import Transport
-from utils import Measure
 
 ROUNDS = 3
 BIG_BATCH = 32
@@ -76,12 +77,12 @@ class OneStepARound:
         return True
 
 
-def parts(rank: int, num_workers: int) -> Iterator[data.Samples]:
-    train = data.load("mnist", str(few_images())).train
+def parts(rank: int, num_workers: int) -> Iterator[loading.Samples]:
+    train = loading.load("mnist", str(few_images())).train
     size = BIG_BATCH // num_workers
     for round_ in range(ROUNDS):
         begin = round_ * BIG_BATCH + rank * size
-        yield data.Samples(*(part[begin : begin + size] for part in train))
+        yield loading.Samples(*(part[begin : begin + size] for part in train))
 
 
 def a_context(rank: int, num_workers: int, **others: Any) -> Context:

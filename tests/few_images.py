@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tiny_data import idx
 
-from trainer import data
+from trainer.datasets import loading
 
 WHERE = "TESTS_FEW_IMAGES"  # in the environment: what the tests start finds the files that are there
 
@@ -31,7 +31,7 @@ def on_few_images() -> list[str]:
 
 def _write(folder: Path) -> None:
     folder.mkdir()
-    whole = data.load("fashion-mnist", str(Path(__file__).parents[1] / "data"))
+    whole = loading.load("fashion-mnist", str(Path(__file__).parents[1] / "data"))
     for name, (images, labels) in (("train", whole.train), ("t10k", whole.test)):
         tenth = len(labels) // 10
         (folder / f"{name}-images-idx3-ubyte").write_bytes(idx(images[:tenth, 0]))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from algorithms import TransportKind
-from trainer import roles
-from trainer.cluster import Cluster
 from trainer.engine import mx
-from trainer.environment import prepare_environment
+from trainer.rendezvous import roles
+from trainer.rendezvous.cluster import Cluster
+from trainer.runtime.environment import prepare_environment
 from utils import setup_logging
 
 if __name__ == "__main__":

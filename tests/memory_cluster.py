@@ -15,22 +15,22 @@ from one_worker import Batches
 from algorithms import TransportKind
 from config import PS
 from trainer.clock import Clock, VirtualClock, run_all
-from trainer.collectives.memory import MemoryNetwork
+from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.schedules import SUMS
-from trainer.compression import AS_IT_IS, Compression
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
-from trainer.coordinator.in_process import InProcessServer
-from trainer.data import Samples
+from trainer.datasets.loading import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.membership import Membership
+from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.transport.collective import in_memory
-from trainer.transport.memory import MemoryServer, MemoryTransport
-from trainer.transport.network import Link
 from trainer.transport.protocol import Transport
 
 

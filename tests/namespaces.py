@@ -8,8 +8,8 @@ Host N is called hN and has the address 10.77.0.N on its card eth0; the desk, 10
 no sshd. The bridge is in a namespace too, so nothing of this machine's own network is touched, and several of these
 networks live side by side with the same addresses. All hosts share this machine's files, users and clock.
 
-The kernel here has no netem: delays are a program's (benchmarks/delayed_switch.py). What nftables can do with packets
-it can do on one host's link.
+The kernel here has no netem: delays are a program's (experiments/benchmarks/delayed_switch.py). What nftables can do
+with packets it can do on one host's link.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SSHD = "/usr/sbin/sshd"
-DELAYED_SWITCH = str(Path(__file__).resolve().parents[1] / "benchmarks" / "delayed_switch.py")
+DELAYED_SWITCH = str(Path(__file__).resolve().parents[1] / "experiments" / "benchmarks" / "delayed_switch.py")
 PREFIX = "esync-test-"  # of the namespaces' names; then come this process's id and the host's name
 START_S = 20.0
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer.context import Context
-from trainer.data import Samples
+from trainer.datasets.loading import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 

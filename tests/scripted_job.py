@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.doings import Doings, doings
 from server.handlers import Handlers
 from server.jobs import Jobs
 from server.messages import Doing, Limits, Query, Report, Reset, Status
 from server.snapshot import Overview, Snapshot
 from server.status import status
+from server.worker_states import WorkerStates, doings
 
 EVALUATING, ENDED = Doing.EVALUATING, Doing.ENDED
 
@@ -72,7 +72,7 @@ class ScriptedJob:
         """What the page gets."""
         return status(self.snapshot(now), self.overview(now))
 
-    def doings(self, now: float) -> Doings:
+    def doings(self, now: float) -> WorkerStates:
         """What each worker does."""
         return doings(self.snapshot(now))
 

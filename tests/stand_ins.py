@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from scripts.process import Kind, Role
+from scripts.launch.process import Kind, Role
 
 BEGIN = "import os, signal, sys, time; from pathlib import Path; here = Path(sys.argv[1])\n"
 IDLE = "\nwhile True: time.sleep(0.05)"  # what a role does until something happens to it

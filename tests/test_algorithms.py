@@ -33,13 +33,13 @@ from algorithms import (
     modes_of,
 )
 from config import FIELDS, MODES, Config, preset_flags
-from scripts import local_cluster
+from scripts.launch import local_cluster
 from trainer.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
-    *("algorithms.py", "config.py", "draw.py", "main.py", "summary.py", "utils.py", "README.md", "VERSION"),
-    *("pyproject.toml", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
+    *("algorithms.py", "config.py", "draw.py", "flag_values.py", "main.py", "summary.py", "utils.py", "README.md"),
+    *("VERSION", "pyproject.toml", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
 )
 TIMEOUT_S = 180.0
 
@@ -228,7 +228,7 @@ def run(project: Path, *command: str) -> str:
 
 
 def test_an_eleventh_algorithm_takes_one_file_one_row_and_one_line_of_readme():
-    assert list(example()) == ["trainer/sign_sgd.py", "algorithms.py", "README.md"]
+    assert list(example()) == ["trainer/algorithms/sign_sgd.py", "algorithms.py", "README.md"]
     assert example()["README.md"].count("\n") == 1
 
 
@@ -236,7 +236,9 @@ def test_an_eleventh_algorithm_takes_one_file_one_row_and_one_line_of_readme():
 def test_an_eleventh_algorithm_trains_and_is_summed_up_and_drawn(project_with_eleven, tmp_path):
     job = ["--workers", "0,0", "--log-base", str(tmp_path), "--data-dir", str(few_images())]
     limits = ["--dataset", "mnist", "--max-rounds", "40", "-e", "40", "-b", "32", "-l", "0.0003"]
-    said = run(project_with_eleven, "-m", "scripts.local_cluster", "-m", "sign-sgd", "-n", "lenet", *job, "--", *limits)
+    said = run(
+        project_with_eleven, "-m", "scripts.launch.local_cluster", "-m", "sign-sgd", "-n", "lenet", *job, "--", *limits
+    )
     assert float(re.findall(r"round 40,.*accuracy ([\d.]+)", said)[0]) > 0.3  # ten classes: it has learnt
     tree = ["-b", str(tmp_path), "-n", "lenet"]
     assert "SignSGD.json: 2 device(s)" in run(project_with_eleven, "summary.py", *tree)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.augment import PADDING, CropAndFlip, crop_and_flip
 from trainer.command_line import parse
 from trainer.context import Context
-from trainer.data import Dataset, EndlessBatches, Samples
+from trainer.datasets.augment import PADDING, CropAndFlip, crop_and_flip
+from trainer.datasets.loading import Dataset, EndlessBatches, Samples
 from trainer.engine import mx
 from trainer.membership import Membership
-from trainer.run_folder import RunFolder
+from trainer.run_logs.run_folder import RunFolder
 
 IMAGES = np.arange(1, 1 + 6 * 2 * 3 * 4, dtype=np.uint8).reshape(6, 2, 3, 4)  # no pixel is black
 SAMPLES = Samples(np.random.default_rng(0).integers(1, 256, (40, 3, 8, 8), np.uint8), np.arange(40, dtype=np.uint8) % 7)

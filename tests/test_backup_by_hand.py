@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
-from trainer.backup import BackupTrainer
-from trainer.backup_optimizer import Status
-from trainer.backup_versions import Versions
+from trainer.algorithms.backup import BackupTrainer
+from trainer.algorithms.backup_optimizer import Status
+from trainer.algorithms.backup_versions import Versions
+from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.rates import parse_schedule
+from trainer.simulation.network import Link
 from trainer.steps import PLAIN, Rule
 from trainer.straggler_trace import Slowdown
-from trainer.sync import SyncTrainer
-from trainer.transport.network import Link
 
 ETA = 0.5
 WITH_ALL = Rule(momentum=0.5, weight_decay=0.01, batch_size=4, schedule=parse_schedule("warmup:30"))

@@ -13,22 +13,22 @@ from page import Page
 from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
-from trainer.asynchronous import AsyncTrainer
-from trainer.backup import BackupTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.backup import BackupTrainer
+from trainer.algorithms.esync import ESyncTrainer
+from trainer.algorithms.lb_bsp import LBBSPTrainer
+from trainer.algorithms.local import LocalTrainer
+from trainer.algorithms.local_sgd import LocalSGDTrainer
+from trainer.algorithms.ssp import SSPTrainer
+from trainer.algorithms.sync import SyncTrainer
+from trainer.algorithms.sync_switch import SyncSwitchTrainer
+from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.bad_numbers import BadSteps, present
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.esync import ESyncTrainer
 from trainer.finite import first_not_finite
-from trainer.lb_bsp import LBBSPTrainer
-from trainer.local import LocalTrainer
-from trainer.local_sgd import LocalSGDTrainer
 from trainer.loop import Trainer
-from trainer.ssp import SSPTrainer
-from trainer.sync import SyncTrainer
-from trainer.sync_switch import SyncSwitchTrainer
-from trainer.wbsp import WBSPTrainer
 from utils import DIVERGED, EXIT_BUG, JobError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
@@ -201,7 +201,7 @@ def of_page(build: Callable[[Context], Trainer]) -> Callable[[Context], Trainer]
 
 def sync_switch(order: str) -> Callable[[Context], Trainer]:
     def build(context: Context) -> Trainer:
-        from trainer.sync_switch_optimizer import Settings
+        from trainer.algorithms.sync_switch_optimizer import Settings
 
         return SyncSwitchTrainer(context, Settings(order, (6,), ETA, 0.9, "none"))
 

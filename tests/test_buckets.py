@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import models
-from trainer import buckets
-from trainer.buckets import Buckets
+from trainer.algorithms import buckets
+from trainer.algorithms.buckets import Buckets
 from trainer.engine import mx
 from trainer.parameters import Parameters
 

@@ -14,13 +14,13 @@ import pytest
 from cluster_processes import running, wait_for
 from stand_ins import FOREVER, ROUND, role
 
-from scripts import cluster, connections
-from scripts.changed_hosts import Changes
-from scripts.connections import Connections
-from scripts.hosts_layout import Plan
-from scripts.process import Kind
-from scripts.supervisor import Outcome, Supervisor, Waits
-from scripts.survival import Survival
+from scripts.launch import cluster, connections
+from scripts.launch.changed_hosts import Changes
+from scripts.launch.connections import Connections
+from scripts.launch.hosts_layout import Plan
+from scripts.launch.process import Kind
+from scripts.launch.supervisor import Outcome, Supervisor, Waits
+from scripts.launch.survival import Survival
 from utils import EXIT_OK, EXIT_PEER_LOST, LEFT, STOPPED
 
 # ------------------------------------------------------------------------------------------------- the hosts file

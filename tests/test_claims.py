@@ -11,12 +11,21 @@ import pytest
 
 import simulate
 from algorithms import ENTRIES
-from report import claims as claims_module
-from report import published
-from report.claims import BY_CONSTRUCTION, KINDS, NOT_ATTEMPTED, REPRODUCED, REPRODUCED_WITHIN, VERDICTS, read
-from report.measures import Number
-from scripts import claims, local_cluster, reproduce
-from scripts.simulated import Simulations
+from experiments.claims import claims as claims_module
+from experiments.claims import pages
+from experiments.claims.claims import (
+    BY_CONSTRUCTION,
+    KINDS,
+    NOT_ATTEMPTED,
+    REPRODUCED,
+    REPRODUCED_WITHIN,
+    VERDICTS,
+    read,
+)
+from experiments.claims.measures import Number
+from experiments.reproduction import published, reproduce
+from experiments.simulated import Simulations
+from scripts.launch import local_cluster
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,8 +181,8 @@ def without_names(text):
 
 
 def test_the_pages_have_what_the_claims_say():
-    for page, text in claims.written(KNOWN).items():
-        assert page.read_text() == text, "run .venv/bin/python -m scripts.claims"
+    for page, text in pages.written(KNOWN).items():
+        assert page.read_text() == text, "run .venv/bin/python -m experiments.claims.pages"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -217,14 +226,14 @@ def test_the_page_of_results_is_short():
     ],
 )
 def test_numbers_agree_that_are_within_the_interval_or_near(then, now, same):
-    assert claims.agree(then, now) == same
+    assert pages.agree(then, now) == same
 
 
 def test_a_claim_is_run_again_and_goes_on_where_it_was_stopped(tmp_path):
     """The timing of a run on the preprint's cluster, which trains nothing."""
     pace = KNOWN.named("pace")
     said, claim = [], dataclasses.replace(pace, text=pace.text.partition(" | {1")[0], numbers=pace.numbers[:1])
-    again = claims.Again(KNOWN, Simulations(tmp_path / "runs"), tmp_path / "claims", 2, said.append)
+    again = pages.Again(KNOWN, Simulations(tmp_path / "runs"), tmp_path / "claims", 2, said.append)
     assert again.make(claim)
     assert said[-1].startswith("pace: agrees; took ")
     said.clear()
@@ -235,7 +244,7 @@ def test_a_claim_is_run_again_and_goes_on_where_it_was_stopped(tmp_path):
 def test_a_command_that_fails_is_one_error(tmp_path):
     source = dataclasses.replace(KNOWN.sources["wbsp"], command="exit 3")
     known = dataclasses.replace(KNOWN, sources={**KNOWN.sources, "wbsp": source})
-    again = claims.Again(known, Simulations(tmp_path), tmp_path, 1, lambda text: None)
+    again = pages.Again(known, Simulations(tmp_path), tmp_path, 1, lambda text: None)
     with pytest.raises(SetupError, match="ended with exit code 3"):
         again.make(known.named("wbsp-computing"))
 
@@ -255,9 +264,9 @@ def test_a_command_that_fails_is_one_error(tmp_path):
 def test_a_file_that_is_wrong_is_one_error(old, new, tmp_path):
     text = claims_module.FILE.read_text()
     assert old in text
-    (tmp_path / "claims.toml").write_text(text.replace(old, new))
+    (tmp_path / "pages.toml").write_text(text.replace(old, new))
     with pytest.raises(SetupError):
-        for claim in read(tmp_path / "claims.toml").claims:
+        for claim in read(tmp_path / "pages.toml").claims:
             for told in claim.measured:
                 found(told)
 

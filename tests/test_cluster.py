@@ -30,9 +30,10 @@ from recording_state_server import passing_on, rounds_that_skip
 from state_server_process import running_state_server
 
 from scripts import saved_model
-from trainer import data
-from trainer.earlier_runs import saved_files
-from utils import COMPUTING_STAGES, LINES_FILE, RUN_FILE, iter_files, read_json, read_rounds
+from trainer.datasets import loading
+from trainer.run_logs.earlier_runs import saved_files
+from trainer.run_logs.round_log import COMPUTING_STAGES, LINES_FILE, iter_files, read_rounds
+from utils import RUN_FILE, read_json
 
 pytestmark = pytest.mark.cluster
 
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.cluster
 def data_that_are_read_once():
     """Every saved network is tried on the same test images."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "load", functools.cache(data.load))
+        patch.setattr(loading, "load", functools.cache(loading.load))
         yield
 
 
@@ -313,7 +314,7 @@ def test_a_signal_to_one_worker_ends_the_job_cleanly_on_all(tmp_path, signal_):
 
 def test_ctrl_c_ends_a_local_cluster_cleanly(tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(tmp_path), "--workers", "0.02,0.1"],
+        [sys.executable, "-m", "scripts.launch.local_cluster", "--log-base", str(tmp_path), "--workers", "0.02,0.1"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as supervisor:  # fmt: skip
         mode_folder = tmp_path / "lenet" / "esync"

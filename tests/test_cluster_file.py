@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import config
-from scripts import local_cluster
-from scripts.process import Kind
-from scripts.roles import build_roles
-from trainer import cluster_file, command_line, straggler_trace
-from trainer.cluster_file import READY_MADE, Cluster, Worker
+from scripts.launch import local_cluster
+from scripts.launch.process import Kind
+from scripts.launch.roles import build_roles
+from trainer import command_line, straggler_trace
+from trainer.simulation import cluster_file
+from trainer.simulation.cluster_file import READY_MADE, Cluster, Worker
 from utils import EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -240,5 +241,5 @@ def test_workers_are_given_in_one_way_only(capsys):
 
 
 def test_the_launcher_imports_no_mxnet():
-    program = "import sys, scripts.local_cluster; sys.exit('mxnet' in sys.modules)"
+    program = "import sys, scripts.launch.local_cluster; sys.exit('mxnet' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.clock import VirtualClock, run_all
-from trainer.collectives import memory
-from trainer.collectives.memory import MemoryMesh, MemoryNetwork
 from trainer.collectives.mesh import Parcel, follow
 from trainer.collectives.schedules import SUMS, ring
 from trainer.engine import mx
 from trainer.parameters import num_bytes
+from trainer.simulation import virtual_mesh
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.transport import flat
 from trainer.transport.collective import CollectiveTransport, in_memory
 from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
-from trainer.transport.network import Link
 from utils import PeerLost, SetupError
 
 # ------------------------------------------------------------------------------------------------- flat buffers
@@ -115,7 +115,7 @@ def parcel(count: int) -> Parcel:
 def test_a_message_takes_both_latencies_and_the_slower_link(
     held, receives_at_s, sent_s, received_s, monkeypatch
 ) -> None:
-    monkeypatch.setattr(memory, "HELD", held)
+    monkeypatch.setattr(virtual_mesh, "HELD", held)
     clock, done_s = VirtualClock(), {}
     network = MemoryNetwork(clock, [Link(100.0, 0.5), Link(400.0, 1.5)])
 

@@ -11,8 +11,9 @@ from cluster_processes import cluster, device_folders, run_cluster, wait_for
 from state_server_process import running_state_server
 
 import simulate
-from trainer import virtual_cluster
-from utils import EXIT_PEER_LOST, RUN_FILE, read_json, read_rounds
+from trainer.run_logs.round_log import read_rounds
+from trainer.simulation import virtual_cluster
+from utils import EXIT_PEER_LOST, RUN_FILE, read_json
 
 pytestmark = pytest.mark.cluster
 ROUNDS = 6

@@ -8,9 +8,10 @@ import math
 
 import pytest
 
-from benchmarks import comparison as command
-from report import comparison, comparison_tables, pages, run_lines
-from report.comparison import REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
+from experiments import pages, run_lines
+from experiments.study import comparison, comparison_tables
+from experiments.study import write_comparison as command
+from experiments.study.comparison import REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
 
 NINE, SLOW = Workload("nine-ways", "iid", "mlp"), Workload("slow-link", "iid", "mlp")
 STEP_TIMES = {NINE: (0.04, 0.04, 0.04, 0.4), SLOW: (0.05,) * 4}
@@ -111,7 +112,7 @@ def test_a_line_that_is_no_run_is_named(folder, capsys, text, complaint):
 
 def test_a_folder_without_runs_is_told(tmp_path, capsys):
     assert command.main([str(tmp_path)]) == 2
-    assert "benchmarks/study.py makes one" in capsys.readouterr().err
+    assert "experiments/study/study.py makes one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lost", [{"diverged": True}, {"failed": "no memory"}])

@@ -14,25 +14,25 @@ from spoilt import ETA, MOST, ZERO, Spoilt, mean_of_local_steps, spoil, weighed
 
 from algorithms import TransportKind
 from config import AMONG_WORKERS, FP16, PS, TWO_BIT
+from trainer.algorithms.esync import ESyncTrainer
+from trainer.algorithms.lb_bsp import LBBSPTrainer
+from trainer.algorithms.local_sgd import LocalSGDTrainer
+from trainer.algorithms.sync import SyncTrainer
 from trainer.clock import VirtualClock, run_all
 from trainer.collectives import halves
+from trainer.collectives.compression import Compression
 from trainer.collectives.group import MeshGroup
-from trainer.collectives.memory import MemoryMesh, MemoryNetwork
 from trainer.collectives.schedules import SUMS
-from trainer.compression import Compression
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.esync import ESyncTrainer
 from trainer.finite import first_not_finite
-from trainer.lb_bsp import LBBSPTrainer
-from trainer.local_sgd import LocalSGDTrainer
 from trainer.loop import Trainer
-from trainer.sync import SyncTrainer
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.transport.collective import in_memory
 from trainer.transport.encoded import digits_of, number_of
-from trainer.transport.memory import MemoryServer, MemoryTransport
-from trainer.transport.network import Link
 from trainer.transport.protocol import Transport
 from trainer.transport.two_bit import TwoBits
 from utils import DIVERGED, JobError

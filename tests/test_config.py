@@ -4,8 +4,8 @@ import pytest
 
 from algorithms import modes_of
 from config import FIELDS, MODES, names_of
-from trainer.cluster import Cluster
 from trainer.command_line import parse
+from trainer.rendezvous.cluster import Cluster
 from utils import EXIT_SETUP, SetupError
 
 PUBLISHED = [

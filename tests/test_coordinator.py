@@ -19,9 +19,9 @@ from state_server_process import running_state_server
 from trainer.clock import Clock, RealClock, VirtualClock, run_all
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
-from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.protocol import Link
 from trainer.progress import Progress
+from trainer.simulation.in_process import InProcessServer
 from utils import JobError, PeerLost, SetupError
 
 
@@ -243,7 +243,7 @@ def test_in_virtual_time_patience_ends_to_the_second() -> None:
 
 def test_neither_django_nor_an_http_library_comes_with_a_state_server_in_process() -> None:
     program = (
-        "import sys, trainer.coordinator.in_process; "
+        "import sys, trainer.simulation.in_process; "
         "print({'django', 'prometheus_client', 'httptools', 'requests', 'mxnet'} & set(sys.modules))"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_data import write_mnist
 
-from trainer.data import Dataset, EndlessBatches, Samples, hold_out, load, partition
+from trainer.datasets.loading import Dataset, EndlessBatches, Samples, hold_out, load, partition
 from utils import SetupError
 
 DATA = Path(__file__).parents[1] / "data"

@@ -11,9 +11,13 @@ from textwrap import dedent
 import pytest
 
 import simulate
-from benchmarks import study
-from scripts import cluster, demo, find_switch_point, flags, local_cluster, reproduce, why
-from trainer import cluster_file, command_line
+from experiments.reproduction import reproduce
+from experiments.study import study
+from experiments.switch_point import find_switch_point
+from scripts import demo, flags, why
+from scripts.launch import cluster, local_cluster
+from trainer import command_line
+from trainer.simulation import cluster_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -25,7 +29,7 @@ PAGES = (
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # files that it makes
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
-FOLDERS = ("benchmarks", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
+FOLDERS = ("experiments", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 
 
@@ -122,7 +126,7 @@ def test_a_command_that_reproduces_is_one(command):
     assert reproduce.parse(words(command)).parts
 
 
-@pytest.mark.parametrize("command", known(".venv/bin/python benchmarks/study.py"))
+@pytest.mark.parametrize("command", known(".venv/bin/python experiments/study/study.py"))
 def test_a_command_for_a_study_is_one(command):
     assert study.parse(words(command))[1].runs
 

@@ -15,9 +15,9 @@ import summary
 from report import figures, metrics, run_tables
 from report.bands import band
 from report.metrics import Event
-from report.over import OVERS
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
+from report.x_axes import OVERS
 from utils import SetupError
 
 ESYNC, SYNC = metrics.MODES["esync"], metrics.MODES["sync"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import earlier_runs
-from trainer.earlier_runs import KEPT, Notice, clear_mode, set_aside, targets, to_remove, written
+from trainer.run_logs import earlier_runs
+from trainer.run_logs.earlier_runs import KEPT, Notice, clear_mode, set_aside, targets, to_remove, written
 from utils import SetupError
 
 names = st.lists(st.sampled_from([f"2026-11-{day:02}-120000" for day in range(1, 31)]), min_size=1, unique=True)

@@ -10,7 +10,7 @@ from cluster_processes import DEADLINE_S, ROOT
 from test_faults import ENDLESS, assert_one_error_line, worker_environment
 
 from trainer.engine import mx
-from trainer.library import check_kvstore, has_kvstore
+from trainer.runtime.library import check_kvstore, has_kvstore
 from utils import SetupError
 
 
@@ -34,7 +34,7 @@ def test_an_mxnet_without_it_is_named_with_what_runs_there():
 def test_no_role_joins_a_job_without_it(tmp_path, role):
     program = """
 import os, sys
-from trainer import library
+from trainer.runtime import library
 library.has_kvstore = lambda: False
 os.environ["DMLC_ROLE"] = sys.argv.pop(1)  # only now: with it MXNet's import would become the role
 import main
@@ -70,7 +70,7 @@ def test_operators_that_are_made_on_demand_are_those_of_mxnets_own_import():
     """Their names, what they compute, and what they refuse."""
     program = """
 import sys
-from trainer import lazy_operators
+from trainer.runtime import lazy_operators
 if sys.argv[1] == "all at once":
     lazy_operators.import_mxnet = lambda: None
 from trainer.engine import mx

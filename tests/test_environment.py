@@ -11,10 +11,10 @@ import pytest
 from cluster_processes import ROOT, cluster
 from few_images import on_few_images
 
-from trainer import environment
-from trainer.cluster import Cluster
-from trainer.environment import INTERVAL, TABLE, TIMEOUT, Treatment, compared, prepare_environment
-from trainer.setups import Card, differences
+from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.config_check import ProcessInfo, differences
+from trainer.runtime import environment
+from trainer.runtime.environment import INTERVAL, TABLE, TIMEOUT, Treatment, compared, prepare_environment
 from utils import EXIT_SETUP, SetupError
 
 BOUND = "MXNET_KVSTORE_BIGARRAY_BOUND"
@@ -89,7 +89,7 @@ def test_a_time_out_that_three_heartbeats_fit_into_is_taken_and_so_is_any_withou
 def cards(*environments):
     """Processes with these variables, as they know each other at the meeting."""
     return [
-        Card("worker", f"host{number}", "cpu", f"10.0.0.{number}", 9000, setup=compared(prepared(**variables)))
+        ProcessInfo("worker", f"host{number}", "cpu", f"10.0.0.{number}", 9000, setup=compared(prepared(**variables)))
         for number, variables in enumerate(environments)
     ]
 

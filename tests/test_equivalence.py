@@ -9,7 +9,7 @@ import pytest
 from cluster_processes import ROOT, cluster
 from equivalence_worker import train_in_memory
 
-from trainer.dcasgd import PerWorkerDCASGD
+from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
 
 pytestmark = pytest.mark.cluster

@@ -10,11 +10,11 @@ import pytest
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, train
 
 from algorithms import TransportKind
+from trainer.algorithms.esync import ESyncTrainer
 from trainer.clock import Clock
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.queries import Queries
 from trainer.coordinator.sending import LONGEST_PAUSE_S
-from trainer.esync import ESyncTrainer
 
 ETA = 0.5
 STEPS_S = (1.0, 1.0, 1.0, 4.8)

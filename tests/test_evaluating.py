@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import EVALUATE, NO, YES
-from trainer.evaluating import AS_FAST, Candidate, evaluating_rank
+from trainer.evaluation.evaluating import AS_FAST, Candidate, evaluating_rank
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,16 @@ from one_worker import HandClock, a_context, network_with_statistics, some_batch
 
 import models
 from config import Config
-from trainer import data
+from trainer.algorithms.local import LocalTrainer
+from trainer.datasets import loading
 from trainer.device import DeviceFeed, Evaluator
-from trainer.earlier_runs import NEWEST, saved_files
 from trainer.engine import mx
-from trainer.evaluator_process import Evaluation, EvaluatorProcess
-from trainer.local import LocalTrainer
-from trainer.saved_model import ModelSaver
+from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
+from trainer.evaluation.saved_model import ModelSaver
+from trainer.run_logs.earlier_runs import NEWEST, saved_files
+from trainer.run_logs.round_log import EVALUATION, iter_file, read_rounds
 from trainer.stop import Limits
-from utils import EVALUATION, iter_file, read_json, read_rounds, write_json
+from utils import read_json, write_json
 
 ABOUT = {"input": {"shape": [1, 28, 28], "divide_by": 255}}
 
@@ -32,7 +33,7 @@ def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is
         process.ask(7)
         assert not process.is_free
         found = process.take(wait=True)
-        held_out = data.hold_out(data.load("mnist", str(few_images())), 500).test
+        held_out = loading.hold_out(loading.load("mnist", str(few_images())), 500).test
         assert found == Evaluation(7, Evaluator(network, held_out, DeviceFeed(mx.cpu(), 0), 64)())
         assert process.is_free
         for path in saved_files(tmp_path, NEWEST):

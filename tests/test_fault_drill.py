@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts import drilled_cut, drilled_disk, drilled_hosts, drilled_tables, fault_drill, hosts_file
-from scripts.drilled_job import FLAGS
-from scripts.drilled_logs import Logs
-from scripts.faults import AMONG_WORKERS, FAULTS, can_happen, of_soak
+from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts, drilled_tables, fault_drill
+from experiments.fault_drill.drilled_job import FLAGS
+from experiments.fault_drill.drilled_logs import Logs
+from experiments.fault_drill.faults import AMONG_WORKERS, FAULTS, can_happen, of_soak
+from scripts.launch import hosts_file
 
 ROOT = Path(__file__).resolve().parents[1]
 CUTS = [name for name, fault in FAULTS.items() if fault.cut_s]

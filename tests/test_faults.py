@@ -318,7 +318,15 @@ def roles_of(supervisor):
 @pytest.mark.cluster
 @pytest.mark.parametrize("role", ["server", "scheduler"])
 def test_a_killed_role_ends_a_local_cluster_within_seconds(tmp_path, role):
-    command = [sys.executable, "-m", "scripts.local_cluster", "--log-base", str(tmp_path), "--workers", "0.02,0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.launch.local_cluster",
+        "--log-base",
+        str(tmp_path),
+        "--workers",
+        "0.02,0.1",
+    ]
     with subprocess.Popen(
         [*command, "--", "-e", "1000"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as supervisor:

@@ -15,10 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_tree import sync_round
 
-from scripts import find_switch_point, launch, trial_table
-from scripts.process import Kind, Role
-from scripts.roles import Options, build_roles
-from scripts.switch_search import Goal, Mean, Plan, Trial, converged_accuracy, next_trial, phases, smallest_within
+from experiments.switch_point import find_switch_point, trial_table
+from experiments.switch_point.switch_search import (
+    Goal,
+    Mean,
+    Plan,
+    Trial,
+    converged_accuracy,
+    next_trial,
+    phases,
+    smallest_within,
+)
+from scripts.launch import job_options
+from scripts.launch.process import Kind, Role
+from scripts.launch.roles import Options, build_roles
 from trainer import command_line
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
@@ -456,6 +466,6 @@ def test_the_total_steps_must_be_said(capsys):
 
 
 def test_two_searches_do_not_share_their_logs(tmp_path, capsys):
-    with launch.claimed(tmp_path / "trials" / "switch-points"):
+    with job_options.claimed(tmp_path / "trials" / "switch-points"):
         assert run(tmp_path, Cluster()) == EXIT_SETUP
     assert "--log-base" in capsys.readouterr().err

@@ -13,10 +13,11 @@ import pytest
 from cluster_processes import DEADLINE_S, ROOT, children, end_of, running, wait_for
 from few_images import few_images, on_few_images
 
-from scripts.forking import FORK_SERVER_LOG, ForkServer
-from scripts.process import Kind, Process, Role
-from scripts.roles import base_environment
-from utils import EXIT_OK, EXIT_SETUP, read_rounds
+from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
+from scripts.launch.process import Kind, Process, Role
+from scripts.launch.roles import base_environment
+from trainer.run_logs.round_log import read_rounds
+from utils import EXIT_OK, EXIT_SETUP
 
 LOCAL = ("-m", "local", "-n", "mlp", "-c", "1", "-e", "100000", "-ld")
 

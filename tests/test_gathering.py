@@ -15,8 +15,8 @@ from server.membership import WAITING_S, Answer, Table
 from server.messages import Call, Device, Join, Left, Member, Place
 
 from trainer.clock import VirtualClock, run_all
-from trainer.coordinator.in_process import InProcessServer
-from trainer.coordinator.joining import Joining, Start
+from trainer.rendezvous.joining import Joining, Start
+from trainer.simulation.in_process import InProcessServer
 from utils import PeerLost, SetupError
 
 # ----------------------------------------------------------------------------------------------- the pure function

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cluster, hosts_file, launch
-from scripts.hosts_layout import Facts, Plan, example, make_layout, num_ports, port_ranges
-from scripts.process import Kind, Role
-from scripts.roles import ROOT, build
+from scripts.launch import cluster, hosts_file, job_options
+from scripts.launch.hosts_layout import Facts, Plan, example, make_layout, num_ports, port_ranges
+from scripts.launch.process import Kind, Role
+from scripts.launch.roles import ROOT, build
 from trainer import command_line
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
@@ -287,5 +287,5 @@ def test_no_ssh_is_needed_to_the_machine_itself(tmp_path, capsys):
 )
 def test_checkpoints_that_the_hosts_have_apart_are_warned_of(tmp_path, rows, mode, flags, are_apart):
     path = hosts(tmp_path, rows)
-    found = launch.warnings(*example(plan(path, "-m", mode, "--", "--max-rounds", "3", *flags)))
+    found = job_options.warnings(*example(plan(path, "-m", mode, "--", "--max-rounds", "3", *flags)))
     assert ["--checkpoint" in line for line in found] == [True] * are_apart

@@ -14,12 +14,13 @@ from memory_cluster import StateServer, Worker, batch, gradient, normalised, tra
 
 import simulate
 from algorithms import TransportKind
-from trainer import virtual_cluster
+from trainer.algorithms.lb_bsp import LBBSPTrainer
+from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.data import EndlessBatches, Samples
-from trainer.lb_bsp import LBBSPTrainer
-from trainer.sync import SyncTrainer
-from utils import RUN_FILE, PeerLost, computing_seconds, read_json, read_rounds
+from trainer.datasets.loading import EndlessBatches, Samples
+from trainer.run_logs.round_log import computing_seconds, read_rounds
+from trainer.simulation import virtual_cluster
+from utils import RUN_FILE, PeerLost, read_json
 
 ETA, B = 0.5, 4  # learning rate; samples of each worker's batch at first
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}

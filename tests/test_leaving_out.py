@@ -20,23 +20,24 @@ from page import Page
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO
-from trainer.asynchronous import AsyncTrainer
-from trainer.backup import BackupTrainer
-from trainer.backup_versions import Arrival, Versions
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.backup import BackupTrainer
+from trainer.algorithms.backup_versions import Arrival, Versions
+from trainer.algorithms.schedule import Schedule, Step, Way
+from trainer.algorithms.ssp import SSPTrainer
+from trainer.algorithms.sync_switch import SyncSwitchTrainer
+from trainer.algorithms.sync_switch_optimizer import PhaseRule, Settings
+from trainer.algorithms.wbsp import WBSPTrainer
+from trainer.algorithms.whole_models import LOST, UPLOAD, Keys, WholeModelOptimizer
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.engine import mx
-from trainer.evaluating import Candidate, Choice
+from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.loop import Trainer
 from trainer.membership import of_all, without
 from trainer.rates import Ramp
-from trainer.schedule import Schedule, Step, Way
-from trainer.ssp import SSPTrainer
-from trainer.sync_switch import SyncSwitchTrainer
-from trainer.sync_switch_optimizer import PhaseRule, Settings
-from trainer.wbsp import WBSPTrainer
-from trainer.whole_models import LOST, UPLOAD, Keys, WholeModelOptimizer
-from utils import LEFT, RUN_FILE, read_json, read_rounds
+from trainer.run_logs.round_log import read_rounds
+from utils import LEFT, RUN_FILE, read_json
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))
@@ -296,7 +297,7 @@ def test_a_real_job_whose_worker_is_killed_or_leaves_goes_on_to_its_end(mode: st
     job = ["-m", mode, "-n", "mlp", "--workers", "0.02,0.04,0.08", "--log-base", str(tmp_path)]
     flags = [*own.split(), "-e", "20", "--on-worker-death", CONTINUE, *on_few_images()]
     with subprocess.Popen(
-        [sys.executable, "-m", "scripts.local_cluster", *job, "--", *flags],
+        [sys.executable, "-m", "scripts.launch.local_cluster", *job, "--", *flags],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as launcher:  # fmt: skip
         logs = tmp_path / "mlp" / mode

@@ -24,13 +24,13 @@ from few_images import few_images, on_few_images
 from stand_ins import IDLE
 from stand_ins import role as stand_in
 
-from scripts.hosts_file import Host
-from scripts.link import Link, ssh_command
-from scripts.process import Kind, Role
-from scripts.remote import PART_BYTES
-from scripts.roles import ROOT
-from scripts.supervisor import Outcome, Supervisor, Waits
-from scripts.survival import Survival
+from scripts.launch.hosts_file import Host
+from scripts.launch.link import Link, ssh_command
+from scripts.launch.process import Kind, Role
+from scripts.launch.remote import PART_BYTES
+from scripts.launch.roles import ROOT
+from scripts.launch.supervisor import Outcome, Supervisor, Waits
+from scripts.launch.survival import Survival
 from utils import SetupError
 
 FETCHED = """echo '{"is": "fetched"}'"""
@@ -204,14 +204,14 @@ def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_pa
 
 
 def test_a_silent_launcher_is_given_up(tmp_path):
-    program = "import scripts.remote as r; r.SILENCE_S = 1; r.main()"
+    program = "import scripts.launch.remote as r; r.SILENCE_S = 1; r.main()"
     hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert hand.wait(DEADLINE_S) == 0
 
 
 def test_logs_take_longer_over_a_slow_connection_than_a_silent_launcher_is_waited_for(tmp_path):
     silence_s, parts = 1, 12
-    program = f"import scripts.remote as r; r.SILENCE_S = {silence_s}; r.main()"
+    program = f"import scripts.launch.remote as r; r.SILENCE_S = {silence_s}; r.main()"
     there = tmp_path / "h1"
     hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert hand.stdin and hand.stdout

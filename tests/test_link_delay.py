@@ -11,23 +11,23 @@ from equivalence_worker import OneStepARound
 from page import Page
 
 import models
-from trainer.asynchronous import AsyncTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.esync import ESyncTrainer
+from trainer.algorithms.local_sgd import LocalSGDTrainer
+from trainer.algorithms.ssp import SSPTrainer
+from trainer.algorithms.sync import SyncTrainer
+from trainer.algorithms.sync_switch import SyncSwitchTrainer
+from trainer.algorithms.sync_switch_optimizer import Settings
+from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
-from trainer.data import EndlessBatches, Samples
+from trainer.datasets.loading import EndlessBatches, Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.esync import ESyncTrainer
-from trainer.local_sgd import LocalSGDTrainer
-from trainer.ssp import SSPTrainer
+from trainer.run_logs.round_log import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
-from trainer.sync import SyncTrainer
-from trainer.sync_switch import SyncSwitchTrainer
-from trainer.sync_switch_optimizer import Settings
 from trainer.transport.kvstore import KVStoreTransport
-from trainer.wbsp import WBSPTrainer
-from utils import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 
 ROUNDS = 3
 LINK_S, STEP_S = 0.25, 0.75  # that the link and a step take longer

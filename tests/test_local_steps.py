@@ -8,11 +8,11 @@ from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
 from config import Config
-from trainer.data import EndlessBatches, Samples
-from trainer.local import LocalTrainer
-from trainer.local_sgd import LocalSGDTrainer
+from trainer.algorithms.local import LocalTrainer
+from trainer.algorithms.local_sgd import LocalSGDTrainer
+from trainer.datasets.loading import EndlessBatches, Samples
 from trainer.membership import Membership
-from utils import Measure
+from trainer.run_logs.round_log import Measure
 
 LEARNING_RATE = 0.01
 

@@ -3,11 +3,11 @@
 import pytest
 from one_worker import Batches, HandClock, a_context, some_batch
 
+from trainer.algorithms.local import LocalTrainer
 from trainer.coordinator.queries import FORWARD_SHARE
-from trainer.data import Samples
-from trainer.local import LocalTrainer
+from trainer.datasets.loading import Samples
+from trainer.run_logs.round_log import read_rounds
 from trainer.stop import Limits
-from utils import read_rounds
 
 
 class Steps(LocalTrainer):

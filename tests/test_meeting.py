@@ -17,12 +17,13 @@ import time
 import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
-from trainer import addresses, command_line, meeting_host, splice, version
-from trainer.cluster import Cluster
-from trainer.meeting import EVALUATOR, HELLO, Arrival, Lines, tell_failure
-from trainer.meeting_host import Host
-from trainer.setups import DATA as CONTENT
-from trainer.setups import Card, differences, missing
+from trainer import command_line, version
+from trainer.rendezvous import addresses, meeting_server, tcp_proxy
+from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.config_check import DATA as CONTENT
+from trainer.rendezvous.config_check import ProcessInfo, differences, missing
+from trainer.rendezvous.meeting_client import EVALUATOR, HELLO, Arrival, Lines, tell_failure
+from trainer.rendezvous.meeting_server import Host
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 DEADLINE_S = 30.0
@@ -32,7 +33,7 @@ GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
 @pytest.fixture(autouse=True)
 def short_farewells(monkeypatch):
     """No member here ends when it is told to."""
-    monkeypatch.setattr(meeting_host, "FAREWELL_S", 0.1)
+    monkeypatch.setattr(meeting_server, "FAREWELL_S", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -125,13 +126,16 @@ def running_job(num_workers=2, **more):
     members = [member.join() for member in meeting.start(*(f"cpu{rank}" for rank in range(num_workers)), **more)]
     for rank, worker in enumerate(members[2:]):
         worker.attendance.tell_rank(rank)
-    wait_for(lambda: sum(guest.rank is not None for guest in meeting.host._guests) == num_workers, "the ranks' arrival")
+    wait_for(
+        lambda: sum(participant.rank is not None for participant in meeting.host._participants) == num_workers,
+        "the ranks' arrival",
+    )
     return meeting, members
 
 
 def card(role, device="", host="a", address="127.0.0.1", port=1, **setup):
     setup = {"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "2", **setup}
-    return Card(role, host, device, address, port, setup=setup)
+    return ProcessInfo(role, host, device, address, port, setup=setup)
 
 
 def test_nobody_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypatch):
@@ -218,7 +222,7 @@ def test_a_script_of_the_users_in_the_root_is_no_other_program(tmp_path, monkeyp
     before = version.files_hash()
     (tmp_path / "plot.py").write_text("import draw\n")
     assert version.files_hash() == before
-    for changed in ("utils.py", "trainer/esync.py", "models/__init__.py"):
+    for changed in ("utils.py", "trainer/algorithms/esync.py", "models/__init__.py"):
         with (tmp_path / changed).open("a") as file:
             file.write("# changed\n")
         assert version.files_hash() != before
@@ -353,9 +357,9 @@ def test_a_process_that_was_killed_before_the_job_is_complete_is_not_counted():
     meeting = Meeting(num_workers=2)
     dead = meeting.raw(card("worker", "cpu0"))
     members = meeting.start()
-    wait_for(lambda: len(meeting.host._guests) == 3, "the arrival of three processes")
+    wait_for(lambda: len(meeting.host._participants) == 3, "the arrival of three processes")
     dead.close()
-    wait_for(lambda: len(meeting.host._guests) == 2, "the departure of one")
+    wait_for(lambda: len(meeting.host._participants) == 2, "the departure of one")
     members += [Member(meeting, "worker", f"cpu{number}") for number in range(2)]  # the first is started anew
     for member in members:
         member.join()
@@ -434,9 +438,9 @@ def test_what_is_no_scheduler_is_named():
 def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew():
     first = Meeting(num_workers=1)
     worker = Member(first, "worker", "cpu0")
-    wait_for(lambda: first.host._guests, "the worker's arrival")
+    wait_for(lambda: first.host._participants, "the worker's arrival")
     first.host._loop.call_soon_threadsafe(first.host._listener.close)
-    first.host._loop.call_soon_threadsafe(first.host._guests[0].writer.close)
+    first.host._loop.call_soon_threadsafe(first.host._participants[0].writer.close)
 
     def listen_again():
         with contextlib.suppress(OSError):
@@ -452,7 +456,7 @@ def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew
 
 
 def end_of(lines):
-    """What a guest is told when it is sent away."""
+    """What a participant is told when it is sent away."""
     while "end" not in (message := lines.receive(DEADLINE_S)):
         pass
     assert message["code"] == EXIT_SETUP
@@ -520,10 +524,10 @@ def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
 )
 def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(message):
     meeting = Meeting(num_workers=1)
-    odd = meeting.raw(Card(**WORKER))
+    odd = meeting.raw(ProcessInfo(**WORKER))
     odd.send(**message)
     assert "may not send" in end_of(odd)
-    wait_for(lambda: not meeting.host._guests, "its departure", DEADLINE_S)
+    wait_for(lambda: not meeting.host._participants, "its departure", DEADLINE_S)
     for member in meeting.start("cpu0"):
         member.join()
 
@@ -556,7 +560,7 @@ def test_a_connection_is_kept_alive_where_the_system_has_other_names(monkeypatch
     on_linux = socket.TCP_KEEPIDLE
     monkeypatch.delattr(socket, "TCP_KEEPIDLE")
     monkeypatch.setattr(socket, "TCP_KEEPALIVE", on_linux, raising=False)  # as macOS has it
-    anew = runpy.run_path(str(version.ROOT / "trainer" / "meeting.py"), run_name="meeting_anew")
+    anew = runpy.run_path(str(version.ROOT / "trainer" / "rendezvous" / "meeting_client.py"), run_name="meeting_anew")
     with socket.socket() as connection:
         anew["keep_alive"](connection)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -693,7 +697,9 @@ def test_without_some_nobody_goes_on(role):
 
 def test_a_scheduler_that_is_killed_is_named():
     meeting, (_, server, *workers) = running_job()
-    meeting.host._loop.call_soon_threadsafe(lambda: [guest.writer.close() for guest in meeting.host._guests])
+    meeting.host._loop.call_soon_threadsafe(
+        lambda: [participant.writer.close() for participant in meeting.host._participants]
+    )
     for member in (server, *workers):
         assert member.ended.wait(DEADLINE_S)
         assert f"the scheduler at 127.0.0.1:{meeting.port} is gone" in member.end[0]
@@ -753,9 +759,9 @@ def test_a_plain_program_that_resets_its_connection_before_the_job_is_no_matter(
     meeting = Meeting(num_workers=1)
     plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
     plain.sendall(GREETING)
-    wait_for(lambda: meeting.host._guests, "its arrival", DEADLINE_S)
+    wait_for(lambda: meeting.host._participants, "its arrival", DEADLINE_S)
     reset(plain)
-    wait_for(lambda: not meeting.host._guests, "its departure", DEADLINE_S)
+    wait_for(lambda: not meeting.host._participants, "its departure", DEADLINE_S)
     for member in meeting.start("cpu0"):
         member.join()
     assert "a plain MXNet program at 127.0.0.1 went away before the job was complete" in caplog.text
@@ -795,7 +801,7 @@ def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends)
 def test_a_process_that_fails_before_it_meets_the_others_ends_them_also_one_that_comes_later(caplog):
     meeting = Meeting(num_workers=2)
     scheduler, server = Member(meeting, "scheduler"), Member(meeting, "server")
-    wait_for(lambda: len(meeting.host._guests) == 2, "their arrival", DEADLINE_S)
+    wait_for(lambda: len(meeting.host._participants) == 2, "their arrival", DEADLINE_S)
     job = Cluster("worker", "127.0.0.1", meeting.port, 1, 2)
     tell_failure(job, "worker cpu1 on host a ended before the job began: no space left")
     late = Member(meeting, "worker", "cpu0")
@@ -805,10 +811,10 @@ def test_a_process_that_fails_before_it_meets_the_others_ends_them_also_one_that
 
 
 def test_the_scheduler_waits_for_none_of_those_that_have_failed(monkeypatch):
-    monkeypatch.setattr(meeting_host, "LATE_S", DEADLINE_S)
+    monkeypatch.setattr(meeting_server, "LATE_S", DEADLINE_S)
     meeting = Meeting(num_workers=2)
     scheduler, server = Member(meeting, "scheduler"), Member(meeting, "server")
-    wait_for(lambda: len(meeting.host._guests) == 2, "their arrival", DEADLINE_S)
+    wait_for(lambda: len(meeting.host._participants) == 2, "their arrival", DEADLINE_S)
     begin = time.monotonic()
     for rank in range(2):
         tell_failure(Cluster("worker", "127.0.0.1", meeting.port, 1, 2), f"worker cpu{rank} ended")
@@ -835,7 +841,7 @@ def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_ma
 
 
 def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypatch, caplog):
-    monkeypatch.setattr(splice, "LISTEN_S", 0.1)
+    monkeypatch.setattr(tcp_proxy, "LISTEN_S", 0.1)
     meeting = Meeting(num_workers=2)
     with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
         plain.sendall(GREETING)

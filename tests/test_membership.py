@@ -7,15 +7,15 @@ import pytest
 from memory_cluster import Worker, batch, dense, gradient, train
 
 from algorithms import TransportKind
+from trainer.algorithms.local import LocalTrainer
+from trainer.algorithms.local_sgd import LocalSGDTrainer
+from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.data import EndlessBatches, Samples
+from trainer.datasets.loading import EndlessBatches, Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.local import LocalTrainer
-from trainer.local_sgd import LocalSGDTrainer
 from trainer.membership import Membership, of_parts
 from trainer.stop import Limits
-from trainer.sync import SyncTrainer
 
 ETA = 0.5
 

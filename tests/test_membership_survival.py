@@ -13,9 +13,9 @@ from server.membership import ALIVE_S, GONE_S, Answer, Table
 from server.messages import Beat, Call, Device, Join, Left, Member, Place
 
 from trainer.clock import VirtualClock, run_all
-from trainer.coordinator.in_process import InProcessServer
-from trainer.coordinator.joining import Joining, Start
-from trainer.survival import Arrangement, Word, arrange
+from trainer.rendezvous.joining import Joining, Start
+from trainer.simulation.in_process import InProcessServer
+from trainer.survival.recovery import Arrangement, WorkerReport, arrange
 from utils import JobOver
 
 PATIENCE_S = 10.0
@@ -315,8 +315,8 @@ def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_i
 # ------------------------------------------------------------------------------------------ whose model all go on with
 
 
-def word(rounds: int, takes_part: bool = True) -> Word:
-    return Word({}, takes_part, rounds, 0.0, 0, None, 0, True, "", False)
+def word(rounds: int, takes_part: bool = True) -> WorkerReport:
+    return WorkerReport({}, takes_part, rounds, 0.0, 0, None, 0, True, "", False)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from cluster_processes import DEADLINE_S, ROOT, children, wait_for
 
 import simulate
 from trainer.collectives import mpi
-from utils import RUN_FILE, SetupError, iter_files, read_json
+from trainer.run_logs.round_log import iter_files
+from utils import RUN_FILE, SetupError, read_json
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"  # the wheel's
 IS_THERE = importlib.util.find_spec("mpi4py") is not None and MPIEXEC.exists()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.clock import VirtualClock, run_all
-from trainer.transport.network import Direction, Link, fair_shares
+from trainer.simulation.network import Direction, Link, fair_shares
 
 
 @pytest.mark.parametrize(

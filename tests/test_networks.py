@@ -8,8 +8,9 @@ from cluster_processes import device_folders, run_cluster
 
 import simulate
 from scripts import saved_model
-from trainer import virtual_cluster
-from utils import SetupError, read_json, read_rounds
+from trainer.run_logs.round_log import read_rounds
+from trainer.simulation import virtual_cluster
+from utils import SetupError, read_json
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""A network whose normalisation benchmarks/normalisation.py has changed trains with the other one, all over."""
+"""A network whose normalisation experiments/benchmarks/normalisation.py has changed trains with the other one, all
+over."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ import pytest
 import tiny_data
 
 import models
-from benchmarks import normalisation
-from benchmarks.normalisation import KINDS
 from config import NETWORKS
+from experiments.benchmarks import normalisation
+from experiments.benchmarks.normalisation import KINDS
 from trainer.engine import mx
 
 BATCH, GROUP = mx.gluon.nn.BatchNorm, mx.gluon.nn.GroupNorm

@@ -21,7 +21,7 @@ import draw
 import summary
 from report import metrics, tables
 from scripts import demo
-from trainer.pace import (
+from trainer.run_logs.pace import (
     EVALUATION_ADVICE,
     PACE_ADVICE,
     Emulation,
@@ -34,10 +34,10 @@ from trainer.pace import (
     pace_of,
     too_slow,
 )
+from trainer.run_logs.round_log import EVALUATION, FORWARD_BACKWARD, read_rounds
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, SAMPLE, Slowdown
 from trainer.straggler_trace import NETWORK as LINK
-from utils import EVALUATION, FORWARD_BACKWARD, read_rounds
 
 KEPT = Pace(1.2, 1.0, 0.1)
 SLOW = Pace(0.3, 0.1, 0.0)

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer import peer_watch
 from trainer.clock import VirtualClock, run_all
-from trainer.collectives.memory import MemoryNetwork
 from trainer.collectives.schedules import ring
-from trainer.peer_watch import Watch
-from trainer.peers import Attendance
+from trainer.rendezvous import failure_detector
+from trainer.rendezvous.failure_detector import Watch
+from trainer.rendezvous.peers import Attendance
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_mesh import MemoryNetwork
 from trainer.transport.collective import in_memory
-from trainer.transport.network import Link
 
 WAIT_S = 20.0
 
@@ -24,7 +24,7 @@ WAIT_S = 20.0
 class Watched:
     """A worker of rank 0 with connections to the ranks 1 and 2."""
 
-    def __init__(self, silent_s: float = peer_watch.SILENT_S, goes_on: bool = False) -> None:
+    def __init__(self, silent_s: float = failure_detector.SILENT_S, goes_on: bool = False) -> None:
         self.lost: list[int] = []
         self.why = ""
         self.told = threading.Event()
@@ -38,7 +38,7 @@ class Watched:
         self.told.set()
 
 
-@pytest.fixture(params=[peer_watch.SILENT_S])
+@pytest.fixture(params=[failure_detector.SILENT_S])
 def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
     made = Watched(request.param)
     with contextlib.ExitStack() as stack:
@@ -101,7 +101,7 @@ def test_a_sum_that_fails_for_a_lost_worker_leaves_the_word_to_the_watch(watched
 
 
 def test_a_sum_that_fails_otherwise_ends_the_watch(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_watch, "NOTICED_S", 0.01)
+    monkeypatch.setattr(failure_detector, "NOTICED_S", 0.01)
     watched.watch.speak_first()
     watched.here[1].shutdown(socket.SHUT_RDWR)  # as the mesh does then
     assert not watched.told.wait(0.05)

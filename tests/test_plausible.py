@@ -8,10 +8,10 @@ import pytest
 from tiny_data import idx
 
 from config import Config
-from trainer import plausible
-from trainer.data import load
-from trainer.plausible import PUBLISHED, doubts
-from trainer.samples import Dataset, Samples
+from trainer.datasets import plausible
+from trainer.datasets.loading import load
+from trainer.datasets.plausible import PUBLISHED, doubts
+from trainer.datasets.samples import Dataset, Samples
 from trainer.worker import dataset_of, load_data
 from utils import SetupError
 

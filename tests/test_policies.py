@@ -7,10 +7,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server.max_tree import Tournament
 from server.messages import Action
 from server.policies import POLICIES, Policy
 from server.state import SILENCE_S, Row, Table
-from server.tournament import Tournament
 
 import config
 from trainer import command_line

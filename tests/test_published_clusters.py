@@ -8,10 +8,10 @@ import pytest
 from server.policies import POLICIES
 
 from algorithms import TransportKind
-from benchmarks import key_by_key, policy_simulation
-from benchmarks.virtual_timing import Measured, measure
-from report.published import RESNET18
-from scripts.reproduction_parts import AS_PUBLISHED
+from experiments.benchmarks import key_by_key, policy_simulation
+from experiments.benchmarks.virtual_timing import Measured, measure
+from experiments.reproduction.published import RESNET18
+from experiments.reproduction.reproduction_parts import AS_PUBLISHED
 
 FAST, SLOW = 0, -1
 FAST_STEP_S = 0.03

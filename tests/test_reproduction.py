@@ -9,11 +9,19 @@ import math
 import pytest
 
 import simulate
-from report import metrics, pages, published, reproduction, run_lines
-from report.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, PARTS, SWITCH, TRAINING, WBSP, Row
-from scripts import reproduce, reproduction_figures, reproduction_parts, reproduction_run
-from scripts.reproduction_parts import FULL, MEAN_LOSS, QUICK, SCALES, TWO_HOURS
-from scripts.simulated import Ended, Simulations
+from experiments import pages, run_lines
+from experiments.reproduction import (
+    published,
+    reproduce,
+    reproduction,
+    reproduction_figures,
+    reproduction_parts,
+    reproduction_run,
+)
+from experiments.reproduction.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, PARTS, SWITCH, TRAINING, WBSP, Row
+from experiments.reproduction.reproduction_parts import FULL, MEAN_LOSS, QUICK, SCALES, TWO_HOURS
+from experiments.simulated import Ended, Simulations
+from report import metrics
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
 
 EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs_of(scale, scale.parts)]

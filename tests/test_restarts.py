@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from config import Config
-from scripts.process import Kind
-from scripts.restarts import CALM_S, Death, Tries, Whom, decide
-from trainer import checkpoint_rounds
-from trainer.checkpoint_rounds import file_name, round_of, unfinished, worker_name
-from trainer.checkpoints import Checkpoints, job_of
-from trainer.keeping import Keeper
+from scripts.launch.process import Kind
+from scripts.launch.restarts import CALM_S, Death, Tries, Whom, decide
+from trainer.survival import checkpoint_rounds
+from trainer.survival.checkpoint_manager import Keeper
+from trainer.survival.checkpoint_rounds import file_name, round_of, unfinished, worker_name
+from trainer.survival.checkpoints import Checkpoints, job_of
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 KILLED = Death(Kind.WORKER, -9)

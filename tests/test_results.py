@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import comparison as command
-from report import comparison, comparison_tables, pages, reproduction
-from report.run_lines import RUNS_FILE
-from scripts import reproduce, reproduction_figures
-from scripts.reproduction_parts import SCALES
+from experiments import pages
+from experiments.reproduction import reproduce, reproduction, reproduction_figures
+from experiments.reproduction.reproduction_parts import SCALES
+from experiments.run_lines import RUNS_FILE
+from experiments.study import comparison, comparison_tables
+from experiments.study import write_comparison as command
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COMPARISONS = ("comparison-mlp", "comparison-mlp-0.87", "comparison-mlp-0.87-tuned", "comparison-mlp-early")
@@ -32,7 +33,7 @@ def test_every_comparison_is_tested():
 def test_what_the_page_of_a_comparison_shows_is_made_again_from_its_runs(name):
     its = comparison.Comparison(comparison.read(RESULTS / name))
     target, page = command.target_of(its), (RESULTS / name / "README.md").read_text()
-    again = f"run .venv/bin/python benchmarks/comparison.py results/{name}"
+    again = f"run .venv/bin/python experiments/study/write_comparison.py results/{name}"
     assert page == pages.updated(page, pages.TABLES, command.part_of_page(its, target)), again
     details = comparison_tables.details(its, command.TARGETS, target)
     assert (RESULTS / name / "details.md").read_text() == details, again

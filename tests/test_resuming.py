@@ -11,9 +11,11 @@ import tiny_data
 import simulate
 import summary
 from algorithms import ENTRIES, OWNERS, modes_of
-from trainer import earlier_runs, virtual_cluster
-from trainer.checkpoint_rounds import SERVER, worker_name
-from utils import RUN_FILE, SetupError, read_rounds
+from trainer.run_logs import earlier_runs
+from trainer.run_logs.round_log import read_rounds
+from trainer.simulation import virtual_cluster
+from trainer.survival.checkpoint_rounds import SERVER, worker_name
+from utils import RUN_FILE, SetupError
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from trainer.command_line import parse
-from trainer.run_folder import RunFolder
+from trainer.run_logs.run_folder import RunFolder
 from utils import RUN_FILE, SetupError, write_json
 
 

@@ -13,19 +13,21 @@ from cluster_processes import DATA, DEADLINE_S, ROOT
 
 import models
 from scripts import saved_model as program
-from trainer import data, version
+from trainer import version
+from trainer.algorithms.local import LocalTrainer
 from trainer.command_line import parse
 from trainer.context import Context
+from trainer.datasets import loading
 from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.local import LocalTrainer
-from trainer.run_folder import RunFolder
-from trainer.saved_model import ModelSaver, SavedModel, symbol_and_parameters
+from trainer.evaluation.saved_model import ModelSaver, SavedModel, symbol_and_parameters
+from trainer.run_logs.round_log import SAVING, read_rounds
+from trainer.run_logs.run_folder import RunFolder
 from trainer.stop import Limits
-from utils import DIVERGED, SAVING, JobError, SetupError, read_json, read_rounds
+from utils import DIVERGED, JobError, SetupError, read_json
 
 RANDOM = np.random.default_rng(0)
-SAMPLES = data.Samples(RANDOM.integers(0, 256, (64, 1, 28, 28), np.uint8), RANDOM.integers(0, 10, 64, np.uint8))
+SAMPLES = loading.Samples(RANDOM.integers(0, 256, (64, 1, 28, 28), np.uint8), RANDOM.integers(0, 10, 64, np.uint8))
 ABOUT = {"input": {"shape": [1, 28, 28], "divide_by": 255}}
 
 
@@ -54,8 +56,8 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
     context = Context(
         network=network,
         feed=DeviceFeed(mx.cpu(), 0),
-        batches=data.EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
-        warm_up_batch=data.Samples(*(part[:16] for part in SAMPLES)),
+        batches=loading.EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
+        warm_up_batch=loading.Samples(*(part[:16] for part in SAMPLES)),
         evaluate=evaluate,
         eval_every=1 if accuracies else 100,
         limits=Limits(max_rounds=len(accuracies)),

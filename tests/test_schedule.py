@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.schedule import Schedule, Step, Way
+from trainer.algorithms.schedule import Schedule, Step, Way
 
 NOTHING = Step((), ())
 

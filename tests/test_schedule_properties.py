@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.schedule import Phase, Schedule, Way
+from trainer.algorithms.schedule import Phase, Schedule, Way
 
 many = settings(max_examples=80, deadline=None)
 
@@ -36,7 +36,7 @@ class Workers:
         self.updates: list[Update] = []
         self.logs: list[list[dict[str, int]]] = [
             [] for _ in self.ranks
-        ]  # by rank, as trainer/sync_switch.py writes them
+        ]  # by rank, as trainer/algorithms/sync_switch.py writes them
         self.dealt_with = [0] * num_workers  # by rank, gradients that were applied or dropped
         self._not_applied: set[int] = set()
         self._seen = [0] * num_workers  # updates in the weights that each worker computes at

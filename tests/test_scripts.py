@@ -18,9 +18,10 @@ from cluster_processes import ROOT
 from stand_ins import role as stand_in
 
 from algorithms import ENTRIES, OWNERS
-from scripts import demo, get_data, launch, local_cluster
-from scripts.process import Kind
-from scripts.roles import Options, build_roles
+from scripts import demo, get_data
+from scripts.launch import job_options, local_cluster
+from scripts.launch.process import Kind
+from scripts.launch.roles import Options, build_roles
 from trainer import command_line
 from utils import EXIT_SETUP, SetupError
 
@@ -337,7 +338,7 @@ def test_without_any_source_the_error_says_what_to_do_and_what_was_tried(tmp_pat
 
 
 def test_the_checksums_are_those_that_the_trainers_check():
-    from trainer.data import FASHION_MNIST_SHA256
+    from trainer.datasets.loading import FASHION_MNIST_SHA256
 
     assert get_data.checksums() == {f"{name}.gz": checksum for name, checksum in FASHION_MNIST_SHA256.items()}
 
@@ -383,10 +384,9 @@ def test_shellcheck_has_nothing_to_say():
 )
 def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, folder):
     for folder_of_files in ("scripts", "trainer"):
-        (tmp_path / folder_of_files).mkdir()
-    files = [f"scripts/{name}" for name in ("common.sh", "worker.sh", "worker.py", "run_option.py")]
-    files += [f"trainer/{path.name}" for path in (ROOT / "trainer").glob("*.py")]
-    for name in (*files, "algorithms.py", "config.py", "utils.py", "VERSION"):
+        compiled = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
+    for name in ("algorithms.py", "config.py", "flag_values.py", "utils.py", "VERSION"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
 
@@ -567,9 +567,9 @@ def test_a_policy_alone_makes_no_preset():
 
 def test_two_clusters_do_not_write_to_the_same_logs(tmp_path):
     folder = tmp_path / "esync"
-    with launch.claimed(folder), pytest.raises(SetupError, match="--log-base"), launch.claimed(folder):
+    with job_options.claimed(folder), pytest.raises(SetupError, match="--log-base"), job_options.claimed(folder):
         pass
-    with launch.claimed(folder):
+    with job_options.claimed(folder):
         pass  # the first one is gone
 
 

@@ -18,9 +18,10 @@ from cluster_processes import DATA, DEADLINE_S, ROOT, wait_for
 from namespaces import Host, Network, network
 
 import summary
-from scripts.forking import NAME
-from scripts.process import STARTED_AGAIN
-from utils import RUN_FILE, iter_files, read_json
+from scripts.launch.forking import NAME
+from scripts.launch.process import STARTED_AGAIN
+from trainer.run_logs.round_log import iter_files
+from utils import RUN_FILE, read_json
 
 pytestmark = pytest.mark.cluster
 

@@ -21,9 +21,11 @@ import summary
 from algorithms import ENTRIES, OWNERS
 from report import metrics
 from scripts import why
-from scripts.side_by_side import run_side_by_side
-from trainer import context, version, virtual_cluster
-from utils import COMPUTING_STAGES, EXIT_OK, RUN_FILE, SetupError, read_json
+from scripts.launch.side_by_side import run_side_by_side
+from trainer import context, version
+from trainer.run_logs.round_log import COMPUTING_STAGES
+from trainer.simulation import virtual_cluster
+from utils import EXIT_OK, RUN_FILE, SetupError, read_json
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = (

@@ -16,13 +16,14 @@ from few_images import on_few_images
 from stand_ins import DONE, FOREVER, LINE, ROUND, SERVER, UP, role
 
 import summary
-from scripts import local_cluster
-from scripts.process import Kind, Process, Role
-from scripts.roles import Options, build_roles
-from scripts.supervisor import Outcome, Supervisor, Waits
-from scripts.survival import Survival, of_job
-from trainer.checkpoint_rounds import file_name, worker_name
-from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, SetupError, read_rounds
+from scripts.launch import local_cluster
+from scripts.launch.process import Kind, Process, Role
+from scripts.launch.roles import Options, build_roles
+from scripts.launch.supervisor import Outcome, Supervisor, Waits
+from scripts.launch.survival import Survival, of_job
+from trainer.run_logs.round_log import read_rounds
+from trainer.survival.checkpoint_rounds import file_name, worker_name
+from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, SetupError
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 # Each start of it leaves a mark with its name; at the first it is killed as soon as the others are there.
@@ -374,7 +375,7 @@ def test_a_job_whose_worker_is_killed_does_all_its_rounds_and_logs_each_once(tmp
     words = ["-m", "async", "-n", "lenet", "--workers", "0.05,0.05", "--log-base", str(tmp_path)]
     flags = ["-e", "1000", "--max-rounds", str(ROUNDS), "--ckpt-frequency", "5", "--on-worker-death", "restart"]
     job = subprocess.Popen(
-        [sys.executable, "-m", "scripts.local_cluster", *words, "--", *flags, *on_few_images()],
+        [sys.executable, "-m", "scripts.launch.local_cluster", *words, "--", *flags, *on_few_images()],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

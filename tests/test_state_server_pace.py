@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_job import ENDED, ScriptedJob
-from server.kept import SHARE, KeptAnswers
+from server.job_rates import MAX_POINTS, Pace, rates
 from server.messages import Limits, Total
-from server.pace import MAX_POINTS, Pace, rates
+from server.response_cache import SHARE, KeptAnswers
 from server.state import Row
 
 

@@ -1,6 +1,6 @@
 """Nobody stops the production server: whatever strangers send, or do not send, the workers are answered.
 
-The attacks are those of benchmarks/traps.py, where a job trains beside them.
+The attacks are those of experiments/benchmarks/traps.py, where a job trains beside them.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ import pytest
 import requests
 from state_server_process import clients, running_state_server
 
-from benchmarks import attacks, process_stat
-from benchmarks.attacks import Target
+from experiments.benchmarks import attacks, process_stat
+from experiments.benchmarks.attacks import Target
 
 SERVE = ("serve",)
 SOON_S = 5.0  # generous for an answer that takes a millisecond: these machines are shared

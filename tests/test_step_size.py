@@ -10,8 +10,8 @@ import tiny_data
 
 import simulate
 from algorithms import ALGORITHMS
-from trainer import virtual_cluster
 from trainer.command_line import parse
+from trainer.simulation import virtual_cluster
 from trainer.step_size import FIRST, FirstSteps, told
 
 

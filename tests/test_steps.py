@@ -13,18 +13,18 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
-from trainer.asynchronous import AsyncTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.local import LocalTrainer
+from trainer.algorithms.local_sgd import LocalSGDTrainer
+from trainer.algorithms.ssp import SSPTrainer
+from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.data import Samples
+from trainer.datasets.loading import Samples
 from trainer.engine import mx
-from trainer.local import LocalTrainer
-from trainer.local_sgd import LocalSGDTrainer
 from trainer.loop import Trainer
 from trainer.rates import parse_schedule
-from trainer.ssp import SSPTrainer
 from trainer.steps import PLAIN, Rule, Stepper, which_decay
 from trainer.stop import Limits
-from trainer.sync import SyncTrainer
 
 ETA, MU, DECAY, B = 0.5, 0.9, 0.02, 2
 ZERO = np.zeros((2, 4))

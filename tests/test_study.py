@@ -1,4 +1,4 @@
-"""benchmarks/study.py: which runs a comparison needs, and that it goes on where it was stopped."""
+"""experiments/study/study.py: which runs a comparison needs, and that it goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulate
-from benchmarks import study
-from benchmarks.study_run import Task, result
-from report import comparison, run_lines
-from report.comparison import REPORT, TUNING, UNTUNED, Workload
-from scripts.simulated import Ended
+from experiments import run_lines
+from experiments.simulated import Ended
+from experiments.study import comparison, study
+from experiments.study.comparison import REPORT, TUNING, UNTUNED, Workload
+from experiments.study.study_run import Task, result
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, SetupError
 
 NINE = Workload("nine-ways", "by-class", "mlp")

@@ -11,8 +11,10 @@ import pytest
 
 import draw
 from algorithms import ENTRIES
-from benchmarks import collectives, compression, real_comparison, real_vs_virtual
-from report import comparison, metrics, pages
+from experiments import pages
+from experiments.benchmarks import collectives, compression
+from experiments.study import comparison, real_comparison, real_vs_virtual
+from report import metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

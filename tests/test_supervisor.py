@@ -15,9 +15,9 @@ import pytest
 from cluster_processes import DEADLINE_S, ROOT, running, wait_for
 from stand_ins import DONE, FOREVER, SERVER, role
 
-from scripts.console import parse_log_line
-from scripts.process import Kind, Role
-from scripts.supervisor import Outcome, Supervisor, Waits
+from scripts.launch.console import parse_log_line
+from scripts.launch.process import Kind, Role
+from scripts.launch.supervisor import Outcome, Supervisor, Waits
 
 
 def supervise(*roles: Role, **waits: float) -> tuple[Outcome, list[str]]:
@@ -32,8 +32,8 @@ COMMAND = """
 import signal
 import sys
 from pathlib import Path
-from scripts import local_cluster
-from scripts.process import Kind
+from scripts.launch import local_cluster
+from scripts.launch.process import Kind
 from tests.stand_ins import {programs}, role
 here = Path(sys.argv[1])
 signal.signal(signal.SIGHUP, signal.{hangup})  # whatever the tests were started with

@@ -14,7 +14,8 @@ from state_server_process import running_state_server
 import summary
 from algorithms import MEMBERS
 from report import metrics
-from utils import LEFT, RUN_FILE, STOPPED, read_json, read_rounds
+from trainer.run_logs.round_log import read_rounds
+from utils import LEFT, RUN_FILE, STOPPED, read_json
 
 pytestmark = pytest.mark.cluster
 ROUNDS = 45  # some seconds of them are left when the last workers are killed
@@ -166,7 +167,7 @@ def test_a_job_whose_workers_are_all_killed_goes_on_from_the_newest_of_their_che
 
 DIES = """
 import os, sys
-from trainer.sync import SynchronousTrainer
+from trainer.algorithms.sync import SynchronousTrainer
 SynchronousTrainer.broadcast = lambda self: os._exit(9)
 import main
 main.main(sys.argv[1:])

@@ -8,7 +8,8 @@ from few_images import on_few_images
 from recording_state_server import passing_on
 from state_server_process import running_state_server
 
-from utils import read_json, read_rounds
+from trainer.run_logs.round_log import read_rounds
+from utils import read_json
 
 pytestmark = pytest.mark.cluster
 

@@ -14,14 +14,14 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from page import Page
 
 from algorithms import TransportKind
+from trainer.algorithms.sync_switch import SyncSwitchTrainer, phase_rules
+from trainer.algorithms.sync_switch_optimizer import PhaseRule, Settings
 from trainer.command_line import parse
 from trainer.context import Context
-from trainer.data import Samples
+from trainer.datasets.loading import Samples
 from trainer.rates import CONSTANT, Ramp, RateSchedule, parse_schedule
+from trainer.simulation.network import Link
 from trainer.straggler_trace import Slowdown
-from trainer.sync_switch import SyncSwitchTrainer, phase_rules
-from trainer.sync_switch_optimizer import PhaseRule, Settings
-from trainer.transport.network import Link
 
 ETA, MU = 0.5, 0.9
 ZERO = np.zeros((2, 4))

@@ -10,9 +10,9 @@ import pytest
 
 from trainer.clock import VirtualClock, run_all
 from trainer.coordinator.client import NOTICE_REST_S, StateClient
-from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.protocol import Message, Reply, Timeouts
 from trainer.progress import Progress
+from trainer.simulation.in_process import InProcessServer
 
 ROUND_TRIP_S = 1.0
 

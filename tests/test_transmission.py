@@ -3,8 +3,8 @@
 import pytest
 from one_worker import HandClock, a_context, some_batch
 
+from trainer.algorithms.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
 from trainer.engine import mx
-from trainer.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
 
 
 class SlowTransport:

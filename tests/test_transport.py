@@ -18,11 +18,11 @@ from transport_worker import SCENARIOS, seen, two
 
 from algorithms import TransportKind
 from trainer.clock import VirtualClock, run_all
-from trainer.collectives.memory import MemoryNetwork
 from trainer.collectives.schedules import SUMS
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.transport.collective import in_memory
-from trainer.transport.memory import MemoryServer, MemoryTransport
-from trainer.transport.network import Link
 from trainer.transport.protocol import Transport
 from utils import PeerLost
 

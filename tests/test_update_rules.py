@@ -7,19 +7,19 @@ import pytest
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
 
 from algorithms import TransportKind
-from trainer.asynchronous import AsyncTrainer
-from trainer.averaging import ModelAveragingTrainer
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.averaging import ModelAveragingTrainer
+from trainer.algorithms.dcasgd import PerWorkerDCASGD
+from trainer.algorithms.esync import ESyncTrainer
+from trainer.algorithms.local_sgd import LocalSGDTrainer
+from trainer.algorithms.outer_momentum import OuterMomentum
+from trainer.algorithms.ssp import SSPTrainer
+from trainer.algorithms.sync import SyncTrainer
 from trainer.coordinator.queries import Queries
-from trainer.dcasgd import PerWorkerDCASGD
 from trainer.engine import mx
-from trainer.esync import ESyncTrainer
-from trainer.local_sgd import LocalSGDTrainer
-from trainer.outer_momentum import OuterMomentum
 from trainer.rates import parse_schedule
-from trainer.ssp import SSPTrainer
+from trainer.simulation.network import Link
 from trainer.steps import PLAIN, Rule
-from trainer.sync import SyncTrainer
-from trainer.transport.network import Link
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from utils import (
+from trainer.run_logs.round_log import (
     CHECK_READY,
     EVALUATION,
     FORWARD_BACKWARD,
@@ -12,13 +12,10 @@ from utils import (
     GLOBAL_UPDATE,
     LINES_FILE,
     Measure,
-    SetupError,
-    append_line,
     iter_file,
-    read_json,
     read_rounds,
-    write_json,
 )
+from utils import SetupError, append_line, read_json, write_json
 
 
 class FakeClock:

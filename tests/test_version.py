@@ -9,7 +9,7 @@ import pytest
 
 from algorithms import ALGORITHMS
 from trainer.command_line import parse
-from trainer.run_folder import RunFolder
+from trainer.run_logs.run_folder import RunFolder
 from utils import EXIT_OK, read_json, version_number
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,13 +12,13 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from page import Page
 
 from algorithms import TransportKind
+from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
 from trainer.rates import parse_schedule
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_server import MemoryArrays
 from trainer.steps import PLAIN, Rule
 from trainer.straggler_trace import Slowdown
-from trainer.transport.memory import MemoryArrays
-from trainer.transport.network import Link
-from trainer.wbsp import WBSPTrainer
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import whole_models
-from trainer.backup_optimizer import BackupOptimizer
-from trainer.backup_optimizer import Status as BackupStatus
-from trainer.decisions import Upload
+from trainer.algorithms import whole_models
+from trainer.algorithms.backup_optimizer import BackupOptimizer
+from trainer.algorithms.backup_optimizer import Status as BackupStatus
+from trainer.algorithms.schedule import Schedule
+from trainer.algorithms.server_policies import Upload
+from trainer.algorithms.sync_switch_optimizer import Settings, SyncSwitchOptimizer
+from trainer.algorithms.sync_switch_optimizer import Status as SyncSwitchStatus
+from trainer.algorithms.wbsp_optimizer import Status, WBSPOptimizer
+from trainer.algorithms.whole_models import SAVE, TEXT_SIZE, UPLOAD, WANT_STOP, Keys, text_of, text_to_numbers
 from trainer.engine import mx
-from trainer.schedule import Schedule
-from trainer.sync_switch_optimizer import Settings, SyncSwitchOptimizer
-from trainer.sync_switch_optimizer import Status as SyncSwitchStatus
-from trainer.wbsp_optimizer import Status, WBSPOptimizer
-from trainer.whole_models import SAVE, TEXT_SIZE, UPLOAD, WANT_STOP, Keys, text_of, text_to_numbers
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -15,7 +15,7 @@ from report import job_logs
 from report.measured import Measured, measured
 from scripts import what_if, why
 from scripts.what_if import NO_EVALUATION, NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT
-from trainer import cluster_file, virtual_cluster
+from trainer.simulation import cluster_file, virtual_cluster
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 HEADER = "step_time_s,step_spread,latency_s,state_server_round_trip_s,straggler_trace"

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from algorithms import TransportKind
 from config import NO_NETWORK, Config
-from trainer import timing
+from trainer.algorithms.esync import ESyncTrainer
 from trainer.clock import VirtualClock, run_all
 from trainer.coordinator.client import StateClient
-from trainer.coordinator.in_process import InProcessServer
 from trainer.coordinator.queries import Queries
-from trainer.esync import ESyncTrainer
 from trainer.membership import Membership
-from trainer.transport.memory import MemoryServer, MemoryTransport
-from trainer.transport.network import Link
+from trainer.simulation import stub_network
+from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
 # Factor on a worker's step time, from (round, local step within the round), both from 1; infinite: it falls silent.
 Pace = Callable[[int, int], float]
@@ -119,7 +119,7 @@ def follow(
     for rank, worker in enumerate(workers):
         membership = Membership(rank, len(workers))
         client = StateClient(state_server.link(worker.round_trip_s), clock, policy, epsilon_s, batch_size=1)
-        context = timing.context(
+        context = stub_network.context(
             Config(network=NO_NETWORK, batch_size=1, max_rounds=rounds, log_form="lines"),
             membership=lambda membership=membership: membership,
             transport=MemoryTransport(server, rank),

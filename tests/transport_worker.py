@@ -14,7 +14,7 @@ from typing import Any
 
 from algorithms import TransportKind
 from config import FP16, TWO_BIT
-from trainer.compression import Compression
+from trainer.collectives.compression import Compression
 from trainer.engine import mx
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import SetupError
@@ -165,9 +165,9 @@ def over_tcp(rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
 
 def of_a_cluster(kind: TransportKind) -> dict[str, Any]:
     """With MXNet's kvstore."""
-    from trainer import roles
-    from trainer.cluster import Cluster
-    from trainer.environment import prepare_environment
+    from trainer.rendezvous import roles
+    from trainer.rendezvous.cluster import Cluster
+    from trainer.runtime.environment import prepare_environment
 
     prepare_environment()
     cluster = Cluster.from_environment()

@@ -14,18 +14,19 @@ from few_images import few_images
 
 import models
 from algorithms import TransportKind
-from trainer import data, roles
+from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.clock import RealClock
-from trainer.cluster import Cluster
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
+from trainer.datasets import loading
 from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.environment import prepare_environment
 from trainer.membership import Membership
+from trainer.rendezvous import roles
+from trainer.rendezvous.cluster import Cluster
+from trainer.runtime.environment import prepare_environment
 from trainer.stop import Limits
-from trainer.wbsp import WBSPTrainer
 
 BATCH = 16
 SECONDS = 5.0
@@ -59,14 +60,14 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
     cluster = Cluster.from_environment()
     assert cluster is not None
     with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, TransportKind.SERVER, 60) as (shared, *_):
-        train = data.load("mnist", str(few_images())).train
+        train = loading.load("mnist", str(few_images())).train
         rank = shared.rank
         clock = RealClock()
         context = Context(
             network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
             feed=DeviceFeed(mx.cpu(), 0),
-            batches=data.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
-            warm_up_batch=data.Samples(*(part[:BATCH] for part in train)),
+            batches=loading.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
+            warm_up_batch=loading.Samples(*(part[:BATCH] for part in train)),
             limits=Limits(max_seconds=SECONDS),
             membership=lambda: Membership(rank, shared.num_workers),
             transport=shared,

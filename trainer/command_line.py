@@ -10,7 +10,7 @@ from typing import Any
 
 from algorithms import ALGORITHMS, ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
 from config import AMONG_WORKERS, CONTINUE, FIELDS, MPI, NETWORKS, RESTART, Config, names_of, one_of
-from trainer.compression import check_flags as check_compression
+from trainer.collectives.compression import check_flags as check_compression
 from utils import SetupError, version_number
 
 

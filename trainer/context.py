@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import models
 from config import Config
-from trainer import compression
-from trainer.augment import CropAndFlip
 from trainer.clock import Clock, RealClock
-from trainer.compression import AS_IT_IS, Compression
+from trainer.collectives import compression
+from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.coordinator.client import StateClient
-from trainer.data import WHITE, Batches, EndlessBatches
+from trainer.datasets.augment import CropAndFlip
+from trainer.datasets.loading import WHITE, Batches, EndlessBatches
+from trainer.datasets.samples import Dataset, Samples
 from trainer.device import DeviceFeed, Evaluator, Passes
-from trainer.earlier_runs import NEWEST
 from trainer.engine import mx
-from trainer.evaluator_process import EvaluatorProcess
-from trainer.keeping import Keeper
+from trainer.evaluation.evaluator_process import EvaluatorProcess
+from trainer.evaluation.saved_model import INPUT_NAME, ModelSaver
 from trainer.membership import Membership
-from trainer.pace import Pacing
-from trainer.run_folder import RunFolder
-from trainer.samples import Dataset, Samples
-from trainer.saved_model import INPUT_NAME, ModelSaver
+from trainer.recovering import Recovers
+from trainer.run_logs.earlier_runs import NEWEST
+from trainer.run_logs.pace import Pacing
+from trainer.run_logs.run_folder import RunFolder
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown
+from trainer.survival.checkpoint_manager import Keeper
 from trainer.transport.protocol import Transport
-
-if TYPE_CHECKING:
-    from trainer.loop import Trainer
-    from trainer.survival import Recovery
 
 TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps: a line for each would tell nobody anything
 
@@ -53,7 +50,7 @@ class Context:
     rule: Rule = PLAIN  # of the steps that the flags ask for, without their size
     membership: Callable[[], Membership] = Membership  # asked at the start of each round
     transport: Transport | None = None  # of a distributed algorithm
-    recovery: Callable[[Trainer], Recovery] | None = None  # of a job that goes on when a worker is lost
+    recovery: Callable[[Any], Recovers] | None = None  # of a job that goes on when a worker is lost
     lost: Callable[[], frozenset[int]] = frozenset  # ranks without which a job with a parameter server goes on
     compression: Compression = AS_IT_IS  # of what the workers sum
     num_servers: int = 0  # parameter servers of the job

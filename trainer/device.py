@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.data import WHITE
+from trainer.datasets.loading import WHITE
+from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.parameters import array_of
-from trainer.samples import Samples
 
 
 class DeviceFeed:

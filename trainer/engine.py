@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from trainer import lazy_operators
-from trainer.environment import prepare_environment, role_hidden
+from trainer.runtime import lazy_operators
+from trainer.runtime.environment import prepare_environment, role_hidden
 from utils import SetupError
 
 

@@ -10,34 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import MEMBERS
-from trainer import resuming
 from trainer.bad_numbers import present
 from trainer.beside import Beside
 from trainer.context import Context
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.device import NetworkPasses
 from trainer.engine import mx
-from trainer.evaluations import Evaluations
+from trainer.evaluation.evaluations import Evaluations
 from trainer.finite import NumberChecks, Unpack
-from trainer.pace import EMULATED
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import Progress
+from trainer.run_logs.pace import EMULATED
+from trainer.run_logs.round_log import CHECKPOINT, EVALUATED, FORWARD_BACKWARD, GET_BATCH, LOCAL_UPDATE, Measure
 from trainer.step_size import FirstSteps
 from trainer.steps import Seen, Stepper, which_decay
 from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, extra_time
+from trainer.survival import trainer_state
 from trainer.transport.protocol import Counted
-from utils import (
-    CHECKPOINT,
-    DIVERGED,
-    EVALUATED,
-    FORWARD_BACKWARD,
-    GET_BATCH,
-    LEFT,
-    LOCAL_UPDATE,
-    STOPPED,
-    JobError,
-    Measure,
-)
+from utils import DIVERGED, LEFT, STOPPED, JobError
 
 
 class Trainer:
@@ -79,7 +69,7 @@ class Trainer:
         self.progress = Progress()
         self.resumed_s = 0.0  # of the job, when the checkpoint was taken that it goes on from
         self._losses: list[dict[str, str]] = []  # events of this round: workers without which the others go on
-        self._went_on: resuming.Before | None = None  # to be logged once, where the job goes on from a checkpoint
+        self._went_on: trainer_state.Before | None = None  # to be logged once, where the job goes on from a checkpoint
         self.finished = ""  # why the algorithm itself ends the job, in words
         self.present = 1.0  # share of the last sum that was not missing; 0: no worker had anything to give
         self.pauses = False  # all have agreed to come together anew after the round
@@ -92,7 +82,7 @@ class Trainer:
 
     def open_measure(self, folder: Path) -> Measure:
         """The log of the rounds to come, behind those of a job that goes on."""
-        before = resuming.read_back(self, folder) if self.goes_on else resuming.Before()
+        before = trainer_state.read_back(self, folder) if self.goes_on else trainer_state.Before()
         self._went_on = before if self.goes_on and (before.elapsed_s or not self.context.config.survives) else None
         return Measure(folder, self.clock.now, before.rounds, before.elapsed_s, as_lines=self.context.logs_lines)
 
@@ -140,8 +130,8 @@ class Trainer:
         return self._went_on is not None
 
     def own_state(self) -> dict[str, Any]:
-        """What the algorithm needs of this worker to go on, beside what all do (resuming.py): plain values, and arrays
-        of numpy."""
+        """What the algorithm needs of this worker to go on, beside what all do (trainer_state.py): plain values, and
+        arrays of numpy."""
         return {}
 
     def restore_own(self, state: Mapping[str, Any]) -> None:
@@ -214,7 +204,7 @@ class Trainer:
             open_log: empties and returns the log folder. Called when all ranks are there and training begins.
         """
         self._warm_up()
-        resuming.restore(self)
+        trainer_state.restore(self)
         if self.context.keeper is not None:
             self.context.keeper.begin()
         (self.recovery or self).come_together()
@@ -307,7 +297,7 @@ class Trainer:
         self.measure.enter(CHECKPOINT)
         if self.membership.rank == 0:
             self.save_server()
-        keeper.save(self.rounds, resuming.state_of(self))
+        keeper.save(self.rounds, trainer_state.state_of(self))
 
     def _stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from config import Config
-from trainer.data import partition, sha256
+from trainer.datasets.loading import partition, sha256
 
 
 @dataclass(frozen=True, eq=False)

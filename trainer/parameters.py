@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data import sha256
+from trainer.datasets.loading import sha256
 from trainer.engine import mx
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trainer.round_faults import count_in
-from utils import FORWARD_BACKWARD, computing_seconds
+from trainer.run_logs.round_faults import count_in
+from trainer.run_logs.round_log import FORWARD_BACKWARD, computing_seconds
 
 # What a worker says that it does.
 TRAINING, EVALUATING, ENDED = "training", "evaluating", "ended"
@@ -36,7 +36,7 @@ class Total:
 
     @classmethod
     def of_rounds(cls, rounds: Iterable[Mapping[str, Any]]) -> Total:
-        """What round logs say (utils.read_rounds): of their complete steps."""
+        """What round logs say (round_log.read_rounds): of their complete steps."""
         total = cls()
         for record in rounds:
             steps = sum(FORWARD_BACKWARD in times for times in record["time"].values())

@@ -14,27 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from config import MPI, Config
-from trainer import data, library, mpi_job, peers, plausible, resuming, roles, step_size, straggler_trace
+from trainer import step_size, straggler_trace
 from trainer.clock import Clock, RealClock
-from trainer.cluster import Cluster, Joined, named_by_task
 from trainer.command_line import check_job, job_setup
 from trainer.context import Context
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
+from trainer.datasets import loading, plausible
+from trainer.datasets.samples import Dataset
 from trainer.engine import device_context
-from trainer.evaluating import Candidate, Choice
-from trainer.keeping import Keeper, check_folder, keeper_of
+from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.loop import Trainer
-from trainer.meeting import EVALUATOR
 from trainer.membership import Membership, of_all, without
-from trainer.pace import Pacing
-from trainer.run_folder import RunFolder
-from trainer.samples import Dataset
-from trainer.setups import DATA
+from trainer.rendezvous import mpi_job, peers, roles
+from trainer.rendezvous.cluster import Cluster, named_by_task
+from trainer.rendezvous.config_check import DATA
+from trainer.rendezvous.joined import Joined
+from trainer.rendezvous.meeting_client import EVALUATOR
+from trainer.run_logs.pace import Pacing
+from trainer.run_logs.run_folder import RunFolder
+from trainer.runtime import library
 from trainer.stop import SignalWatch
-from trainer.survival import Recovery
+from trainer.survival import trainer_state
+from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of
+from trainer.survival.recovery import Recovery
 from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
 
 
@@ -69,7 +74,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
         folder = RunFolder(config)
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, bool(config.resume))
-        data_hash = data.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
+        data_hash = loading.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, data_hash, link) as joined:
         context = Context.from_config(
             config,
@@ -78,7 +83,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             _membership(config, dataset, joined),
             folder,
             transport=joined.transport if joined else None,
-            recovery=partial(Recovery, joined.company) if joined and joined.company else None,
+            recovery=partial(Recovery, joined.elastic_group) if joined and joined.elastic_group else None,
             num_servers=cluster.num_servers if cluster else 0,
             state_server=state,
             clock=clock,
@@ -137,7 +142,7 @@ def train(
         logging.info(BEGINS)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
-        facts.update(resuming.facts(trainer), initial_weights_sha256=trainer.parameters.sha256())
+        facts.update(trainer_state.facts(trainer), initial_weights_sha256=trainer.parameters.sha256())
         folder.describe(facts)
         return path
 
@@ -154,7 +159,7 @@ def train(
 
 def _is_new(trainer: Trainer) -> bool:
     """Whether a job goes on from a checkpoint together with a worker that has not taken part in it before."""
-    return trainer.job_age_s is None and trainer.goes_on and resuming.is_new(trainer)
+    return trainer.job_age_s is None and trainer.goes_on and trainer_state.is_new(trainer)
 
 
 def _check_cluster(config: Config, cluster: Cluster) -> None:
@@ -185,9 +190,9 @@ def load_data(name: str, data_dir: str) -> tuple[Dataset, str]:
     """A dataset, and what is doubtful about it: once in a process, and in those that are forked from it.
 
     Raises:
-        SetupError: as data.load.
+        SetupError: as loading.load.
     """
-    dataset = data.load(name, data_dir)
+    dataset = loading.load(name, data_dir)
     return dataset, plausible.doubts(name, dataset)
 
 
@@ -201,7 +206,7 @@ def dataset_of(config: Config) -> Dataset:
     if doubts:
         logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)
     if config.validation:
-        dataset = data.hold_out(dataset, config.validation)
+        dataset = loading.hold_out(dataset, config.validation)
     total = len(dataset.train.labels)
     if (largest := max(config.batch_size, *config.phase_batch_size)) > total:
         flag = "-b" if largest == config.batch_size else "--phase-batch-size"
@@ -236,8 +241,8 @@ def _joined(config: Config, cluster: Cluster, data_hash: str, link: Link | None)
 
 def _membership(config: Config, dataset: Dataset, joined: Joined | None) -> Callable[[], Membership]:
     """The workers that have joined, from the first round to the last, or as long as none is lost and none comes."""
-    if joined is not None and joined.company is not None:
-        generations, labels = joined.company.generations, dataset.train.labels
+    if joined is not None and joined.elastic_group is not None:
+        generations, labels = joined.elastic_group.generations, dataset.train.labels
 
         @functools.lru_cache(maxsize=1)
         def of_generation(number: int) -> Membership:

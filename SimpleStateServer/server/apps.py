@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable
 
 from server.handlers import Handlers
 from server.jobs import Jobs
-from server.kept import KeptAnswers
 from server.metrics import StateCollector, exposition
 from server.receiver import Receiver
 from server.refusals import Refusals
+from server.response_cache import KeptAnswers
 from server.router import Router
 from server.traffic import Traffic
 

@@ -13,10 +13,10 @@ from collections import Counter
 from server.conflict import Conflict
 from server.curve import Point
 from server.fields import BadMessage
-from server.gatherings import Gatherings
 from server.jobs import Job, Jobs
 from server.messages import Action, Doing, Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
+from server.rendezvous import Gatherings
 from server.snapshot import Overview, Snapshot, overview, snapshot
 from server.state import Row
 

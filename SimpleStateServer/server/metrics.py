@@ -12,15 +12,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from server import doings
+from server import worker_states
 from server.curve import Point
-from server.doings import Doings, silence
-from server.ending import AT_WORK, ENDED, QUIET, elapsed, job_state
+from server.eta import AT_WORK, ENDED, QUIET, elapsed, job_state
 from server.messages import INCOMING, Action
 from server.router import Router
 from server.snapshot import Snapshot
 from server.state import Row
 from server.status import Work, work
+from server.worker_states import WorkerStates, silence
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_WORKER_SERIES = 1000  # workers that have series of their own, of all jobs together
@@ -68,7 +68,7 @@ class _Job:
 
     def __init__(self, snapshot: Snapshot, state: str) -> None:
         self.snapshot, self.state, self.id, self.rows = snapshot, state, snapshot.id, snapshot.rows
-        self.doings: Doings = doings.doings(snapshot)
+        self.doings: WorkerStates = worker_states.doings(snapshot)
         self.work: Work = work(snapshot, self.doings.states)
         self.marks = snapshot.policy.watch.marks(snapshot.rows, snapshot.slowest) if state == AT_WORK else {}
         self.step_times = sorted(time for row in snapshot.rows if (time := row.step_time) is not None)
@@ -161,7 +161,7 @@ _OF_A_WORKER: list[tuple[str, str, Callable[[_Job, Row], float | None]]] = [
     (
         "waiting",
         "1 while the worker waits for others.",
-        lambda job, row: job.doings.states[row.rank] == doings.WAITING,
+        lambda job, row: job.doings.states[row.rank] == worker_states.WAITING,
     ),
 ]
 
@@ -181,7 +181,7 @@ def _of_jobs(jobs: Sequence[_Job]) -> Iterator[Metric]:
         "workers_in_state",
         "Workers by what they do.",
         ["job", "state"],
-        ([job.id, state, job.doings.states.count(state)] for job in jobs for state in doings.ALL),
+        ([job.id, state, job.doings.states.count(state)] for job in jobs for state in worker_states.ALL),
     )
     yield _family(
         "step_time_seconds",

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from server.curve import Point
+from server.job_rates import Mark
 from server.jobs import Job, Jobs
 from server.messages import Limits, Reset
-from server.pace import Mark
 from server.policies import Policy
 from server.state import Row
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from server.batch_sizes import BatchSizes
+from server.job_rates import Pace
+from server.max_tree import OUT, Tournament
 from server.messages import Action, Device, Doing, Total
-from server.pace import Pace
 from server.throughputs import Throughputs
-from server.tournament import OUT, Tournament
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from
 HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page

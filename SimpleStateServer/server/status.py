@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server import doings
-from server.doings import Doings, silence
-from server.ending import AT_WORK, elapsed, ending, job_state
-from server.pace import rates
+from server import worker_states
+from server.eta import AT_WORK, elapsed, ending, job_state
+from server.job_rates import rates
 from server.snapshot import JobLine, Overview, Snapshot
 from server.state import HISTORY_ROUNDS, Row
 from server.timeline import timeline
+from server.worker_states import WorkerStates, silence
 
 SHOWN_WORKERS = 100
 BY_RANK = 16  # so many workers stand in the order of their ranks; of more the slow and the silent come first
@@ -27,16 +27,16 @@ SHOWN_JOBS = 24
 
 # On the wire and in the page's style sheet.
 LETTERS = {
-    doings.TRAINING: "t",
-    doings.EVALUATING: "e",
-    doings.WAITING: "w",
-    doings.EXCHANGING: "p",
-    doings.LEFT_OUT: "l",
-    doings.SILENT: "s",
-    doings.ABSENT: "n",
-    doings.ENDED: "d",
+    worker_states.TRAINING: "t",
+    worker_states.EVALUATING: "e",
+    worker_states.WAITING: "w",
+    worker_states.EXCHANGING: "p",
+    worker_states.LEFT_OUT: "l",
+    worker_states.SILENT: "s",
+    worker_states.ABSENT: "n",
+    worker_states.ENDED: "d",
 }
-_NOT_AT_WORK = (doings.SILENT, doings.ABSENT, doings.ENDED)
+_NOT_AT_WORK = (worker_states.SILENT, worker_states.ABSENT, worker_states.ENDED)
 
 
 def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     if snapshot is None:
         return {"job": None, "jobs": _jobs(overview)}
     now, rows, settings, watch = snapshot.now, snapshot.rows, snapshot.settings, snapshot.policy.watch
-    done = doings.doings(snapshot)
+    done = worker_states.doings(snapshot)
     state = job_state(snapshot, now)
     until = now if state == AT_WORK else snapshot.heard or now
     works = work(snapshot, done.states)
@@ -139,7 +139,7 @@ def work(snapshot: Snapshot, states: Sequence[str]) -> Work:
         elif past:
             begin = past[0].entered
         end: float | None = now
-        if state == doings.TRAINING:
+        if state == worker_states.TRAINING:
             end = row.since
         elif state in _NOT_AT_WORK:
             end = row.heard
@@ -163,12 +163,12 @@ def _samples_per_s(snapshot: Snapshot, done: Work, states: Sequence[str], state:
 # ------------------------------------------------------------------------------------------------ the workers
 
 
-def _shown(snapshot: Snapshot, done: Doings, marks: Mapping[int, str]) -> list[Row]:
+def _shown(snapshot: Snapshot, done: WorkerStates, marks: Mapping[int, str]) -> list[Row]:
     """Those that are shown one by one. Of many the marked ones, the silent, the awaited and the slowest come first."""
     rows, states = snapshot.rows, done.states
     if len(rows) <= BY_RANK:
         return list(rows)
-    waiting = [row for row in rows if states[row.rank] == doings.WAITING]
+    waiting = [row for row in rows if states[row.rank] == worker_states.WAITING]
     awaited: tuple[int, ...] = ()
     if waiting:
         awaited = done.awaited(min(waiting, key=lambda row: row.since or 0.0)).ranks
@@ -177,9 +177,9 @@ def _shown(snapshot: Snapshot, done: Doings, marks: Mapping[int, str]) -> list[R
         state = states[row.rank]
         if row.rank in marks:
             return 0
-        if state in (doings.SILENT, doings.LEFT_OUT):
+        if state in (worker_states.SILENT, worker_states.LEFT_OUT):
             return 1
-        return 2 if row.rank in awaited or state == doings.EVALUATING else 3
+        return 2 if row.rank in awaited or state == worker_states.EVALUATING else 3
 
     def urgency(row: Row) -> tuple[int, float, int]:
         return kind(row), -row.step_times[-1] if row.step_times else 0.0, row.rank
@@ -191,7 +191,7 @@ def _shown(snapshot: Snapshot, done: Doings, marks: Mapping[int, str]) -> list[R
     return sorted(heapq.nsmallest(SHOWN_WORKERS, rows, key=urgency), key=steadily)
 
 
-def _worker(snapshot: Snapshot, row: Row, done: Doings, works: Work, marks: Mapping[int, str]) -> dict[str, Any]:
+def _worker(snapshot: Snapshot, row: Row, done: WorkerStates, works: Work, marks: Mapping[int, str]) -> dict[str, Any]:
     state = done.states[row.rank]
     quiet_s = _rounded(silence(snapshot, row))
     return {
@@ -216,7 +216,7 @@ def _worker(snapshot: Snapshot, row: Row, done: Doings, works: Work, marks: Mapp
 
 def _counted(states: Sequence[str]) -> dict[str, int]:
     counts = Counter(states)
-    return {name: counts[name] for name in doings.ALL}
+    return {name: counts[name] for name in worker_states.ALL}
 
 
 def _cells(states: Sequence[str]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _cells(states: Sequence[str]) -> dict[str, Any]:
     letters = []
     for begin in range(0, len(states), each):
         counts = Counter(states[begin : begin + each])
-        most = doings.SILENT if counts[doings.SILENT] else counts.most_common(1)[0][0]
+        most = worker_states.SILENT if counts[worker_states.SILENT] else counts.most_common(1)[0][0]
         letters.append(LETTERS[most])
     return {"each": each, "letters": "".join(letters)}
 

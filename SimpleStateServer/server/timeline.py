@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from server.doings import ABSENT, ENDED, EVALUATING, LEFT_OUT, SILENT, TRAINING, Doings, is_on_its_own
 from server.messages import Action
 from server.policies import Sync
 from server.snapshot import Snapshot
 from server.state import PastRound, Row
+from server.worker_states import ABSENT, ENDED, EVALUATING, LEFT_OUT, SILENT, TRAINING, WorkerStates, is_on_its_own
 
 LANES = 24
 ROUNDS = 12  # of the fastest worker
@@ -27,7 +27,7 @@ _LEGENDS = {
 }
 
 
-def timeline(snapshot: Snapshot, shown: Sequence[Row], done: Doings) -> dict[str, Any]:
+def timeline(snapshot: Snapshot, shown: Sequence[Row], done: WorkerStates) -> dict[str, Any]:
     """The lanes of some workers, as JSON.
 
     Returns:
@@ -90,7 +90,7 @@ def _end(snapshot: Snapshot, begin: float) -> float:
     return min(now, snapshot.heard + max(5.0, LONGEST_SILENCE * (snapshot.heard - begin)))
 
 
-def _lane(snapshot: Snapshot, row: Row, done: Doings) -> list[Stretch]:
+def _lane(snapshot: Snapshot, row: Row, done: WorkerStates) -> list[Stretch]:
     """One worker's stretches, in the order of time; neighbours of a kind and round are one."""
     if row.entered is None:
         return []
@@ -132,7 +132,7 @@ def _past(snapshot: Snapshot, past: PastRound, until: float, following: int) -> 
     yield EVALUATION, evaluating, until, past.round
 
 
-def _current(snapshot: Snapshot, row: Row, done: Doings) -> Iterator[Stretch]:
+def _current(snapshot: Snapshot, row: Row, done: WorkerStates) -> Iterator[Stretch]:
     """What a worker has done in the round that it is in."""
     state, now, number = done.states[row.rank], snapshot.now, row.round
     entered, heard = row.entered or 0.0, row.heard or 0.0

@@ -70,16 +70,16 @@ def connect(
             call = _call(other, addresses[other], names[other], deadline, all_listen)
             connections[other] = on_error.enter_context(call)
             connections[other].sendall(_frame(job, rank, other))
-        guests = _Guests(listener, job, rank, range(rank + 1, len(addresses)))
-        on_error.callback(guests.hang_up)
-        called = guests.wait(deadline, names, addresses if all_listen else (), connections)
+        participants = _Participants(listener, job, rank, range(rank + 1, len(addresses)))
+        on_error.callback(participants.hang_up)
+        called = participants.wait(deadline, names, addresses if all_listen else (), connections)
         for other, connection in called.items():
             connections[other] = on_error.enter_context(connection)
             connection.sendall(_frame(job, rank, other))
         for other in range(rank):
             _check_answer(connections[other], job, rank, other, addresses[other], names[other], deadline)
         on_error.pop_all()
-        guests.hang_up()
+        participants.hang_up()
     return TcpMesh(rank, connections, names, patience_s)
 
 
@@ -119,17 +119,17 @@ def _check_answer(
     connection: socket.socket, job: str, rank: int, other: int, address: Address, name: str, deadline: float
 ) -> None:
     """The one that was called says who it is."""
-    guest = _Guest(connection)
+    participant = _Participant(connection)
     connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
     where = f"{name} at {address[0]}:{address[1]}"
     try:
-        while guest.words is None:
-            guest.read()
+        while participant.words is None:
+            participant.read()
     except (OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise PeerLost(f"{where} does not answer") from None
         raise SetupError(f"{where} hung up: it has ended, or it belongs to another job or program") from None
-    if not _is_from(guest.words, job, other, rank):
+    if not _is_from(participant.words, job, other, rank):
         raise SetupError(f"{where} is not that worker of this job: give all workers the same list of addresses")
 
 
@@ -151,7 +151,7 @@ def _check_open(connection: object) -> None:
         raise PeerLost("another worker hung up again: it has ended, or it did not reach all others")
 
 
-class _Guest:
+class _Participant:
     """A caller who has not said yet who it is."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -175,7 +175,7 @@ class _Guest:
             self.words = json.loads(self._bytes[_FRAME.size :])
 
 
-class _Guests:
+class _Participants:
     """All callers, until the workers among them are there."""
 
     def __init__(self, listener: socket.socket, job: str, rank: int, expected: Sequence[int]) -> None:
@@ -183,7 +183,7 @@ class _Guests:
         self._job = job
         self._rank = rank
         self._expected = expected
-        self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
+        self._participants: dict[socket.socket, _Participant] = {}  # in the order in which they came
         self._workers: dict[int, socket.socket] = {}
 
     def wait(
@@ -223,27 +223,27 @@ class _Guests:
             with contextlib.suppress(OSError):  # it has hung up already
                 connection, _ = self._listener.accept()
                 connection.setblocking(False)
-                self._guests[connection] = _Guest(connection)
+                self._participants[connection] = _Participant(connection)
                 selector.register(connection, selectors.EVENT_READ)
-            if len(self._guests) > len(self._expected) + MOST_GUESTS:
-                self._drop(selector, next(iter(self._guests)))
+            if len(self._participants) > len(self._expected) + MOST_GUESTS:
+                self._drop(selector, next(iter(self._participants)))
             return
         assert isinstance(ready, socket.socket)
-        guest = self._guests.get(ready)
-        if guest is None:  # dropped a moment ago
+        participant = self._participants.get(ready)
+        if participant is None:  # dropped a moment ago
             return
         try:
-            guest.read()
+            participant.read()
         except BlockingIOError:
             return
         except (OSError, ValueError):
             self._drop(selector, ready)
             return
-        if guest.words is None:
+        if participant.words is None:
             return
         for other in self._expected:
-            if other not in self._workers and _is_from(guest.words, self._job, other, self._rank):
-                del self._guests[ready]
+            if other not in self._workers and _is_from(participant.words, self._job, other, self._rank):
+                del self._participants[ready]
                 selector.unregister(ready)
                 ready.setblocking(True)
                 self._workers[other] = ready
@@ -251,12 +251,12 @@ class _Guests:
         self._drop(selector, ready)
 
     def _drop(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
-        del self._guests[connection]
+        del self._participants[connection]
         selector.unregister(connection)
         connection.close()
 
     def hang_up(self) -> None:
         """Closes the connections of all who have not said who they are."""
-        for connection in self._guests:
+        for connection in self._participants:
             connection.close()
-        self._guests.clear()
+        self._participants.clear()

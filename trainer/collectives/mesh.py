@@ -1,4 +1,4 @@
-"""What it takes to follow a schedule: one exchange with two of the other workers. memory.py and tcp.py have it."""
+"""What it takes to follow a schedule: one exchange with two other workers. virtual_mesh.py and tcp.py have it."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from config import FP16, UNCOMPRESSED
 from trainer.clock import Clock, Result, Task
+from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.group import Group, MeshGroup
-from trainer.collectives.memory import MemoryMesh, MemoryNetwork
 from trainer.collectives.mesh import Moved
 from trainer.collectives.schedules import Algorithm
-from trainer.compression import AS_IT_IS, Compression
 from trainer.engine import mx
 from trainer.parameters import num_bytes, wait_for
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.transport.counter import ByteCounter
 from trainer.transport.flat import Buffer, buffers_of
 from utils import PeerLost, SetupError

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from config import FP16
-from trainer.compression import Compression
+from trainer.collectives.compression import Compression
 from trainer.engine import mx
 from trainer.transport.protocol import SummedArrays
 

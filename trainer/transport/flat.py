@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.compression import halved
+from trainer.collectives.compression import halved
 from trainer.engine import mx
 from trainer.parameters import num_bytes
 

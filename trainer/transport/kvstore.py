@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from config import FP16
-from trainer.compression import AS_IT_IS, Compression, in_two_bits
+from trainer.collectives.compression import AS_IT_IS, Compression, in_two_bits
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.transport.counter import ByteCounter

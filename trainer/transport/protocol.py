@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from trainer.compression import AS_IT_IS, Compression
+from trainer.collectives.compression import AS_IT_IS, Compression
 
 
 class Counted(Protocol):

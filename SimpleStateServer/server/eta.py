@@ -1,0 +1,62 @@
+"""How far a job is from its end, as far as its limits are known. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.job_rates import rounds_per_s
+from server.snapshot import JobLine, Snapshot
+from server.state import SILENCE_S
+
+AT_WORK, QUIET, ENDED = "at work", "quiet", "ended"
+
+
+def job_state(job: Snapshot | JobLine, now: float) -> str:
+    """At work; quiet: nobody was heard of late, and not all have left; or ended."""
+    if job.ended is not None:
+        return ENDED
+    since = job.known_since if isinstance(job, Snapshot) else job.began
+    is_new = job.heard is None and now - since <= SILENCE_S
+    return AT_WORK if job.at_work or is_new else QUIET
+
+
+def elapsed(job: Snapshot | JobLine, now: float) -> float:
+    """Seconds from the job's beginning to its end; to its last message where nobody works on it."""
+    if job.ended is not None:
+        until = job.ended if job.heard is None else min(job.ended, job.heard)
+    else:
+        until = now if job_state(job, now) == AT_WORK or job.heard is None else job.heard
+    return max(until - job.began, 0.0)
+
+
+def ending(snapshot: Snapshot) -> dict[str, Any]:
+    """The limits, as JSON.
+
+    Returns:
+        rounds: [done, of]; seconds: [done, of]; accuracy: the target; each None where there is no such limit.
+        share: of the way to the limit that is the nearest, 0 to 1; left_s: seconds to it by the recent pace of rounds;
+            None where that is not known. When the target accuracy will be reached nobody can tell.
+    """
+    limits = snapshot.limits
+    state = job_state(snapshot, snapshot.now)
+    seconds = elapsed(snapshot, snapshot.now)
+    shares: list[float] = []
+    lefts: list[float] = []
+    rounds = None
+    if limits.rounds is not None:
+        done = max(snapshot.round - (state != ENDED), 0)  # the running one is not done yet
+        rounds = [min(done, limits.rounds), limits.rounds]
+        shares.append(done / limits.rounds)
+        pace = rounds_per_s(snapshot.marks, snapshot.now)
+        if pace is not None:
+            lefts.append((limits.rounds - done) / pace)
+    if limits.seconds is not None:
+        shares.append(seconds / limits.seconds if limits.seconds else 1.0)
+        lefts.append(limits.seconds - seconds)
+    return {
+        "rounds": rounds,
+        "seconds": None if limits.seconds is None else [round(min(seconds, limits.seconds), 1), limits.seconds],
+        "accuracy": limits.accuracy,
+        "share": round(min(max(shares), 1.0), 4) if shares else None,
+        "left_s": round(max(min(lefts), 0.0), 1) if lefts and state == AT_WORK else None,
+    }

@@ -1,0 +1,271 @@
+"""What each worker does at a moment, and for whom it waits: inferred from what the workers said. Pure.
+
+Only the workers' messages are known. A worker says when it has done a step and when it has entered a round; what it
+does in between follows from what it was told, and from what that means under its policy (`policy.watch`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from server.messages import Action, Doing
+from server.policies import Sync
+from server.snapshot import Snapshot
+from server.state import EVALUATION_S, SILENCE_S, PastRound, Row
+
+TRAINING = "training"  # computes local steps
+EVALUATING = "evaluating"  # by its word
+WAITING = "waiting"  # has done its part, and others have not
+EXCHANGING = "pushing and pulling"
+LEFT_OUT = "left out"  # the others go on without it
+SILENT = "silent"  # should have been heard
+ABSENT = "not seen yet"
+ENDED = "ended"
+ALL = (TRAINING, EVALUATING, WAITING, EXCHANGING, LEFT_OUT, SILENT, ABSENT, ENDED)
+
+# A watcher wants to know sooner than the decisions that a worker is lost, and a wrong guess costs nothing here.
+PAGE_SILENCE_S = 5.0
+PAGE_SILENCE_STEPS = 5
+
+ASP = "ASP"
+NAMED = 3  # workers that are named where one waits for several
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Those for whom a worker waits: the first few by rank, and how many there are.
+
+    The first is the one to look at: it evaluates, or is silent, or is the slowest.
+    """
+
+    ranks: tuple[int, ...]
+    count: int
+
+
+class WorkerStates:
+    """What the workers of a job do.
+
+    Attributes:
+        states: by rank.
+        freed: under BSP when those that train went on with their running step, as far as the messages tell.
+    """
+
+    def __init__(
+        self, states: list[str], awaited: Callable[[Row], Awaited] | None = None, freed: float | None = None
+    ) -> None:
+        self.states = states
+        self.freed = freed
+        self._awaited = awaited
+
+    def awaited(self, row: Row) -> Awaited:
+        """For whom this worker waits."""
+        if self.states[row.rank] != WAITING or self._awaited is None:
+            return Awaited((), 0)
+        return self._awaited(row)
+
+    def whom(self, row: Row) -> str:
+        """For whom this worker waits, in words; empty where it does not."""
+        awaited = self.awaited(row)
+        if not awaited.count:
+            return ""
+        first, *others = awaited.ranks
+        more = awaited.count - 1
+        why = {EVALUATING: "evaluates", SILENT: "is silent", ABSENT: "was not seen yet"}.get(self.states[first])
+        if why is not None:
+            return f"worker {first}, which {why}" + (f", and {more} more" if more else "")
+        if not more:
+            return f"worker {first}"
+        unnamed = awaited.count - len(awaited.ranks)
+        names = [str(first), *map(str, others)]
+        last = f"{unnamed} more" if unnamed else names.pop()
+        return f"workers {', '.join(names)} and {last}"
+
+
+def doings(snapshot: Snapshot) -> WorkerStates:
+    """What each worker does. O(N)."""
+    if snapshot.ended is not None:
+        return WorkerStates([ENDED] * len(snapshot.rows))
+    return _BY_SYNC[snapshot.policy.watch.sync](snapshot)
+
+
+def silence(snapshot: Snapshot, row: Row) -> float:
+    """Seconds since the worker was last heard, or since this server learned of the job where it never was."""
+    return snapshot.now - (snapshot.known_since if row.heard is None else row.heard)
+
+
+def _is_silent(row: Row, quiet_s: float, least_s: float = PAGE_SILENCE_S) -> bool:
+    """Whether a worker that should speak was quiet for too long."""
+    if quiet_s <= least_s:  # nearly always, and the step time costs more than this
+        return False
+    if not row.step_times:
+        return quiet_s > max(SILENCE_S, least_s)
+    return quiet_s > PAGE_SILENCE_STEPS * row.reach_server_time
+
+
+def _without_sync(snapshot: Snapshot, row: Row) -> str | None:
+    """The state where it does not depend on the policy."""
+    if row.doing is Doing.ENDED:
+        return ENDED
+    if row.heard is None:
+        return SILENT if silence(snapshot, row) > SILENCE_S else ABSENT
+    if row.doing is Doing.EVALUATING:
+        return SILENT if _is_silent(row, snapshot.now - row.heard, EVALUATION_S) else EVALUATING
+    return None
+
+
+def _training(snapshot: Snapshot, row: Row, since: float = 0.0) -> str:
+    quiet_s = snapshot.now - max(row.heard or 0.0, since)
+    return SILENT if _is_silent(row, quiet_s) else TRAINING
+
+
+# ------------------------------------------------------------------------------- ESync: SYNC is to aggregate
+
+
+def _aggregating(snapshot: Snapshot) -> WorkerStates:
+    """A worker that was told to aggregate waits for all that were not, in this round or one before.
+
+    How far a worker is, is a number: twice its round, and one more once it was told.
+    """
+    rows, now = snapshot.rows, snapshot.now
+    states: list[str] = []
+    levels: dict[int, list[Row]] = {}
+    told: list[Row] = []
+    for row in rows:
+        state = _without_sync(snapshot, row)
+        synced = row.action is Action.SYNC
+        if state is None:
+            if synced:
+                told.append(row)
+                state = EXCHANGING
+            else:
+                state = _training(snapshot, row)
+        states.append(state)
+        # One that has not spoken since the server was restarted may be waiting itself.
+        if state is not ENDED and not (row.heard is None and snapshot.settings.resumed):
+            levels.setdefault(2 * row.round + synced, []).append(row)
+    lowest = min(levels, default=0)
+    last_told = max((row.synced or 0.0 for row in told), default=0.0)
+    for row in told:
+        if lowest < 2 * row.round + 1:
+            states[row.rank] = WAITING
+        elif _is_silent(row, now - max(row.heard or 0.0, last_told), SILENCE_S):
+            # A published worker does not say that it evaluates, so it has more time.
+            states[row.rank] = SILENT
+    below = _first_below(levels, states)
+    return WorkerStates(states, lambda row: below(2 * row.round + 1))
+
+
+def _first_below(levels: dict[int, list[Row]], states: list[str]) -> Callable[[int], Awaited]:
+    """Finds those that are behind a level. All levels together are gone through once, when first asked."""
+    found: list[tuple[int, Awaited]] = []
+
+    def below(level: int) -> Awaited:
+        if not found:
+            first: list[Row] = []
+            count = 0
+            for each in sorted(levels):
+                first = _first_of((*first, *levels[each]), states)
+                count += len(levels[each])
+                found.append((each, Awaited(tuple(row.rank for row in first), count)))
+        place = bisect_left(found, level, key=lambda pair: pair[0])
+        return found[place - 1][1] if place else Awaited((), 0)
+
+    return below
+
+
+def _first_of(rows: Iterable[Row], states: list[str]) -> list[Row]:
+    """Those to be named: who evaluates, who is silent, who is slow."""
+
+    def order(row: Row) -> tuple[bool, bool, float, int]:
+        state = states[row.rank]
+        return state != EVALUATING, state != SILENT, -(row.computation_time or 0.0), row.rank
+
+    return heapq.nsmallest(NAMED, rows, key=order)
+
+
+# --------------------------------------------------------------------------- WBSP: SYNC is to publish a release
+
+
+def _releasing(snapshot: Snapshot) -> WorkerStates:
+    """Nobody waits. Who was told to release pushes and pulls until it says that it has entered the next round."""
+
+    def state(row: Row) -> str:
+        known = _without_sync(snapshot, row)
+        if known is not None:
+            return known
+        if row.action is not Action.SYNC:
+            return _training(snapshot, row)
+        return SILENT if _is_silent(row, snapshot.now - (row.heard or 0.0), SILENCE_S) else EXCHANGING
+
+    return WorkerStates([state(row) for row in snapshot.rows])
+
+
+# -------------------------------------------------------------------- Sync-Switch: SYNC is to stay in step (BSP)
+
+
+def is_on_its_own(row: Row | PastRound) -> bool:
+    """Whether the worker is under ASP, by its word."""
+    return row.way == ASP
+
+
+def _in_step(snapshot: Snapshot) -> WorkerStates:
+    """A worker asks at the end of each step. Under BSP it waits for those that have not asked since it began the step
+    after which it asked last: they have not ended theirs."""
+    leaves_out = snapshot.policy.watch.leaves_out
+    states: list[str] = []
+    members: list[Row] = []  # those who step together
+    for row in snapshot.rows:
+        state = _without_sync(snapshot, row)
+        if state not in (None, EVALUATING):
+            states.append(state or TRAINING)
+            continue
+        alone = is_on_its_own(row)
+        if row.action is Action.TRAIN and not alone and leaves_out:
+            state = LEFT_OUT
+        elif not alone and row.action is not Action.TRAIN and row.counted and row.since is not None:
+            members.append(row)
+        states.append(state or TRAINING)
+    oldest = min((row.since for row in members if row.since is not None), default=0.0)
+    for row in members:
+        if row.action is Action.SYNC and oldest < _begin_of_step(row) and states[row.rank] == TRAINING:
+            states[row.rank] = WAITING
+    training = [row for row in members if states[row.rank] == TRAINING]
+    # The last of them to end the step before let the others go on.
+    freed = max((row.since for row in training if row.since is not None), default=None)
+    for row in snapshot.rows:
+        if states[row.rank] == TRAINING:
+            states[row.rank] = _training(snapshot, row, (freed or 0.0) if row.action is Action.SYNC else 0.0)
+
+    return WorkerStates(states, _not_asked_since(members, states), freed)
+
+
+def _not_asked_since(members: list[Row], states: list[str]) -> Callable[[Row], Awaited]:
+    """Finds those that have not ended their step while a worker waits. They are sorted once, when first asked."""
+    by_question: list[Row] = []
+    evaluating: list[Row] = []
+
+    def awaited(row: Row) -> Awaited:
+        if not by_question:
+            by_question.extend(sorted(members, key=lambda member: member.since or 0.0))
+            evaluating.extend(member for member in by_question if states[member.rank] == EVALUATING)
+        begin = _begin_of_step(row)
+        count = bisect_left(by_question, begin, key=lambda member: member.since or 0.0)
+        known = [member for member in evaluating if (member.since or 0.0) < begin]
+        first = [*known, *(member for member in by_question[: min(count, NAMED)] if member not in known)][:NAMED]
+        return Awaited(tuple(member.rank for member in first), count)
+
+    return awaited
+
+
+def _begin_of_step(row: Row) -> float:
+    return (row.since or 0.0) - (row.computation_time or 0.0)
+
+
+_BY_SYNC: dict[Sync, Callable[[Snapshot], WorkerStates]] = {
+    Sync.AGGREGATES: _aggregating,
+    Sync.RELEASES: _releasing,
+    Sync.STAYS_IN_STEP: _in_step,
+}

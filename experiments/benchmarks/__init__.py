@@ -1,0 +1,1 @@
+"""What was measured of the program itself, a program each."""

@@ -1,0 +1,251 @@
+"""A sum over all workers through MXNet's kvstore, and over TCP as a ring, a butterfly and binary blocks.
+
+    .venv/bin/python experiments/benchmarks/collectives.py --workers 2 3 4
+    .venv/bin/python experiments/benchmarks/collectives.py --workers 2 3 4 --iteration
+    .venv/bin/python experiments/benchmarks/collectives.py --tables results/collectives  # of raw files
+
+Processes on this machine; takes about 15 s for each number of workers. All ways take turns in the same processes, so
+that a busy machine harms all alike. A sum is that of a network's gradients, each array by itself: packing and unpacking
+are a part of it. With --iteration it is a whole iteration of SSGD: forward and backward pass, the sum, which begins
+while the backward pass runs, and the step. Prints the median milliseconds from when all begin to when the last is
+done, and their ratio to the kvstore's. The sums are compared: equal but for rounding, on every worker the same bits.
+With `mpi` among the collectives mpiexec starts the workers, and MPI's own Allreduce takes its turn, too. With --tables
+nothing is measured: the tables of the raw files in a folder are printed, and written into its README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from experiments import pages
+from experiments.benchmarks.namespace_job import ROOT, Loopback, parameter_server, running
+
+KVSTORE, MPI = "kvstore", "mpi"
+RATE = 1e-6  # of steps that leave the network what it is
+
+
+class Sum:
+    """Gradients that are there already."""
+
+    def __init__(self, network: Any, rank: int) -> None:
+        import numpy as np
+
+        from trainer.engine import mx
+        from trainer.parameters import Parameters
+
+        random = np.random.RandomState(rank)
+        shapes = [array.shape for array in Parameters(network).weights]
+        self._given = [mx.nd.array(random.standard_normal(shape)) for shape in shapes]
+        self.prepare()
+
+    def prepare(self) -> None:
+        """New ones: a sum takes the place of what it is made of."""
+        self.arrays = [array.copy() for array in self._given]
+
+    def begin(self) -> None:
+        """Nothing is to be computed."""
+
+    def end(self) -> None:
+        """Nor is anything done with the sum."""
+
+
+class Iteration:
+    """Gradients of a batch, and a step along their sum."""
+
+    def __init__(self, network: Any, batch_size: int) -> None:
+        from trainer.device import NetworkPasses
+        from trainer.engine import mx
+        from trainer.parameters import Parameters
+
+        self._passes, self._parameters = NetworkPasses(network), Parameters(network)
+        self._batch = mx.nd.random.uniform(shape=(batch_size, 1, 28, 28)), mx.nd.zeros((batch_size,))
+        self.arrays = self._parameters.gradients
+
+    def prepare(self) -> None:
+        """The weights are there."""
+
+    def begin(self) -> None:
+        """Both passes, which only begin."""
+        self._passes.forward(*self._batch)
+        self._passes.backward(1.0)
+
+    def end(self) -> None:
+        """The step."""
+        from trainer.engine import mx
+
+        for weight, gradient in zip(self._parameters.weights, self.arrays, strict=True):
+            mx.nd.sgd_update(weight, gradient, out=weight, lr=RATE)
+
+
+def work(options: argparse.Namespace) -> None:
+    """As one worker of the cluster that the environment names; rank 0 writes the milliseconds of all repeats."""
+    from trainer.runtime.environment import prepare_environment
+
+    prepare_environment()
+    import numpy as np
+
+    import models
+    from algorithms import TransportKind
+    from trainer.clock import RealClock
+    from trainer.collectives import mpi
+    from trainer.collectives.connecting import connect
+    from trainer.collectives.group import MeshGroup
+    from trainer.collectives.schedules import SUMS
+    from trainer.engine import mx
+    from trainer.rendezvous import addresses, roles
+    from trainer.rendezvous.cluster import Cluster
+    from trainer.transport.collective import CollectiveTransport
+    from trainer.transport.protocol import SummedArrays
+
+    cluster = Cluster.from_environment()
+    assert cluster is not None
+    listener = addresses.listen_anywhere("127.0.0.1")
+    with roles.joined(cluster, TransportKind.SUM, 60) as joined:
+        rank, attendance = joined.transport.rank, joined.attendance
+        of_workers = attendance.gather("addresses", listener.getsockname())
+        assert of_workers is not None
+        mesh = connect(rank, [(host, port) for host, port in of_workers], listener, "a benchmark")
+        clock, sums = RealClock(), dict[str, SummedArrays]({KVSTORE: joined.transport.sums()})
+        for name in options.collectives:
+            group = mpi.MpiGroup(mpi.world()) if name == MPI else MeshGroup(mesh, SUMS[name])
+            sums[name] = CollectiveTransport(group, clock).sums()
+        network = models.build(options.network, (1, 28, 28), 10, mx.cpu(), 0)
+        task = Iteration(network, options.batch_size) if options.iteration else Sum(network, rank)
+        times_ms: dict[str, list[float]] = {name: [] for name in sums}
+        results: dict[str, np.ndarray] = {}
+        for each in sums.values():
+            each.broadcast([mx.nd.zeros_like(array) for array in task.arrays])
+        for repeat in range(-2, options.repeats):  # the first ones do not count
+            for name, each in sums.items():
+                task.prepare()
+                mx.nd.waitall()
+                joined.transport.barrier()
+                begin = time.monotonic()
+                task.begin()
+                each.begin_sum(task.arrays)
+                each.finish_sum(task.arrays)
+                task.end()
+                mx.nd.waitall()
+                took_ms = (time.monotonic() - begin) * 1e3
+                if repeat >= 0:
+                    times_ms[name].append(round(took_ms, 2))
+                results[name] = np.concatenate([array.asnumpy().ravel() for array in task.arrays])
+        for name in options.collectives:
+            if options.iteration:
+                break  # of other weights each
+            np.testing.assert_allclose(results[name], results[KVSTORE], atol=1e-4)
+            assert len(set(map(str, attendance.gather(name, hash(results[name].tobytes())) or []))) == 1
+        of_all = attendance.gather("times", times_ms)
+        assert of_all is not None
+        slowest = {name: np.max([each[name] for each in of_all], axis=0).tolist() for name in sums}
+        mesh.close()
+    if rank == 0:
+        options.output.write_text(json.dumps(slowest))
+
+
+HEADS = {  # of the raw files' tables, in their order on the page
+    "sum-resnet18": "A sum of ResNet-18's 62 arrays (11.2 million float32), ms",
+    "sum-resnet18-mpi": "The same sum, with MPI's Allreduce, ms",
+    "sum-lenet": "A sum of LeNet-5's 10 arrays (61,706 float32), ms",
+    "iteration-resnet18": "An iteration of SSGD with ResNet-18, 16 samples a worker, ms",
+}
+HOSTS = "four-hosts"  # raw file of collective_links.py
+COLUMNS = ("collective", "real, s a round", "virtual, s a round", "virtual / real")
+
+
+def row(number: str, measured: dict[str, list[float]]) -> str:
+    """Medians of each way to sum, and their ratio to the kvstore's."""
+    medians = {name: statistics.median(times) for name, times in measured.items()}
+    cells = [f"{median:.3g} ({median / medians[KVSTORE]:.2f})" for median in medians.values()]
+    return f"| {number} | {' | '.join(cells)} |"
+
+
+def head(names: Iterable[str]) -> str:
+    """The first two lines of a table."""
+    titles = ("N", *names)
+    return f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}"
+
+
+def tables(folder: Path) -> str:
+    """Of all raw files."""
+    parts = []
+    for name, title in HEADS.items():
+        by_workers = json.loads((folder / f"{name}.json").read_text())["milliseconds_by_workers"]
+        lines = [head(next(iter(by_workers.values()))), *(row(*each) for each in by_workers.items())]
+        parts += [f"{title}:", "\n".join(lines)]
+    hosts = json.loads((folder / f"{HOSTS}.json").read_text())["seconds_a_round"]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
+    for way, its in hosts.items():
+        ratio = its["virtual_s"] / its["real_s"]
+        lines.append(f"| {way} | {its['real_s']:.3f} | {its['virtual_s']:.3f} | {ratio:.2f} |")
+    return "\n\n".join([*parts, "Four hosts, median seconds of a round:", "\n".join(lines)])
+
+
+def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Milliseconds of each way to sum, of so many workers."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        cluster = stack.enter_context(parameter_server(Loopback(), number, folder))
+        command = [sys.executable, __file__, "--output", str(folder / "times.json"), "--network", options.network]
+        command += ["--repeats", str(options.repeats), "--batch-size", str(options.batch_size)]
+        command += ["--iteration"] * options.iteration + ["--collectives", *options.collectives]
+        environment = {**cluster, "DMLC_ROLE": "worker", "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+        if MPI in options.collectives:
+            mpiexec = str(Path(sys.executable).parent / "mpiexec")
+            command = [mpiexec, "--map-by", ":OVERSUBSCRIBE", "-n", str(number), *command]
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        workers = [
+            stack.enter_context(running(command, folder / f"worker{rank}.log", ROOT, **environment))
+            for rank in range(1 if MPI in options.collectives else number)
+        ]
+        for rank, worker in enumerate(workers):
+            if worker.wait(170):
+                raise SystemExit((folder / f"worker{rank}.log").read_text())
+        return dict(json.loads((folder / "times.json").read_text()))
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--collectives", nargs="*", default=["ring", "butterfly", "binary-blocks"])
+    parser.add_argument("--network", default="resnet18-v1")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--iteration", action="store_true", help="a whole iteration of SSGD")
+    parser.add_argument("--batch-size", type=int, default=16, help="of an iteration")
+    parser.add_argument("--raw", type=Path, help="JSON file for the milliseconds of all repeats")
+    parser.add_argument("--tables", type=Path, metavar="FOLDER", help="only the tables of its raw files")
+    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)  # of a worker
+    options = parser.parse_args()
+    if os.environ.get("DMLC_ROLE") == "worker":
+        work(options)
+        return
+    if options.tables is not None:
+        part = tables(options.tables)
+        print(part)
+        pages.write(options.tables / "README.md", part)
+        return
+    print(head((KVSTORE, *options.collectives)))
+    raw = {}
+    for number in options.workers:
+        raw[str(number)] = measured = measure(number, options)
+        print(row(str(number), measured), flush=True)
+    if options.raw is not None:
+        about = {"network": options.network, "iteration": options.iteration, "batch_size": options.batch_size}
+        options.raw.write_text(json.dumps({**about, "milliseconds_by_workers": raw}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

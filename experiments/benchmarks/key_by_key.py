@@ -1,0 +1,87 @@
+"""SSGD and ASGD on the preprint's cluster in virtual time, as the published program is taken to send.
+
+    .venv/bin/python experiments/benchmarks/key_by_key.py
+
+Takes some seconds. That program pushes a key, pulls it and waits for it, then comes the next. This project's trainers
+push all keys and then pull all (scripts/reproduce.sh --parts cluster). For SSGD that is another pace on the same link:
+key by key, the GPUs have sent one key when the CPUs come to the end of their step; here, they have sent all. For ASGD
+it makes little difference: nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from algorithms import TransportKind
+from trainer import straggler_trace
+from trainer.clock import VirtualClock, run_all
+from trainer.engine import mx
+from trainer.simulation import cluster_file
+from trainer.simulation.cluster_file import Worker
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+
+SECONDS = 300.0
+BATCH = 64
+MODEL_BYTES = 44.7e6
+# Numbers in ResNet-18's larger arrays, in its order: what is left out is below 1 % of its bytes.
+SIZES = [36864] * 4 + [73728, 147456, 8192, 147456, 147456, 294912, 589824, 32768, 589824, 589824]
+SIZES += [1179648, 2359296, 131072, 2359296, 2359296, 5130]
+PUBLISHED = {TransportKind.SUM: ("SSGD", 45), TransportKind.SERVER: ("ASGD", 120)}
+
+
+def size_of(array: mx.nd.NDArray) -> int:
+    """The array of key i has i + 1 numbers, and stands for one of ResNet-18's."""
+    return round(SIZES[array.size - 1] * MODEL_BYTES / sum(SIZES))
+
+
+def first_step_longer_s(row: Worker) -> float:
+    """Seconds by which the cluster file makes the first step longer."""
+    entries = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
+    return sum(entry.extra_s for entry in entries)
+
+
+def samples_per_s(kind: TransportKind) -> float:
+    """Of all workers."""
+    cluster, clock, steps = cluster_file.read(cluster_file.find("paper")), VirtualClock(), 0
+    links = [Link()] * len(cluster.workers)
+    server = MemoryServer(clock, kind, links, cluster.server_bandwidth_mbit_s * 1e6 / 8, size_of)
+    if kind is TransportKind.SERVER:
+        server.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, wd=0.0))
+
+    def worker(rank: int, row: Worker) -> Callable[[], None]:
+        def work() -> None:
+            nonlocal steps
+            transport = MemoryTransport(server, rank)
+            keys = [(transport.arrays(key), [mx.nd.zeros((key + 1,))]) for key in range(len(SIZES))]
+            for shared, array in keys:
+                shared.define(array)
+            clock.sleep(first_step_longer_s(row))
+            while True:
+                clock.sleep(row.step_time_s)
+                for shared, array in keys:
+                    shared.push(array)
+                    shared.pull(array)
+                    shared.wait(array)
+                steps += 1
+
+        return work
+
+    run_all(clock, [worker(rank, row) for rank, row in enumerate(cluster.workers)], SECONDS)
+    return BATCH * steps / SECONDS
+
+
+def main() -> None:
+    """Prints the table."""
+    print("| key by key | samples/s | published |\n| --- | --- | --- |")
+    for kind, (title, published) in PUBLISHED.items():
+        simulated = samples_per_s(kind)
+        print(f"| {title} | {simulated:.0f} | {published} ({simulated / published:.2f}) |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""Recomputes the numbers of results/claims.toml from raw runs: one function a measure, by the form of the raw data.
+
+Each takes the raw lines and its arguments; it returns the number as it is told and the lines that it was computed from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import summary
+from experiments.reproduction import published, reproduction
+from experiments.reproduction.reproduction import Row
+from experiments.study import comparison
+from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
+from report import metrics, statistics
+from utils import SetupError
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+Lines = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number as it is told.
+
+    Attributes:
+        number: the median of `n` runs; `-` where less than half of them reached the target, or nothing was measured.
+        interval: `LOW to HIGH`; empty where there is none.
+        reached: of the `n` runs; None where all have, or there is no target.
+    """
+
+    number: str = statistics.NOT_REACHED
+    interval: str = ""
+    n: int = 1
+    reached: int | None = None
+
+    @property
+    def low(self) -> str:
+        """The lower end of the interval."""
+        return self.interval.split(" to ")[0]
+
+    @property
+    def high(self) -> str:
+        """The upper end of the interval."""
+        return self.interval.split(" to ")[-1]
+
+    def __str__(self) -> str:
+        if self.number == statistics.NOT_REACHED and self.reached is not None:
+            return f"{self.reached} of {self.n}"
+        parts = [self.number, f"({self.interval})" if self.interval else ""]
+        return " ".join(filter(None, parts)) + (f", {self.reached} of {self.n}" if self.reached is not None else "")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A number recomputed, and the raw lines that it was computed from."""
+
+    number: Number
+    lines: Lines = ()
+
+
+def _estimated(values: Sequence[float], lines: Lines, form: str = "") -> Found:
+    """The median of runs; with a form of so many digits, of which all but one value have none."""
+    if not values:
+        raise SetupError("there is no run of it")
+    estimate, n = statistics.median(values), len(values)
+    reached = sum(map(math.isfinite, values))
+    texts = tuple(
+        (format(each, form) if math.isfinite(each) else statistics.NOT_REACHED) if form else text
+        for each, text in zip(estimate, statistics.texts(estimate), strict=True)
+    )
+    value, low, high = texts
+    interval = f"{low} to {high}" if n > 1 and value != statistics.NOT_REACHED and len(set(texts)) > 1 else ""
+    return Found(Number(value, interval, n, reached if reached < n else None), lines)
+
+
+def _count(count: int, of: int | None = None, lines: Lines = ()) -> Found:
+    return Found(Number(str(count), n=count if of is None else of), lines)
+
+
+def _job(its: Comparison, job: str) -> Workload:
+    """`nine-ways iid` of the only network that was run there."""
+    cluster, split = job.split()
+    return next(each for each in its.workloads if (each.cluster, each.split) == (cluster, split))
+
+
+def _seconds(lines: Lines, row: str, job: str, target: float) -> Found:
+    """Seconds to a target."""
+    its = Comparison(lines)
+    runs = its.runs(REPORT, _job(its, job), row)
+    return _estimated([line.seconds_to(target) for line in runs], runs)
+
+
+def _times_as_fast(lines: Lines, row: str, over: str, job: str, target: float) -> Found:
+    """How many times as soon at a target as another row, seed by seed."""
+    its = Comparison(lines)
+    workload = _job(its, job)
+    gain = its.times_as_fast(REPORT, workload, row, over, target)
+    if gain is None:
+        raise SetupError(f"{row} over {over}: their ratio is not known")
+    runs = [line for name in (row, over) for line in its.runs(REPORT, workload, name)]
+    value, low, high = statistics.texts(gain)
+    return Found(Number(value, f"{low} to {high}", len(runs) // 2), runs)
+
+
+def _speed_of_all(lines: Lines, job: str) -> Found:
+    """Sum of the machines' speeds over the greatest."""
+    its = Comparison(lines)
+    return Found(Number(f"{its.speed_of_all(_job(its, job)):.2f}"))
+
+
+def _slowest_share(lines: Lines, job: str) -> Found:
+    """What the slowest machine has of the speed of all, in percent."""
+    its = Comparison(lines)
+    workload = _job(its, job)
+    times_s = next(line.step_times_s for line in lines if line.workload == workload and line.step_times_s)
+    return Found(Number(f"{100 / max(times_s) / sum(1 / each for each in times_s):.0f}"))
+
+
+def _pace_beside(lines: Lines, other: str) -> Found:
+    """Samples/s over those of the same runs in another folder: the least and the greatest median of an algorithm."""
+    there = {line.key: line.samples_per_s for line in comparison.read(RESULTS / other)}
+    ratios: dict[str, list[float]] = {}
+    for line in lines:
+        if line.key in there:
+            ratios.setdefault(line.entry, []).append(line.samples_per_s / there[line.key])
+    middles = [statistics.median(each).value for each in ratios.values()]
+    return Found(Number(f"{min(middles):.2f} to {max(middles):.2f}", n=len(middles)))
+
+
+def _same_runs(lines: Lines, row: str, other: str) -> Found:
+    """How many reported runs of a row are those of another one: of how many jobs, times seeds."""
+    its = Comparison(lines)
+    jobs = its.workloads_of(REPORT)
+    runs = {job: len(its.runs(REPORT, job, row)) for job in jobs}
+    same = sum(count for job, count in runs.items() if its.are_same((job, row), (job, other)))
+    return _count(same, sum(runs.values()))
+
+
+def _same_jobs(lines: Lines, row: str) -> Found:
+    """On how many jobs a row is the same runs, but for the clock, of how many."""
+    its = Comparison(lines)
+    jobs = its.workloads_of(REPORT)
+    return _count(max(sum(its.are_same((one, row), (job, row)) for job in jobs) for one in jobs), len(jobs))
+
+
+def _at_an_end(lines: Lines, split: str) -> Found:
+    """How many chosen step sizes are the least or the greatest of their own study's trials, of how many."""
+    its = Comparison(lines)
+    found = []
+    for job in its.workloads_of(REPORT):
+        for entry in its.entries if job.split == split else ():
+            run = next(iter(its.runs(REPORT, job, entry)), None)
+            trials = [line.step_size for line in its.runs(TUNING, job, entry) if run and line.study == run.study]
+            if run and trials:
+                found.append(run.step_size in (min(trials), max(trials)))
+    return _count(sum(found), len(found))
+
+
+def _below_again(lines: Lines, target: float) -> Found:
+    """How many runs that reached a target were below it at the very next evaluation, of how many that went on."""
+    below = []
+    for line in lines:
+        accuracies = [accuracy for _, accuracy in line.curve]
+        first = next((place for place, accuracy in enumerate(accuracies) if accuracy >= target), None)
+        if line.phase == REPORT and first is not None and first + 1 < len(accuracies):
+            below.append(accuracies[first + 1] < target)
+    return _count(sum(below), len(below))
+
+
+def _trials(lines: Lines) -> Found:
+    """How many runs the tuning took."""
+    return _count(sum(line.phase == TUNING for line in lines))
+
+
+def _rows(lines: Sequence[Row], which: Mapping[str, Any]) -> list[Row]:
+    return [row for row in lines if all(getattr(row, key) == value for key, value in which.items())]
+
+
+def _measured(lines: Lines, value: str, form: str, **which: Any) -> Found:
+    """A number of runs of the published experiments: an attribute of theirs, or minutes to 0.80."""
+    runs = _rows(lines, which)
+    values = [math.inf if (its := _VALUES[value](row)) is None else its for row in runs]
+    return _estimated(values, runs, form)
+
+
+_VALUES: Mapping[str, Callable[[Row], float | None]] = {
+    "samples/s": lambda row: row.samples_per_s,
+    "MB/s": lambda row: row.traffic,
+    "minutes": lambda row: None if row.seconds_to_target is None else row.seconds_to_target / 60,
+    "last": lambda row: row.last,
+}
+
+
+def _both_sides(ratios: Sequence[float]) -> Found:
+    sides = ratios[: reproduction.NUM_GPUS], ratios[reproduction.NUM_GPUS :]
+    texts = (list(dict.fromkeys(f"{each:.2f}" for each in (min(side), max(side)))) for side in sides)
+    return Found(Number("; ".join(" to ".join(ends) for ends in texts)))
+
+
+def _fast_half(lines: Lines, names: Sequence[str]) -> Found:
+    """The least and the greatest computing time ratio of the fast half of WBSP's workers, over its three clusters."""
+    runs = [row for row in lines if row.part == reproduction.WBSP and row.name in names]
+    ratios = [ratio for row in runs for ratio in row.computing[: len(row.computing) // 2]]
+    return Found(Number(f"{min(ratios):.2f} to {max(ratios):.2f}", n=len(runs)), runs)
+
+
+def _sooner(lines: Lines, name: str, part: str, case: str = "") -> Found:
+    """How many times as soon at 0.80 as SSGD, seed by seed."""
+    sides = [
+        {row.seed: row for row in _rows(lines, {"part": part, "case": case, "split": comparison.IID, "name": each})}
+        for each in ("SSGD", name)
+    ]
+    seeds = [seed for seed in sides[0] if seed in sides[1]]
+    ssgd, its = ([side[seed].seconds_to_target or math.inf for seed in seeds] for side in sides)
+    gain = statistics.times_as_fast(ssgd, its)
+    if gain is None:
+        raise SetupError(f"{name} {case}: neither it nor SSGD reached {published.TARGET}")
+    texts = [f"{each:.1f}" for each in gain]
+    runs = [side[seed] for side in sides for seed in seeds]
+    return Found(Number(texts[0], f"{texts[1]} to {texts[2]}" if len(seeds) > 1 else "", len(seeds)), runs)
+
+
+def _share_of_bsp(lines: Lines, case: str) -> Found:
+    """Sync-Switch's time with a share of BSP over that of BSP alone."""
+    of_bsp = {row.seed: row for row in _rows(lines, {"part": reproduction.SWITCH, "case": "100"})}
+    runs = [row for row in _rows(lines, {"part": reproduction.SWITCH, "case": case}) if row.seed in of_bsp]
+    return _estimated([row.seconds / of_bsp[row.seed].seconds for row in runs], [*runs, *of_bsp.values()], ".3f")
+
+
+def _devices(folder: Path, network: str, mode: str) -> list[metrics.Device]:
+    """Of a summary, in the order of their names."""
+    devices = summary.read_summary(folder / network / mode / metrics.MODES[mode].file_name, lambda text: None)
+    return [device for _, device in sorted(devices.items())]
+
+
+def _real_fast_half(folder: Path, mode: str) -> Found:
+    """The least and the greatest computing time ratio of the fast half of WBSP's workers on real processes."""
+    ratios, clusters = [], sorted(folder.glob("h?"))
+    for cluster in clusters:
+        its = [metrics.computing_ratio(device) or 0.0 for device in _devices(cluster, "lenet", mode)]
+        ratios += its[: len(its) // 2]
+    return Found(Number(f"{min(ratios):.2f} to {max(ratios):.2f}", n=len(clusters)))
+
+
+def _as_published(folder: Path, mode: str) -> Found:
+    """Computing time ratios of the preprint's GPUs; of its CPUs, by the published definition."""
+    ratios = [metrics.published_computing_ratio(device) or 0.0 for device in _devices(folder, "none", mode)]
+    # The simulation names its devices cpu0, cpu1, ... by rank.
+    return _both_sides(ratios)
+
+
+def _pairs_within(rows: Lines, what: str) -> Found:
+    """Of how many pairs of a real and a virtual run, medians of the seeds, the samples or the times are near."""
+    from experiments.study import real_vs_virtual
+
+    return _count(*real_vs_virtual.within(rows)[what])
+
+
+def _coverage(_: Lines, runs: int) -> Found:
+    """How often the interval of the median of so many runs holds it."""
+    return Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of raw data: how it is read, and what is computed from it."""
+
+    read: Callable[[Path], Any]
+    measures: Mapping[str, Callable[..., Found]] = field(default_factory=dict)
+
+
+def _json_lines(folder: Path) -> Lines:
+    return [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+
+
+FORMS = {
+    "comparison": Form(
+        comparison.read,
+        {
+            "seconds": _seconds,
+            "times as fast": _times_as_fast,
+            "speed of all": _speed_of_all,
+            "slowest share": _slowest_share,
+            "pace beside": _pace_beside,
+            "same runs": _same_runs,
+            "same jobs": _same_jobs,
+            "at an end": _at_an_end,
+            "below again": _below_again,
+            "trials": _trials,
+        },
+    ),
+    "reproduction": Form(
+        reproduction.read,
+        {
+            "measured": _measured,
+            "fast half": _fast_half,
+            "sooner": _sooner,
+            "share of BSP": _share_of_bsp,
+        },
+    ),
+    "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
+    "pairs": Form(_json_lines, {"within": _pairs_within}),
+    "none": Form(lambda folder: (), {"coverage": _coverage}),
+}

@@ -1,0 +1,129 @@
+"""What a job does when a worker's link is cut: scripts/cluster.sh, each worker on a host of its own.
+
+The hosts are network namespaces, which take root. The first one has the state server too, and the scheduler and the
+parameter server where there are any; the last one has the slowest worker, whose cable is taken out. The workers' logs
+lie in the project's logs/, as on every host.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config import RESTART
+from experiments.fault_drill.drilled_hosts import HOST_NAME, HostsJob
+from experiments.fault_drill.drilled_job import ROOT, name_of
+from experiments.fault_drill.drilled_logs import END_S, LONGEST_S, Logs, noticed_s, wait_for
+from experiments.fault_drill.faults import NAMES
+from scripts.launch import forking
+
+if TYPE_CHECKING:
+    from experiments.benchmarks.namespace_job import Network
+
+*OTHERS, SLOWEST = NAMES
+GONE_S = 60.0  # in which what runs on a host ends when it has lost its launcher
+
+
+def missing() -> str:
+    """Why no link can be cut here; empty where one can."""
+    if not (ROOT / "tests").is_dir():  # a container's image has none
+        return "tests/namespaces.py, which makes the hosts, is not here"
+    from experiments.benchmarks import namespace_job
+
+    return namespace_job.missing()
+
+
+class CutJob(HostsJob):
+    """A job with a worker on each host of a network."""
+
+    place = f"{HOST_NAME}-{{number}}/cpu"
+
+    def __init__(self, network: Network, way: str, mode: str, seconds: float, log_base: Path) -> None:
+        self._network = network
+        super().__init__(way, mode, seconds, log_base)
+
+    def at_desk(self, command: list[str]) -> list[str]:
+        """As Job's."""
+        return self._network.desk.command(*command)
+
+    def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
+        """As Job's."""
+        options, logs = super().plan(mode, log_base)
+        return [*options, "--ssh", f"ssh -F {self._network.ssh_config}"], logs
+
+    def more_flags(self, way: str, log_base: Path) -> list[str]:
+        """As Job's: a folder of checkpoints that all hosts see."""
+        return ["--checkpoint", str(log_base / "checkpoints")] if way == RESTART else []
+
+    def can_fork(self) -> bool:
+        """As Job's."""
+        return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts)
+
+    def row(self, number: int, step_s: str) -> str:
+        """As HostsJob's."""
+        return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
+
+
+def drill(way: str, mode: str, cut_s: float, seconds: float, folder: Path) -> dict[str, Any]:
+    """One job in which the cable of the slowest worker is taken out while all train.
+
+    Args:
+        cut_s: until it is put back; infinite: until the launcher has ended.
+        seconds: of the job, beside those of a cut that ends.
+        folder: for what the launcher writes; whatever is there is removed.
+
+    Returns:
+        A row of the drill; tell() has what it says of a cut. hosts_lost: whose logs did not come home.
+    """
+    from experiments.benchmarks.namespace_job import network  # here: it needs tests/, which not all have
+
+    trains_s = seconds + (0.0 if math.isinf(cut_s) else cut_s)
+    row: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name, network(Path(name) / "hosts", len(NAMES)) as net:
+        job = CutJob(net, way, mode, trains_s, folder)
+        try:
+            if job.wait_for(job.has_begun, LONGEST_S):
+                before, began = job.logs.all_rounds(), time.time()
+                net.hosts[-1].unplug()
+                job.wait_for(lambda: False, min(cut_s, trains_s + END_S))
+                back = time.time()
+                net.hosts[-1].plug_in()
+                row["exit_code"] = job.end(trains_s + END_S)
+                row |= tell(job.logs, before, began, back) | {"noticed_s": noticed_s(job.lines, began)}
+        finally:
+            code = job.end(0.0)
+        wait_for(lambda: not net.commands(), GONE_S)
+        left = len(net.commands())
+    row.setdefault("exit_code", code)  # of a job that has not begun
+    row["hosts_lost"] = sum("the logs of" in line and "stay there" in line for _, line in job.lines)
+    return row | job.logs.left() | {"left_running": left, "said": job.notices()}
+
+
+def tell(logs: Logs, before: Mapping[str, Collection[int]], began: float, back: float) -> dict[str, Any]:
+    """What a cut has done to a job that is over.
+
+    Args:
+        before: the rounds of each worker when the cable was taken out.
+        began: when that was.
+        back: when it was put back.
+
+    Returns:
+        again_s: seconds until the others had done two more rounds; rounds_lost; back_s: from the cable's return until
+        the slowest worker had done two; pause_s: the longest one of the others from the cut on; rounds_meanwhile: that
+        they did without it; rounds_missed: in which the slowest has no part.
+    """
+    others = sorted(logs.rounds(OTHERS[0]).values())
+    again_s = logs.again_s(OTHERS, began)
+    first_s = min((at - began for at in others if at > began), default=0.0)  # where all rounds before are done again
+    return {
+        "again_s": again_s,
+        "rounds_lost": None if again_s is None else logs.rounds_lost(before, OTHERS, began),
+        "back_s": logs.again_s([SLOWEST], back),
+        "pause_s": max(logs.pause_s(OTHERS[0], began), round(first_s, 2)),
+        "rounds_meanwhile": sum(began < at < back for at in others),
+        "rounds_missed": len(others) - len(logs.rounds(SLOWEST)),
+    }

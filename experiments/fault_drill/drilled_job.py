@@ -1,0 +1,228 @@
+"""A real job on this machine that processes are killed of: its processes, what it says, and when all train again.
+
+LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from algorithms import folder_name
+from config import CONTINUE
+from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, Logs, notices, wait_for
+from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
+from scripts.launch import forking
+from scripts.launch.ports import free_ports
+from scripts.launch.roles import base_environment
+from scripts.launch.survival import RESUME
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = "0.03,0.06,0.15"
+WRITTEN_S = 0.5  # in which a checkpoint is written that was begun
+AGAIN_S = 0.3  # after a death, another one
+FREEZE_S = 20.0
+# What each mode is given beside the fault's own flags; the step sizes were chosen by hand for LeNet-5.
+FLAGS = {
+    "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
+    "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.003", "wbsp-pcc": "-ll 0.003", "backup": "-l 0.003",
+    "sync-switch": "-l 0.006 --switch-order 10 --train-steps 20 100000", "lb-bsp": "-l 0.003",
+}  # fmt: skip
+
+
+def flags_of(way: str, mode: str, seconds: float) -> list[str]:
+    """What each worker of a drilled job is given behind `--`."""
+    flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
+    return flags if leaves_out(way, mode) else [*flags, "--ckpt-frequency", str(CHECKPOINT_EVERY)]
+
+
+class Job:
+    """A job that runs, by its launcher's process.
+
+    Attributes:
+        command: it was started with.
+        logs: of its workers.
+        lines: that it said, and when.
+    """
+
+    def __init__(self, way: str, mode: str, seconds: float, log_base: Path, resumes: bool = False) -> None:
+        """
+        Args:
+            resumes: it goes on from the newest checkpoint that is there.
+        """
+        if not resumes:
+            shutil.rmtree(log_base, ignore_errors=True)
+        self._leaves_out = leaves_out(way, mode)
+        launcher, self.logs = self.plan(mode, log_base)
+        if way == CONTINUE and not self._leaves_out:
+            launcher += ["--collective", AMONG_WORKERS[mode]]
+        flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base), *(RESUME if resumes else ())]
+        self.command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
+        self._launcher = subprocess.Popen(
+            self.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self._late: subprocess.Popen[bytes] | None = None
+        self.lines: list[tuple[float, str]] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def at_desk(self, command: list[str]) -> list[str]:
+        """The command that starts the launcher where its user sits."""
+        return command
+
+    def more_flags(self, way: str, log_base: Path) -> list[str]:
+        """Of main.py."""
+        return []
+
+    def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
+        """The launcher and its options but for the mode and the network, and the logs of its workers."""
+        options = ["scripts.launch.local_cluster", "--workers", WORKERS, "--log-base", str(log_base)]
+        return options, Logs(log_base, log_base / "lenet" / folder_name(mode, split_by_class=False))
+
+    def _read(self) -> None:
+        assert self._launcher.stdout is not None
+        for line in self._launcher.stdout:
+            self.lines.append((time.time(), line.rstrip()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the launcher has ended."""
+        return self._launcher.poll() is not None
+
+    def notices(self) -> list[str]:
+        """The first lines that it said of faults."""
+        return notices(line for _, line in self.lines)[:4]
+
+    def _children(self) -> Iterator[int]:
+        for task in Path(f"/proc/{self._launcher.pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                yield from map(int, (task / "children").read_text().split())
+
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by the names of their logs."""
+        found = {}
+        for pid in self._children():
+            with contextlib.suppress(OSError):
+                found[Path(f"/proc/{pid}/fd/1").readlink().stem] = pid
+        return found
+
+    def has_begun(self) -> bool:
+        """Whether every worker has done some rounds, and processes can be forked."""
+        return self.logs.have_begun() and (self._leaves_out or self.can_fork())
+
+    def can_fork(self) -> bool:
+        """Whether there is a process to fork workers from, wherever they are."""
+        return any(name_of(pid) == forking.NAME for pid in self._children())
+
+    def wait_for(self, condition: Callable[[], bool], longest_s: float) -> bool:
+        """Whether it came true in time, and before the job ended."""
+        return wait_for(condition, longest_s, lambda: self.is_over)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the launcher."""
+        self._launcher.send_signal(number)
+
+    def end(self, longest_s: float) -> int | None:
+        """The launcher's exit code; None where it had to be killed."""
+        try:
+            return self._launcher.wait(longest_s)
+        except subprocess.TimeoutExpired:
+            self._launcher.kill()
+            self._launcher.wait()
+            return None
+        finally:
+            if self._late is not None:
+                self._late.terminate()
+                self._late.wait()
+
+    # ------------------------------------------------------------------------------------------------- faults
+
+    def strike(self, fault: Fault, way: str) -> dict[str, Any]:
+        """Lets it happen, and waits until all train again.
+
+        Returns:
+            began: when it happened; again_s: seconds until all that are left have done two more rounds (None: never);
+            rounds_lost; back_s: until those that had died have, too, where the others do not wait for them.
+        """
+        if fault.damages:
+            time.sleep(WRITTEN_S)
+        pids, before = self.pids(), self.logs.all_rounds()
+        if fault.damages:
+            newest = max(self.logs.folder.glob("*/.checkpoints/worker-0-*.ckpt"))
+            os.truncate(newest, newest.stat().st_size // 2)
+        began = time.time()
+        if fault.comes:
+            self._come(pids["worker2"])
+        _send(pids, fault.victims, signal.SIGSTOP if fault.freezes else signal.SIGKILL)
+        if fault.freezes:
+            threading.Timer(FREEZE_S, _send, (pids, fault.victims, signal.SIGCONT)).start()
+        gone = {*fault.victims, *fault.then} if way == CONTINUE and {*NAMES} - {*fault.victims} else set()
+        never_back = fault.freezes or self._leaves_out
+        if fault.then:
+            time.sleep(AGAIN_S)
+            began = time.time()
+            _send(self.pids(), fault.then, signal.SIGKILL)
+        left = [name for name in NAMES if name not in gone]
+        back = ["worker3"] if fault.comes else [] if never_back else [name for name in NAMES if name in gone]
+        row: dict[str, Any] = {"began": began, "again_s": self.train_again(left, began)}
+        if row["again_s"] is not None:
+            row["rounds_lost"] = self.logs.rounds_lost(before, left, began)
+        if back:
+            row["back_s"] = self.train_again(back, began)
+        return row
+
+    def train_again(self, workers: Sequence[str], since: float) -> float | None:
+        """Waits until all of them have done two more rounds; returns the seconds, or None: never."""
+        self.wait_for(lambda: self.logs.again_s(workers, since) is not None, LONGEST_S)
+        return self.logs.again_s(workers, since)
+
+    def _come(self, like: int) -> None:
+        """Starts a worker with the same command as another one, but for its device's name."""
+        words = Path(f"/proc/{like}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
+        words[words.index("--device-name") + 1] = "cpu3"
+        cluster = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(len(NAMES)), "DMLC_INTERFACE": "lo"}
+        environment = base_environment(os.environ) | cluster | {"PORT": str(free_ports(1)[0])}
+        with (self.logs.folder / "worker3.log").open("wb") as log:
+            self._late = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=environment)
+
+    def resources(self) -> dict[str, dict[str, int]]:
+        """Of the processes that last as long as the job: KiB of memory, open files."""
+        pids = {name: pid for name, pid in self.pids().items() if name == "state-server"}
+        found = {}
+        for name, pid in {"launcher": self._launcher.pid, **pids}.items():
+            with contextlib.suppress(OSError, IndexError):  # it has just ended
+                found[name] = {"kib": _kib(pid), "files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
+        return found
+
+
+def listening() -> int:
+    """TCP ports of this machine at which somebody listens."""
+    tables = [path for name in ("tcp", "tcp6") if (path := Path("/proc/net") / name).exists()]
+    return sum(line.split()[3] == "0A" for path in tables for line in path.read_text().splitlines()[1:])
+
+
+def _kib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def name_of(pid: int) -> str:
+    """What `ps -o comm` calls a process; empty once it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _send(pids: Mapping[str, int], victims: Sequence[str], number: int) -> None:
+    for victim in victims:
+        with contextlib.suppress(ProcessLookupError, KeyError):
+            os.kill(pids[victim], number)

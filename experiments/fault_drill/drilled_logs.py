@@ -1,0 +1,156 @@
+"""What the workers of a job that something is done to have logged: their rounds, and what the job leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from algorithms import MEMBERS
+from experiments.fault_drill.faults import NAMES
+from trainer.run_logs.round_log import read_rounds
+
+BATCH = 64
+CHECKPOINT_EVERY = 5  # rounds
+ROUNDS_BEFORE = 2 * CHECKPOINT_EVERY  # of each worker, before a fault
+MORE_ROUNDS = 2
+LONGEST_S = 60.0  # from a fault until all train again
+END_S = 60.0  # and beyond the job's own seconds for it to end
+POLL_S = 0.01
+NOTICED = re.compile(
+    r" is gone|was killed by signal|did not answer|is frozen|ended with exit code|closed its connection"
+    r"|cannot be written"
+)
+
+Lines = Sequence[tuple[float, str]]  # what processes have said, and when
+
+
+def wait_for(condition: Callable[[], object], longest_s: float, is_over: Callable[[], bool] = lambda: False) -> bool:
+    """Whether a condition came true in time, and before the job was over."""
+    give_up = time.time() + longest_s
+    while time.time() < give_up:
+        if condition():
+            return True
+        if is_over():
+            return bool(condition())
+        time.sleep(POLL_S)
+    return False
+
+
+def noticed_s(lines: Lines, began: float) -> float | None:
+    """Seconds from a fault until another process said so."""
+    return next((round(at - began, 2) for at, line in lines if at > began and NOTICED.search(line)), None)
+
+
+def notices(lines: Iterable[str]) -> list[str]:
+    """What is said there of faults."""
+    return [line for line in lines if NOTICED.search(line)]
+
+
+class Logs:
+    """The workers' logs."""
+
+    def __init__(self, base: Path, folder: Path, place: str = "*/cpu{number}") -> None:
+        """
+        Args:
+            base: the job's processes have a path below it in their command lines, and no others have.
+            folder: that holds the hosts' ones.
+            place: of the logs of worker `number` in it, as a pattern.
+        """
+        self._base, self.folder, self._place = base, folder, place
+
+    def rounds(self, worker: str) -> dict[int, float]:
+        """The rounds in a worker's log, and when each was written."""
+        found = {}
+        for path in self.folder.glob(f"{self._place.format(number=worker[-1])}/iter-*.txt"):
+            with contextlib.suppress(OSError):  # it is one of those that are done again
+                found[int(path.stem[5:])] = path.stat().st_mtime
+        return found
+
+    def all_rounds(self) -> dict[str, set[int]]:
+        """The rounds of each worker."""
+        return {name: {*self.rounds(name)} for name in NAMES}
+
+    def have_begun(self) -> bool:
+        """Whether every worker has done some rounds."""
+        return all(len(self.rounds(name)) >= ROUNDS_BEFORE for name in NAMES)
+
+    def again_s(self, workers: Sequence[str], since: float) -> float | None:
+        """Seconds from then until all of these had done two more rounds; None: they have not."""
+        later = [sorted(at for at in self.rounds(name).values() if at > since) for name in workers]
+        if any(len(times) < MORE_ROUNDS for times in later):
+            return None
+        return round(max((times[MORE_ROUNDS - 1] for times in later), default=since) - since, 2)
+
+    def pause_s(self, worker: str, since: float) -> float:
+        """The longest time between two of its rounds of which the later one came after then."""
+        times = sorted(self.rounds(worker).values())
+        return round(max((later - sooner for sooner, later in pairwise(times) if later > since), default=0.0), 2)
+
+    def rounds_lost(self, before: Mapping[str, Collection[int]], workers: Sequence[str], since: float) -> int:
+        """How many of the rounds that they had done before some of these have done again since then."""
+        first = {name: min(number for number, at in self.rounds(name).items() if at > since) for name in workers}
+        return max(0, *(max(before[name]) + 1 - first[name] for name in workers))
+
+    # --------------------------------------------------------------------------------------- what it has left
+
+    def left(self) -> dict[str, Any]:
+        """What there is to say of a job that has ended."""
+        return {
+            "accuracy": self.accuracy(),
+            "steps": self.steps(),
+            "steps_lost": self.steps_lost(),
+            "trained_s": round(self.trained_s(), 2),
+            "missing": self.numbers_missing(),
+            "events": self.events(),
+            "left_running": self.left_running(),
+        }
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        for folder in sorted(self.folder.glob(self._place.format(number="*"))):
+            yield from read_rounds(folder, lambda text: None)
+
+    def accuracy(self) -> float | None:
+        """The last one that any worker has measured."""
+        found = [(record["total_time"], record["accuracy"]) for record in self._records() if "accuracy" in record]
+        return max(found)[1] if found else None
+
+    def events(self) -> list[str]:
+        """What the logs tell of lost workers, and of those that have come."""
+        return [
+            event["text"]
+            for record in self._records()
+            for event in record.get("events", [])
+            if event["kind"] in (MEMBERS.name, "resume")
+        ]
+
+    def steps(self) -> int:
+        """Local steps of all workers that are in the logs."""
+        return sum(record["num_samples"] // BATCH for record in self._records())
+
+    def steps_lost(self) -> int:
+        """Local steps of all workers that were done, and have no part in the model."""
+        return sum(record.get("steps_lost", 0) for record in self._records())
+
+    def trained_s(self) -> float:
+        """Seconds from the first round to the last, with all in which nothing was trained."""
+        times = [at for name in NAMES for at in self.rounds(name).values()]
+        return max(times) - min(times) if times else 0.0
+
+    def numbers_missing(self) -> int:
+        """Rounds that no worker has in its log, of those below its last."""
+        return sum(max(found) - len(found) for name in NAMES if (found := self.rounds(name)))
+
+    def left_running(self) -> int:
+        """Processes of the job that outlive it."""
+        return sum(str(self._base) in command for command in _commands())
+
+
+def _commands() -> Iterator[str]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            yield (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -1,0 +1,117 @@
+"""What was measured by experiments/fault_drill/fault_drill.py, in tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from config import CONTINUE, RESTART
+from experiments.fault_drill.faults import FAULTS, leaves_out
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP
+
+
+def is_in_order(row: Mapping[str, Any]) -> bool:
+    """Whether a job has ended as it should. A full disk ends it first with the code for what users can put right; where
+    a host is cut off to the end, its logs are missing."""
+    code = EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK
+    return row["exit_code"] == code and row.get("full_exit_code", EXIT_SETUP) == EXIT_SETUP
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """For each way to survive: a line for each fault, a column for each mode; and what holds of all runs."""
+    for way in dict.fromkeys(row["way"] for row in rows):
+        of_way = {(row["fault"], row["mode"]): row for row in rows if row["way"] == way}
+        modes = [*dict.fromkeys(mode for _, mode in of_way)]
+        print(f"| {way} | {' | '.join(modes)} |\n{'| --- ' * (len(modes) + 1)}|")
+        for fault in FAULTS:
+            cells = [_cell(of_way[fault, mode]) if (fault, mode) in of_way else "" for mode in modes]
+            if fault != "none" and any(cells):
+                _print([fault, *cells])
+        faults = [row for (fault, _), row in of_way.items() if fault != "none"]
+        ended, left = sum(map(is_in_order, faults)), sum(row["left_running"] for row in faults)
+        print(f"\n{ended} of {len(faults)} jobs ended in order, {left} processes were left;")
+        print(f"accuracies less those of undisturbed jobs as long: {_differences(of_way)}\n")
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each fault: seconds until all train again, of all modes together."""
+    print(f"| what happens | {' | '.join(_KINDS)} |\n{'| --- ' * (len(_KINDS) + 1)}|")
+    for name, fault in FAULTS.items():
+        found = [[row for row in rows if row["fault"] == name and of(row)] for of in _KINDS.values()]
+        if fault.text and any(found):
+            _print([fault.text, *map(_spread, found)])
+
+
+def _spread(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Median, least and greatest of the seconds, and how many modes there are."""
+    found = [value for row in rows if (value := _again_s(row)) is not None]
+    if not found:
+        return ""
+    least, greatest = min(found), max(found)
+    return f"{statistics.median(found):.1f} ({least:.1f} to {greatest:.1f}) of {len(found)}"
+
+
+def _again_s(row: Mapping[str, Any]) -> float | None:
+    """Seconds until all train again; where a link is cut, the longest pause of the others: they may go on at first."""
+    of_cut: float | None = row.get("pause_s")
+    again_s: float | None = row.get("again_s")
+    return again_s if of_cut is None else of_cut
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "`continue` without a parameter server": (
+        lambda row: row["way"] == CONTINUE and not leaves_out(row["way"], row["mode"])
+    ),
+    "`continue` with one": lambda row: leaves_out(row["way"], row["mode"]),
+    "`restart`": lambda row: row["way"] == RESTART,
+}
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    """Seconds until it was noticed, until all trained again, and until who had been away did; rounds lost."""
+    cells = [row.get("noticed_s"), _again_s(row), row.get("rounds_lost")]
+    back = f" ({row['back_s']})" if row.get("back_s") else ""
+    noticed, again, lost = ("-" if cell is None else str(cell) for cell in cells)
+    return f"{noticed} / {again}{back} / {lost}"
+
+
+def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+    found = [
+        row["accuracy"] - of_way["none", mode]["accuracy"]
+        for (fault, mode), row in of_way.items()
+        if fault != "none"
+        and row["accuracy"]
+        and ("none", mode) in of_way
+        and of_way["none", mode]["seconds"] == row["seconds"]
+    ]
+    return f"{min(found):+.3f} to {max(found):+.3f}, median {statistics.median(found):+.3f}" if found else "none"
+
+
+def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each job with faults, beside the undisturbed one that was run just before it, where there is one."""
+    print(
+        "| way | mode | faults | trains again, s | samples/s, of the undisturbed | accuracy | undisturbed "
+        "| rounds missing | files, MiB and ports, before and after | left running |"
+    )
+    print("| --- " * 10 + "|")
+    calm = {(row["way"], row["mode"], row.get("seed", 0)): row for row in rows if row["fault"] == "none"}
+    for row in rows:
+        if row["fault"] != "none":
+            other = calm.get((row["way"], row["mode"], row.get("seed", 0)), {})
+            cells = [row["way"], row["mode"], ", ".join(each["fault"] for each in row["faults"])]
+            cells += [", ".join(str(each["again_s"]) for each in row["faults"])]
+            share = f"{row['samples_s'] / other['samples_s']:.0%}" if other else None
+            cells += [share, row["accuracy"], other.get("accuracy"), row["missing"]]
+            files, kib = ([_total(row[when], what) for when in ("before", "after")] for what in ("files", "kib"))
+            ports = row["ports"]
+            numbers = f"{files[0]}, {files[1]}; {kib[0] / 1024:.0f}, {kib[1] / 1024:.0f}; {ports[0]}, {ports[1]}"
+            _print([*cells, numbers, row["left_running"]])
+
+
+def _total(resources: Mapping[str, Mapping[str, int]], what: str) -> int:
+    return sum(of_process[what] for of_process in resources.values())
+
+
+def _print(cells: Sequence[object]) -> None:
+    print("| " + " | ".join("-" if cell is None else f"{cell}" for cell in cells) + " |")

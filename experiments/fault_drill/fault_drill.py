@@ -1,0 +1,160 @@
+"""What becomes of a job when processes of it die, a link is cut or the disk is full: real clusters, in a table.
+
+    scripts/fault_drill.sh                                  # all ways to survive, modes and faults: hours
+    scripts/fault_drill.sh --ways continue --faults worker,rank-0
+    scripts/fault_drill.sh --soak 40                        # faults at random, in jobs of 40 s, each beside a calm one
+    scripts/fault_drill.sh --ways continue --faults cut-5,cut-20,cut          # as root
+    scripts/fault_drill.sh --table                          # what was measured so far
+
+LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step, for --seconds each. The fault comes in the middle of a round,
+when every worker has done some. The table has seconds from the fault until another process says so first / until all
+workers that are left (all of them, where all are started again) have done two more rounds (in brackets: until those
+have who had died, or have come) / rounds lost. A run is a line of FOLDER/drill.jsonl (soak.jsonl); what stands there is
+not done again.
+
+As root also: cut-5, cut-20 and cut take the cable of the slowest worker out, for so many seconds or until the job is
+over (scripts/cluster.sh, each worker on a host of its own, a network namespace; in brackets: from its return; a cut
+that ends makes the job so much longer; one that does not ends it with exit code 3: that host's logs are missing).
+disk-full fills the disk of logs and checkpoints, a tmpfs, until the job has ended; then there is room again, and the
+same command with --resume is started, from which on the seconds until all train again count.
+
+come: a fourth worker stands in the hosts file of scripts/cluster.sh, which reads it again: the longest pause of the
+others between two rounds (in brackets: from the signal until the new worker has done two).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from config import CONTINUE, RESTART
+from experiments.fault_drill import drilled_cut, drilled_disk, drilled_hosts
+from experiments.fault_drill.drilled_job import FLAGS, Job, listening
+from experiments.fault_drill.drilled_logs import BATCH, END_S, LONGEST_S, noticed_s
+from experiments.fault_drill.drilled_tables import is_in_order, soak_table, summary, table
+from experiments.fault_drill.faults import FAULTS, can_happen, of_soak
+from utils import append_line
+
+LAST_S = 15.0  # of a soak without a new fault
+PAUSE_S = (30.0, 60.0)  # between two faults of a soak
+
+Row = dict[str, Any]
+Planned = tuple[str, str, str]  # a job by its way, its mode and its fault
+
+
+def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
+    """One job with one fault."""
+    fault = FAULTS[name]
+    row: Row = {"way": way, "mode": mode, "fault": name, "seconds": seconds}
+    if fault.cut_s:
+        return row | drilled_cut.drill(way, mode, fault.cut_s, seconds, folder / "logs")
+    if fault.fills_disk:
+        return row | drilled_disk.drill(way, mode, seconds, folder / "disk")
+    if fault.in_hosts:
+        return row | drilled_hosts.drill(way, mode, seconds, folder / "logs")
+    job = Job(way, mode, seconds, folder / "logs")
+    try:
+        if job.wait_for(job.has_begun, LONGEST_S) and name != "none":
+            row |= job.strike(fault, way)
+        row["exit_code"] = job.end(seconds + END_S)
+    finally:
+        job.end(0.0)
+    time.sleep(0.5)
+    if "began" in row:  # its line on the console may come after the next rounds
+        row["noticed_s"] = noticed_s(job.lines, row.pop("began"))
+    return row | job.logs.left() | {"said": job.notices()}
+
+
+def possible(todo: Sequence[Planned]) -> list[Planned]:
+    """Those jobs that can be run on this machine and as this user; prints which others cannot, and why."""
+    left = [*todo]
+    for what, missing in (("cut_s", drilled_cut.missing), ("fills_disk", drilled_disk.missing)):
+        names = {name: None for _, _, name in left if name in FAULTS and getattr(FAULTS[name], what)}
+        if names and (why := missing()):
+            print(f"left out: {', '.join(names)}: {why}", flush=True)
+            left = [planned for planned in left if planned[2] not in names]
+    return left
+
+
+def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Random | None) -> Row:
+    """One job with random faults, one after the other.
+
+    Args:
+        choose: the faults and the pauses; None: there are none.
+    """
+    faults = of_soak(way, mode)
+    ports, job = listening(), Job(way, mode, seconds, folder / "logs")
+    row: Row = {"way": way, "mode": mode, "fault": "soak" if choose else "none", "seconds": seconds, "faults": []}
+    try:
+        job.wait_for(job.has_begun, LONGEST_S)
+        row["before"] = row["after"] = job.resources()
+        until = time.monotonic() + (choose.uniform(*PAUSE_S) / 2 if choose else seconds)
+        while not job.is_over:
+            if choose and time.monotonic() >= until and job.logs.trained_s() < seconds - LAST_S:
+                name = choose.choice(faults)
+                row["faults"].append({"fault": name, "again_s": job.strike(FAULTS[name], way)["again_s"]})
+                until = time.monotonic() + choose.uniform(*PAUSE_S)
+            if job.pids():
+                row["after"] = job.resources()
+            time.sleep(0.2)
+        row["exit_code"] = job.end(END_S)
+    finally:
+        job.end(0.0)
+    time.sleep(0.5)
+    row |= job.logs.left() | {"said": job.notices(), "ports": [ports, listening()]}
+    return row | {"samples_s": round(row["steps"] * BATCH / row["trained_s"], 1) if row["trained_s"] else None}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Does what is not done yet, and prints the table."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/fault_drill.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ways", default=f"{CONTINUE},{RESTART}")
+    parser.add_argument("--modes", default=",".join(FLAGS))
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="of each job; with faults at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the soak; another one has other faults")
+    parser.add_argument("--folder", type=Path, default=Path("logs/fault-drill"))
+    parser.add_argument("--table", action="store_true", help="only print what there is")
+    given = parser.parse_args(arguments)
+    folder = given.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ("soak.jsonl" if given.soak else "drill.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {(row["way"], row["mode"], row["fault"], row.get("seed", 0)) for row in rows}
+    names = ("none", "soak") if given.soak else given.faults.split(",")
+    todo = [
+        (way, mode, name)
+        for mode in given.modes.split(",")
+        for way in given.ways.split(",")
+        for name in names
+        if can_happen("all" if given.soak else name, way, mode)  # of a soak all must come back
+        and (way, mode, name, given.seed) not in done
+    ]
+    todo = [] if given.table else possible(todo)
+    for number, (way, mode, name) in enumerate(todo, start=1):
+        if given.soak:
+            choose = random.Random(f"{given.seed} {way} {mode}") if name == "soak" else None
+            row = soak(way, mode, given.soak, folder, choose) | {"seed": given.seed}
+        else:
+            row = drill(way, mode, name, given.seconds, folder)
+        append_line(path, json.dumps(row))
+        rows.append(row)
+        print(f"{number} of {len(todo)}: {json.dumps(row)}", flush=True)
+    for show in (soak_table,) if given.soak else (table, summary):
+        show(rows)
+    return int(not all(is_in_order(row) and not row["left_running"] for row in rows))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unmounts the disk, removes the hosts
+    sys.exit(main())

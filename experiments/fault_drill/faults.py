@@ -1,0 +1,95 @@
+"""What can happen to a job in experiments/fault_drill/fault_drill.py, and to which jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from algorithms import OWNERS, TransportKind
+from config import CONTINUE, RESTART
+
+NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is the slowest
+# A schedule of sums for each of the modes that can do without a parameter server: all three are drilled.
+AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a job.
+
+    Attributes:
+        text: what happens, in words.
+        victims: processes that it happens to, by the names of their logs.
+        ways: to survive, in which it is tried.
+        then: die AGAIN_S later.
+        freezes: for FREEZE_S, in place of a kill -9.
+        damages: the newest checkpoint of rank 0 first, half of which is gone.
+        comes: another worker comes; nobody dies.
+        in_hosts: it is in the hosts file, which the launcher reads at a signal.
+        leaves_out: a parameter server that waits for nobody can go on without the victims, who do not come back.
+        cut_s: nobody dies; for so long the slowest worker's host has no network (infinite: until the job is over).
+        fills_disk: nobody is killed; the disk with logs and checkpoints is full.
+    """
+
+    text: str
+    victims: Sequence[str] = ()
+    ways: Sequence[str] = (CONTINUE, RESTART)
+    then: Sequence[str] = ()
+    freezes: bool = False
+    damages: bool = False
+    comes: bool = False
+    in_hosts: bool = False
+    leaves_out: bool = False
+    cut_s: float = 0.0
+    fills_disk: bool = False
+
+    @property
+    def needs_root(self) -> bool:
+        """Whether it happens to a host or to a disk, which are made for the job, and not to its processes."""
+        return bool(self.cut_s) or self.fills_disk
+
+
+FAULTS = {
+    "none": Fault("", leaves_out=True),
+    "worker": Fault("the slowest worker is killed", ["worker2"], leaves_out=True),
+    "rank-0": Fault("rank 0 is killed", ["worker0"], leaves_out=True),
+    "two": Fault("two workers at once are killed", ["worker0", "worker2"], leaves_out=True),
+    "all": Fault("all workers and the state server are killed", [*NAMES, "state-server"]),
+    "again": Fault("a worker is killed, and another one while all recover", ["worker2"], then=["worker0"]),
+    "freeze": Fault("a worker is frozen for 20 s", ["worker2"], freezes=True, leaves_out=True),
+    "late": Fault("a worker comes", ways=(CONTINUE,), comes=True),
+    "server": Fault("the parameter server is killed", ["server0"], ways=(RESTART,)),
+    "scheduler": Fault("the scheduler is killed", ["scheduler"], ways=(RESTART,)),
+    "worker-and-server": Fault("a worker and the parameter server are killed", ["worker2", "server0"], ways=(RESTART,)),
+    "damaged": Fault("a worker is killed, and its checkpoint damaged", ["worker2"], ways=(RESTART,), damages=True),
+    "state-server": Fault("the state server is killed", ["state-server"]),
+    "cut-5": Fault("a worker's link is cut for 5 s", cut_s=5.0, leaves_out=True),
+    "cut-20": Fault("a worker's link is cut for 20 s", cut_s=20.0, leaves_out=True),
+    "cut": Fault("a worker's link is cut for ever", cut_s=math.inf, leaves_out=True),
+    "disk-full": Fault("the disk is full: from the same command with `--resume`", fills_disk=True),
+    "come": Fault("a worker comes, by the hosts file", ways=(RESTART,), comes=True, in_hosts=True),
+}
+
+
+def leaves_out(way: str, mode: str) -> bool:
+    """Whether the others go on beside a parameter server, without who is lost; such a job has no checkpoints."""
+    return way == CONTINUE and mode not in AMONG_WORKERS
+
+
+def can_happen(fault: str, way: str, mode: str) -> bool:
+    """Whether a job of this mode can survive in this way, and has what the fault happens to."""
+    if way not in FAULTS[fault].ways:
+        return False
+    if leaves_out(way, mode):
+        return FAULTS[fault].leaves_out and OWNERS[mode].transport is TransportKind.SERVER
+    return fault != "state-server" or OWNERS[mode].has_state_server or way == CONTINUE
+
+
+def of_soak(way: str, mode: str) -> list[str]:
+    """The faults that can come one after the other in a job on this machine."""
+    return [
+        name
+        for name, fault in FAULTS.items()
+        if name != "none" and not fault.comes and not fault.needs_root and can_happen(name, way, mode)
+    ]

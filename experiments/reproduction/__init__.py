@@ -1,0 +1,1 @@
+"""The published experiments again, and their tables beside the published numbers."""

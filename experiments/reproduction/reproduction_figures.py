@@ -1,0 +1,98 @@
+"""The five figures of the preprint's cluster, drawn from the runs of scripts/reproduce.sh."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+import draw as draw_program
+from algorithms import ENTRIES
+from experiments.reproduction.published import FINAL_MINUTES
+from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
+from experiments.study.comparison import IID
+from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
+from report.metrics import IID as IID_TITLE
+from report.metrics import NON_IID, STANDALONE, Mode
+
+DRAWN = {  # file name -> what it shows
+    "accuracy-iid": "test accuracy over time, i.i.d.",
+    "accuracy-non-iid": "test accuracy over time, by class",
+    "throughput": "data throughput",
+    "traffic": "traffic load",
+    "computing-time": "computing time ratio",
+}
+
+
+def drawn(rows: Sequence[Row]) -> dict[str, str]:
+    """The figures that there are runs for."""
+    return {name: words for name, words in DRAWN.items() if any(figure[1] for figure in figures(rows, name))}
+
+
+def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
+    """Draws each that has data as PNG and PDF into the folder, and says where they are."""
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of each font in a PDF
+    with mpl.rc_context(draw_program.STYLE):
+        draw_program.save_figures(figures(rows), folder, Figure, say)
+
+
+def figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigure]:
+    """All of them, or the one of that file name, with its data: empty where there are no runs."""
+    found: list[draw_program.NamedFigure] = []
+    evaluated = _first([row for row in rows if row.curve], TRAINING)
+    for name, split in (("accuracy-iid", IID_TITLE), ("accuracy-non-iid", NON_IID)):
+        runs = {mode: its for mode, its in evaluated.items() if mode.split == split}
+        found.append((name, *_accuracies(runs, f"the preprint's cluster, {split}", _standalone(rows))))
+    its = {mode: runs[0] for mode, runs in _first(rows, CLUSTER).items()}
+    title = "the preprint's cluster, ResNet-18's 44.7 MB"
+    bars: tuple[tuple[str, str, Mapping[Mode, Any]], ...] = (
+        ("throughput", "data throughput (samples/s)", {mode: row.samples_per_s for mode, row in its.items()}),
+        ("traffic", "traffic load, one way (MB/s)", {mode: row.traffic for mode, row in its.items()}),
+    )
+    found += [(name, data, partial(draw_bars, title=title, label=label)) for name, label, data in bars]
+    ratios = {
+        mode: {("preprint", _device(rank)): ratio for rank, ratio in enumerate(row.computing)}
+        for mode, row in its.items()
+    }
+    found.append(("computing-time", ratios, partial(draw_computing_ratio, title=title)))
+    return [each for each in found if only in ("", each[0])]
+
+
+def _accuracies(
+    runs: Mapping[Mode, Sequence[Row]], where: str, standalone: float | None
+) -> tuple[Mapping[Mode, Any], Callable[..., None]]:
+    """The curves and how they are drawn: of several seeds as medians with bands."""
+    title = f"{next((its[0].network for its in runs.values()), '')} on {where}"
+    if any(len(its) > 1 for its in runs.values()):
+        curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
+        return curves, partial(draw_accuracy_of_runs, title=title, standalone=standalone)
+    return {mode: its[0].curve for mode, its in runs.items()}, partial(
+        draw_accuracy, title=title, standalone=standalone
+    )
+
+
+def _first(rows: Sequence[Row], part: str) -> dict[Mode, list[Row]]:
+    """Of each algorithm and split the runs of the first row of the table: of ESync's rules the published one."""
+    found: dict[Mode, list[Row]] = {}
+    for runs in by_experiment(row for row in rows if row.part == part and row.entry != "alone" and not row.failed):
+        found.setdefault(Mode(ENTRIES[runs[0].entry], IID_TITLE if runs[0].split == IID else NON_IID), runs)
+    return found
+
+
+def _device(rank: int) -> str:
+    """What the worker was on the preprint's cluster."""
+    return f"gpu{rank}" if rank < NUM_GPUS else f"cpu{rank - NUM_GPUS}"
+
+
+def _standalone(rows: Sequence[Row]) -> float | None:
+    """The last accuracy of one machine alone, the mean over its seeds; None where it trained for a shorter time than
+    the published figures show: it was not at its end."""
+    its = [row for row in rows if row.part == TRAINING and row.entry in ("alone", STANDALONE.name)]
+    last = [row.last for row in its if row.last is not None and row.seconds >= 60 * (FINAL_MINUTES - 1)]
+    return mean(last) if last else None

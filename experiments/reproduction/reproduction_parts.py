@@ -1,0 +1,259 @@
+"""Which runs of simulate.py make the published experiments again: a scale says how much of them. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+from algorithms import OWNERS, folder_name
+from config import LEARNING_RATES, NO_NETWORK, names_of
+from experiments.reproduction import published
+from experiments.reproduction.published import TARGET
+from experiments.reproduction.reproduction import CLUSTER, ESYNC, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
+from experiments.reproduction.reproduction import PARTS as PART_NAMES
+from experiments.study.comparison import BY_CLASS, IID
+from report.definitions import MODEL_BYTES
+
+RESNET18 = "resnet18-v1"
+STEP_SIZE, BATCH = 0.0005, 64  # as published; of the summed loss, or of the mean
+JOURNAL_STEP_SIZE, JOURNAL_BATCH = 0.001, 32
+SWITCH_STEP_SIZE, SWITCH_BATCH = 0.002, 128  # published is 0.00625, with which mlp learns nothing
+WBSP_BATCH, WBSP_STEP_SIZE = 128, 0.003  # the latter is not known
+# The rule and the questions of the published program; a question took about as long as a GPU's step.
+AS_PUBLISHED = ("--policy", "preprint", "--query", "blocking", "--query-delay", "0.029")
+BARE_PAPER = "0.03,0.03,0.03,0.03,3.5,3.5"  # the preprint's step times alone
+PUBLISHED_ESYNC, UPLOAD_AWARE, SSGD = "ESync as published", "ESync, rule upload-aware", "SSGD"
+ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    PUBLISHED_ESYNC: ("esync", AS_PUBLISHED),
+    "ESync, rule preprint": ("esync", ("--policy", "preprint")),
+    "ESync, rule journal": ("esync", ("--policy", "journal")),
+    UPLOAD_AWARE: ("esync", ("--policy", "upload-aware")),
+    SSGD: ("sync", ()),
+    "ASGD": ("async", ()),
+    "DC-ASGD": ("dcasgd", ()),
+}
+ALL_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {ESYNC: ("esync", ()), **ROWS}
+OWN_RULES = ("ESync, rule preprint", "ESync, rule journal", UPLOAD_AWARE)  # all of ESync's but as it was published
+OTHER_NETWORKS = ("mobilenet-v1", "resnet50-v1", "resnet50-v2")
+HETEROGENEITIES = {10: "journal-10", 30: "journal-30", 150: "journal", 300: "journal-300"}
+SLEEPS = {"H1": "wbsp-h1", "H2": "wbsp-h2", "H3": "wbsp-h3"}
+COMPARED_WITH_WBSP = {"WBSP with overlap": "wbsp-pcc", "WBSP": "wbsp", SSGD: "sync", "SSP": "ssp", "ASGD": "async"}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a run ends, and how often it is evaluated: virtual seconds."""
+
+    seconds: float
+    between: float
+    to_target: bool = True  # also when it has reached TARGET
+
+    @property
+    def words(self) -> list[str]:
+        """Flags of simulate.py."""
+        stop = ["--target-accuracy", f"{TARGET:g}"] if self.to_target else []
+        return ["--max-seconds", f"{self.seconds:g}", "--eval-seconds", f"{self.between:g}", *stop]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the experiments is done.
+
+    Attributes:
+        parts: which experiments, where nobody says.
+        network: in place of ResNet-18, whose bytes travel all the same.
+        step_size: of the summed loss, on the preprint's cluster.
+        cluster_s: virtual seconds of runs without gradients.
+        limits: of trained ones, by algorithm; "" for all others.
+        by_class: the same, where each worker has few classes.
+        without: rows of ROWS that are not trained.
+        networks: limits of the other networks by cluster, as `limits`; empty: they are not trained.
+        switch_steps: of Sync-Switch, in all.
+        wbsp_network: or NO_NETWORK.
+    """
+
+    name: str
+    network: str
+    cluster_s: float
+    limits: Mapping[str, Limit]
+    by_class: Mapping[str, Limit]
+    without: tuple[str, ...]
+    networks: Mapping[str, Mapping[str, Limit]]
+    switch_steps: int
+    wbsp_network: str
+    step_size: float = STEP_SIZE
+    parts: tuple[str, ...] = PART_NAMES
+
+
+QUICK = Scale(
+    name="quick",
+    network="mlp",
+    cluster_s=60,
+    limits={"esync": Limit(300, 8), "alone": Limit(60, 3, to_target=False), "": Limit(7200, 120)},
+    by_class={"": Limit(1800, 120)},
+    without=("ESync, rule preprint", UPLOAD_AWARE),  # the latter is the journal's to the bit where links are equal
+    networks={},
+    switch_steps=150,
+    wbsp_network=NO_NETWORK,
+)
+FULL = Scale(
+    name="full",
+    network=RESNET18,
+    cluster_s=300,
+    limits={"esync": Limit(600, 30, to_target=False), "alone": Limit(300, 15, to_target=False), "": Limit(7200, 240)},
+    by_class={"esync": Limit(600, 30), "": Limit(7200, 240)},
+    without=(),
+    networks={"paper": {"esync": Limit(600, 8), "": Limit(7200, 60)}, "paper-12": {"": Limit(1200, 8)}},
+    switch_steps=1000,
+    wbsp_network="cnn",
+)
+# Published is "0.0005", and not of which loss. Of the mean of a batch's losses it is this much of their sum.
+MEAN_LOSS = replace(
+    FULL,
+    name="mean-loss",
+    step_size=STEP_SIZE / BATCH,
+    limits={
+        "esync": Limit(3600, 60),
+        "sync": Limit(7200, 150, to_target=False),  # cheap enough for the published two hours
+        "alone": Limit(1200, 15),
+        "": Limit(7200, 60),
+    },
+    by_class={"esync": Limit(300, 30), "": Limit(7200, 300, to_target=False)},  # published: accuracies after two hours
+    without=OWN_RULES,
+    parts=(TRAINING,),
+)
+# The published length, which is what accuracies in the end are published of, with a network that two cores carry.
+TWO_HOURS = replace(
+    QUICK,
+    name="two-hours",
+    limits={"": Limit(7200, 60, to_target=False)},
+    by_class={"": Limit(7200, 60, to_target=False)},
+    without=OWN_RULES,
+    parts=(TRAINING,),
+)
+SCALES = {scale.name: scale for scale in (QUICK, FULL, MEAN_LOSS, TWO_HOURS)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do: what is known of its row before, and the command, without a place for the logs."""
+
+    part: str
+    name: str
+    entry: str
+    network: str
+    command: tuple[str, ...]
+    case: str = ""
+    split: str = IID
+    seed: int = 0
+
+    @property
+    def row(self) -> Row:
+        """The line of the results that it is to become."""
+        return Row(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has data and gradients, and not times and bytes alone."""
+        return self.network != NO_NETWORK
+
+    def with_seed(self, seed: int) -> Job:
+        """The same run with another seed."""
+        place = self.command.index("--seed") + 1
+        return replace(self, seed=seed, command=(*self.command[:place], str(seed), *self.command[place + 1 :]))
+
+    @property
+    def folder(self) -> str:
+        """Of its mode in the log tree."""
+        return f"{self.network}/{folder_name(self.entry, '-s' in self.command)}"
+
+
+def _job(part: str, name: str, entry: str, network: str, cluster: str, *words: str, case: str = "") -> Job:
+    which = "--workers" if cluster == BARE_PAPER else "--cluster"
+    command = ["simulate.py", "-m", entry, which, cluster, "-n", network, "--seed", "0", *words]
+    if network == NO_NETWORK and "--model-bytes" not in words:
+        command += ["--model-bytes", str(MODEL_BYTES[RESNET18])]
+    split = BY_CLASS if "-s" in words else IID
+    return Job(part, name, entry, network, (*command, "--log-form", "lines"), case, split)
+
+
+def _step_size(entry: str, value: float) -> list[str]:
+    field = next(field for field in LEARNING_RATES if field in OWNERS[entry].all_flags)
+    return [names_of(field)[0], f"{value:g}"]
+
+
+def _bytes(network: str) -> list[str]:
+    """ResNet-18's, where another network stands for it."""
+    return [] if network == RESNET18 else ["--model-bytes", str(MODEL_BYTES[RESNET18])]
+
+
+def _cluster(scale: Scale) -> Iterator[Job]:
+    for name, (entry, flags) in ROWS.items():
+        yield _job(CLUSTER, name, entry, NO_NETWORK, "paper", *flags, "--max-seconds", f"{scale.cluster_s:g}")
+    words = ["--policy", "journal", "--max-seconds", f"{scale.cluster_s:g}"]
+    yield _job(CLUSTER, "ESync, rule journal, transmissions take no time", "esync", NO_NETWORK, BARE_PAPER, *words)
+
+
+def _training(scale: Scale) -> Iterator[Job]:
+    every = {**ROWS, "Standalone, one GPU": ("alone", ())}
+    for split, limits in ((IID, scale.limits), (BY_CLASS, scale.by_class)):
+        for name, (entry, flags) in every.items():
+            if name in scale.without or (split == BY_CLASS and not OWNERS[entry].is_distributed):
+                continue  # one worker alone has all classes
+            words = [*flags, *_step_size(entry, scale.step_size), *limits.get(entry, limits[""]).words]
+            words += ["-s", "1"] if split == BY_CLASS else []
+            yield _job(TRAINING, name, entry, scale.network, "paper", *words, *_bytes(scale.network))
+
+
+def _networks(scale: Scale) -> Iterator[Job]:
+    for network in OTHER_NETWORKS:
+        if not scale.networks:
+            for name in (ESYNC, SSGD):
+                words = ["--model-bytes", str(MODEL_BYTES[network]), "--max-seconds", f"{scale.cluster_s:g}"]
+                yield _job(NETWORKS, name, ALL_ROWS[name][0], NO_NETWORK, "paper", *words, case=network)
+            continue
+        for cluster, limits in scale.networks.items():
+            case = network if cluster == "paper" else f"{network}, {cluster}"
+            for name in (ESYNC, PUBLISHED_ESYNC, SSGD):
+                entry, flags = ALL_ROWS[name]
+                words = [*flags, *_step_size(entry, scale.step_size), *limits.get(entry, limits[""]).words]
+                yield _job(NETWORKS, name, entry, network, cluster, *words, case=case)
+
+
+def _heterogeneity(_: Scale) -> Iterator[Job]:
+    for ratio, cluster in HETEROGENEITIES.items():
+        for name, entry in {ESYNC: "esync", SSGD: "sync"}.items():
+            limit = {"esync": Limit(1800, 12), "sync": Limit(14400, 240)}[entry]
+            words = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *limit.words]
+            yield _job(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))
+
+
+def _switch(scale: Scale) -> Iterator[Job]:
+    for share in published.SYNC_SWITCH:
+        first = round(scale.switch_steps * share / 100)
+        phases = {"1": first, "0": scale.switch_steps - first}  # BSP, ASP; one without steps is left out
+        words = ["--switch-order", "".join(kind for kind, steps in phases.items() if steps)]
+        words += ["--train-steps", *(str(steps) for steps in phases.values() if steps)]
+        words += ["-l", f"{SWITCH_STEP_SIZE:g}", "-b", str(SWITCH_BATCH), "--eval-seconds", "20"]
+        yield _job(SWITCH, "Sync-Switch", "sync-switch", "mlp", "sync-switch-paces", *words, case=str(share))
+
+
+def _wbsp(scale: Scale) -> Iterator[Job]:
+    for case, cluster in SLEEPS.items():
+        for name, entry in COMPARED_WITH_WBSP.items():
+            words = [*_step_size(entry, WBSP_STEP_SIZE), "-b", str(WBSP_BATCH), "--max-seconds", f"{scale.cluster_s:g}"]
+            if scale.wbsp_network == NO_NETWORK:
+                words += ["--model-bytes", str(MODEL_BYTES["cnn"])]
+            else:
+                words += ["--eval-seconds", "3"]
+            yield _job(WBSP, name, entry, scale.wbsp_network, cluster, *words, case=case)
+
+
+PARTS: Mapping[str, Callable[[Scale], Iterator[Job]]] = {
+    CLUSTER: _cluster,
+    TRAINING: _training,
+    NETWORKS: _networks,
+    HETEROGENEITY: _heterogeneity,
+    SWITCH: _switch,
+    WBSP: _wbsp,
+}

@@ -1,0 +1,198 @@
+"""A comparison's tables as Markdown: tuned, untuned, and in detail. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from algorithms import ENTRIES
+from experiments.run_lines import programs
+from experiments.study.comparison import ALONE, BY_CLASS, IID, REPORT, TUNING, UNTUNED, Comparison, Workload
+from report import statistics
+from report.run_tables import times_text
+from report.statistics import FEWEST_RUNS, NOT_REACHED
+from report.tables import accuracy_text
+
+SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
+END_MARK = "!"  # behind a chosen step size that is the least or the greatest of those tried
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table, of which the first row is the head."""
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
+
+
+def page(comparison: Comparison, target: float) -> str:
+    """What the study's page shows: for each network and split the times to the target."""
+    parts = []
+    for phase, title in ((REPORT, "Tuned"), (UNTUNED, "One step size for all")):
+        if not any(line.phase == phase for line in comparison.lines):
+            continue
+        for network, split in dict.fromkeys((its.network, its.split) for its in comparison.workloads_of(phase)):
+            parts.append(
+                f"{title}, {network}, {SPLIT_WORDS[split]}: seconds to {accuracy_text(target)} on the test set"
+            )
+            parts.append(times_table(comparison, phase, network, split, target))
+    return "\n\n".join([*parts, notes(comparison)])
+
+
+def notes(comparison: Comparison) -> str:
+    """What the reader must know of the runs: how many, of which program, and what went wrong."""
+    lines = comparison.lines
+    phases = ", ".join(
+        f"{count} {words}"
+        for phase, words in ((TUNING, "for tuning"), (REPORT, "tuned"), (UNTUNED, "with one step size for all"))
+        if (count := sum(line.phase == phase for line in lines))
+    )
+    made = ", ".join(programs(lines))
+    said = [
+        f"{len(lines)} runs ({phases}), of which {sum(line.diverged for line in lines)} diverged and "
+        f"{sum(bool(line.failed) for line in lines)} failed; made by {made}.",
+        f"Median of the seeds ({_intervals(comparison)}); where not all reached the target, how many did. "
+        f"`{NOT_REACHED}`: not reached; an interval that ends with it is open. {END_MARK}: the chosen step size is the "
+        "least or the greatest of those tried.",
+        "x alone: how many times as soon at the target as the fastest machine alone, the median of the seeds' ratios; "
+        "its last row is the sum of the machines' speeds over the greatest, which bounds samples/s, not times.",
+        *repeated(comparison),
+    ]
+    differences = comparison.differences()
+    same = "Runs with the same seed began with the same weights and partitions, by their hashes."
+    return "\n".join([*said, *([f"NOT COMPARABLE: {each}." for each in differences] or [same])])
+
+
+def _intervals(comparison: Comparison) -> str:
+    """What the ends of the intervals are, for each number of seeds that there is."""
+    counts = {
+        len(runs)
+        for phase in (REPORT, UNTUNED)
+        for job in comparison.workloads_of(phase)
+        for entry in comparison.entries
+        if (runs := comparison.runs(phase, job, entry))
+    }
+    return "; ".join(
+        f"{'least to greatest' if statistics.places(runs)[0] == 0 else 'interval'} of {runs}, "
+        f"which covers the median with {statistics.coverage(runs)}"
+        for runs in sorted(counts)
+    )
+
+
+def repeated(comparison: Comparison) -> list[str]:
+    """Sentences on rows that are the same runs under two names, or on several jobs: they are no further evidence."""
+    jobs, entries, said = comparison.workloads_of(REPORT), comparison.entries, []
+    for number, entry in enumerate(entries):
+        for other in entries[number + 1 :]:
+            same = [job for job in jobs if comparison.are_same((job, entry), (job, other))]
+            if same:
+                said.append(f"{ENTRIES[other].title} is {ENTRIES[entry].title}, run by run, on {_named(same)}.")
+        first = next((job for job in jobs if comparison.runs(REPORT, job, entry)), None)
+        same = [job for job in jobs if first and comparison.are_same((first, entry), (job, entry))]
+        if len(same) > 1:
+            said.append(f"{ENTRIES[entry].title} is the same runs, but for the clock, on {_named(same)}.")
+    return said
+
+
+def _named(jobs: Sequence[Workload]) -> str:
+    return ", ".join(f"{job.cluster} ({SPLIT_WORDS[job.split]})" for job in jobs)
+
+
+# ------------------------------------------------------------------------------------------------- of a few jobs
+
+
+def times_table(comparison: Comparison, phase: str, network: str, split: str, target: float) -> str:
+    """A row an algorithm; of each cluster seconds to the target, and how many times as fast as one machine alone."""
+    jobs = [job for job in comparison.workloads_of(phase) if (job.network, job.split) == (network, split)]
+    rows = [["", *(cell for job in jobs for cell in (f"{job.cluster}, s", "x alone"))]]
+    for entry in comparison.entries:
+        cells = [
+            cell
+            for job in jobs
+            for cell in (
+                _times_cell(comparison, phase, job, entry, target),
+                alone_cell(comparison, phase, job, entry, target),
+            )
+        ]
+        if any(cells):
+            rows.append([ENTRIES[entry].title, *cells])
+    speeds = [comparison.speed_of_all(job) for job in jobs]
+    rows.append(["samples/s at best", *(cell for its in speeds for cell in ("", "" if its is None else f"{its:.2f}"))])
+    return markdown(rows)
+
+
+def _times_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
+    seconds = comparison.seconds(phase, job, entry, target)
+    return times_text(seconds) if seconds else ""
+
+
+def alone_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
+    """How many times as fast as one machine alone; `-` where not all runs of the algorithm reached the target, or less
+    than half of that machine's."""
+    alone = comparison.alone(phase, job)
+    if alone is None or entry in ALONE or not comparison.runs(phase, job, entry):
+        return ""
+    gain = comparison.times_as_fast(phase, job, entry, alone, target)
+    if gain is None or not 0 < gain.value < math.inf or gain.low == 0:
+        return "-"
+    few = len(comparison.runs(phase, job, entry)) < FEWEST_RUNS
+    return f"{gain.value:.2g}" if few else statistics.estimate_text(gain)
+
+
+# ------------------------------------------------------------------------------------------------------ in detail
+
+
+def details(comparison: Comparison, targets: Sequence[float], tuned_to: float) -> str:
+    """A page with a table for each job: scores, step sizes, times to all targets, accuracies, speeds, accidents."""
+    parts = ["# The comparison in detail", notes(comparison)]
+    for job in comparison.workloads:
+        parts.append(f"## {job.cluster}, {SPLIT_WORDS[job.split]}, {job.network}")
+        for phase in (REPORT, UNTUNED):
+            if any(comparison.runs(phase, job, entry) for entry in comparison.entries):
+                parts.append("Tuned:" if phase == REPORT else "One step size for all:")
+                parts.append(_details_table(comparison, phase, job, targets, tuned_to))
+    return "\n\n".join(parts) + "\n"
+
+
+def _details_table(comparison: Comparison, phase: str, job: Workload, targets: Sequence[float], tuned_to: float) -> str:
+    goals = [accuracy_text(target) for target in targets]
+    scores = [f"score {goal}" for goal in goals] if phase == REPORT else []
+    rows = [
+        ["", "step size", *scores, *(f"s to {goal}" for goal in goals), "final acc.", "samples/s", "diverged or failed"]
+    ]
+    for entry in comparison.entries:
+        runs = comparison.runs(phase, job, entry)
+        trials = comparison.runs(TUNING, job, entry) if phase == REPORT else []
+        if not runs and not trials:
+            continue
+        sized = runs[0] if runs else comparison.chosen(job, entry, tuned_to)
+        size = sized.step_size if sized else math.nan
+        momentum = "" if sized is None or sized.momentum is None else f", momentum {sized.momentum:g}"
+        mark = END_MARK if trials and sized is not None and comparison.is_at_an_end(sized) else ""
+        lost = sum(line.diverged or bool(line.failed) for line in (*runs, *trials))
+        rows.append(
+            [
+                ENTRIES[entry].title,
+                f"{size:.3g}{mark}{momentum}",
+                *([score_text(comparison, job, entry, target) for target in targets] if scores else []),
+                *(_times_cell(comparison, phase, job, entry, target) for target in targets),
+                _median_text([line.final_accuracy for line in runs if not line.diverged]),
+                _median_text([line.samples_per_s for line in runs if not line.diverged]),
+                f"{lost} of {len(runs) + len(trials)}",
+            ]
+        )
+    return markdown(rows)
+
+
+def score_text(comparison: Comparison, job: Workload, entry: str, target: float) -> str:
+    """The median over studies of the fastest trial, on held-out samples."""
+    studies = comparison.studies(job, entry)
+    if not studies:
+        return ""
+    score = statistics.study_score([[line.seconds_to(target) for line in trials] for trials in studies])
+    return f"{score:.1f}"
+
+
+def _median_text(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < FEWEST_RUNS:
+        return " ".join(f"{value:.4g}" for value in known)
+    return statistics.estimate_text(statistics.median(known))

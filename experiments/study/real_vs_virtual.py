@@ -1,0 +1,394 @@
+"""The same jobs on real processes and in virtual time: how far apart are they?
+
+    .venv/bin/python experiments/study/real_vs_virtual.py --budget 3600     # on a quiet machine; again to go on
+    .venv/bin/python experiments/study/real_vs_virtual.py --table           # of the runs that are done
+
+LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. With
+--evaluator a process beside the real workers evaluates, and no worker waits for an evaluation, as in virtual time; with
+`--network mlp` a step computes so little that the cores are never short (each into another FOLDER, since the costs are
+others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again,
+but a virtual one of another version of the program. All modes of the first cluster with the first seed come first, then
+the other clusters, then the other seeds. The table goes to FOLDER/README.md too.
+
+What the work of real processes costs beyond the cluster file is measured once for each cluster and mode, by a short
+job with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an evaluation. All of
+these take longer the more the others keep the machine's cores busy. The virtual cluster has them (overhead_s and
+latency_s of its cluster file, --evaluation-time). The machine's noise it has not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
+from config import NO_NETWORK  # noqa: E402
+from experiments import pages  # noqa: E402
+from trainer import version  # noqa: E402
+from trainer.run_logs.round_log import (  # noqa: E402
+    EVALUATION,
+    FORWARD_BACKWARD,
+    GET_BATCH,
+    GLOBAL_AGGREGATE,
+    GLOBAL_UPDATE,
+    LOCAL_UPDATE,
+    read_rounds,
+)  # fmt: skip
+from trainer.simulation import cluster_file  # noqa: E402
+from utils import append_line, read_json, write_json  # noqa: E402
+
+CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
+MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distributed and entry.workers is Workers.ALL)
+TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row have reached
+NEAR_SAMPLES, NEAR_TIME = 0.03, 0.1  # virtual over real, less 1: such rows agree
+ROUNDING = 1e-9
+RUNS = "runs.jsonl"
+TRIES = 3  # to find what a way takes
+CALIBRATION_SEED, CALIBRATION_S = 99, 15
+NO_TIME_S = 0.0001  # the least that --evaluation-time is given here
+ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: experiments/benchmarks/query_round_trip.py
+STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
+# Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
+BESIDE = {"wbsp-pcc": "wbsp"}
+# To find what the work costs, Sync-Switch is under ASP nearly all the time: an exchange under BSP is mostly a wait.
+CALIBRATED_WITH = {"sync-switch": "-l 0.006 --switch-order 10 --train-steps 2 100000"}
+# Elsewhere the slowest alone waits for nobody.
+NEVER_WAITS = (
+    *(mode for mode in MODES if not OWNERS[mode].waits and mode not in BESIDE),
+    *CALIBRATED_WITH,
+)
+# Chosen by hand for LeNet-5 on `nine-ways`: the better of two or three step sizes.
+FLAGS = {
+    "sync": "-l 0.003",
+    "backup": "-l 0.003",
+    "async": "-l 0.0015",
+    "dcasgd": "-l 0.0015",
+    "ssp": "-l 0.00075 --staleness 3",
+    "local-sgd": "-ll 0.003 --sync-every 8",
+    "esync": "-ll 0.003",
+    "esync-outer": "-ll 0.003",
+    "wbsp": "-ll 0.006",
+    "wbsp-pcc": "-ll 0.006",
+    "sync-switch": "-l 0.006 --switch-order 10 --train-steps 30 100000",
+}
+Rounds = list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What a pair of runs has in common."""
+
+    cluster: str
+    mode: str
+    seed: int
+    seconds: float
+    evaluator: int  # 1: beside the workers
+    network: str
+
+    @property
+    def flags(self) -> list[str]:
+        """Of main.py."""
+        own = CALIBRATED_WITH if self.seed == CALIBRATION_SEED else {}
+        return [
+            *own.get(self.mode, FLAGS.get(self.mode, "")).split(),
+            "--max-seconds",
+            f"{self.seconds:g}",
+            "--eval-seconds",
+            "1",
+        ]
+
+
+JOB = tuple(field.name for field in dataclasses.fields(Job))
+EARLIER = {"evaluator": 0, "network": "lenet"}  # of lines that do not say
+
+
+def job_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a line of the results is of."""
+    return tuple((EARLIER | row)[name] for name in JOB)
+
+
+def jobs(given: argparse.Namespace) -> Iterator[Job]:
+    """In the order in which partial results say most."""
+    clusters, modes, seeds = given.clusters.split(","), given.modes.split(","), [*map(int, given.seeds.split(","))]
+    return (
+        Job(cluster, mode, seed, given.seconds, int(given.evaluator), given.network)
+        for seed in seeds
+        for cluster in clusters
+        for mode in modes
+    )
+
+
+# --------------------------------------------------------------------------------------------------- the two kinds
+
+
+def real(job: Job, folder: Path) -> dict[int, Rounds]:
+    """The rounds of a real job, by worker."""
+    own = ["-m", job.mode, "-n", job.network, "--cluster", job.cluster, "--log-base", str(folder / "real")]
+    flags = [*job.flags, "--seed", str(job.seed), "--evaluator", str(job.evaluator)]
+    return _run(["-m", "scripts.launch.local_cluster", *own, "--", *flags], folder / "real", job, job.network)
+
+
+def virtual(job: Job, folder: Path, costs: dict[str, float], network: str) -> dict[int, Rounds]:
+    """The same in virtual time, or its timing alone."""
+    lines = ["step_time_s,overhead_s,latency_s,state_server_round_trip_s,straggler_trace"]
+    for row in cluster_file.read(cluster_file.find(job.cluster)).workers:
+        more = f"{costs['overhead_s']:.5f},{costs['way_s']:.5f},{ROUND_TRIP_S},{row.straggler_trace or ''}"
+        lines.append(f"{row.step_time_s},{more}")
+    file = folder / f"{job.cluster}-{job.mode}.csv"
+    file.write_text("\n".join(lines) + "\n")
+    own = ["-m", job.mode, "-n", network, "--cluster", str(file), "--log-base", str(folder / "virtual")]
+    own += ["--evaluation-time", f"{costs['evaluation_s']:.4f}", "--again", "--seed", str(job.seed)]
+    return _run(["simulate.py", *own, *job.flags], folder / "virtual", job, network)
+
+
+def _run(arguments: Sequence[str], base: Path, job: Job, network: str) -> dict[int, Rounds]:
+    finished = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    if finished.returncode:
+        raise SystemExit(f"{' '.join(arguments)} ended with {finished.returncode}:\n{finished.stdout[-2000:]}")
+    devices = sorted((base / network / job.mode).glob("*/cpu*"), key=lambda path: int(path.name[3:]))
+    workers = len(cluster_file.read(cluster_file.find(job.cluster)).workers)
+    return {rank: list(read_rounds(path, lambda text: None)) for rank, path in enumerate(devices[:workers])}
+
+
+def calibrate(of: Job, folder: Path) -> dict[str, float]:
+    """Seconds that the job's steps, exchanges (each way) and evaluations cost real processes on its cluster."""
+    cluster, mode = of.cluster, of.mode
+    path = folder / f"costs-{cluster}-{mode}.json"
+    if path.exists():
+        known: dict[str, float] = read_json(path)
+        return known
+    rows = cluster_file.read(cluster_file.find(cluster)).workers
+    job = dataclasses.replace(of, seed=CALIBRATION_SEED, seconds=CALIBRATION_S)
+    runs = real(job, folder / "calibration" / cluster)
+    of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
+    # The exchange of a worker that waits for nobody is its own push and pull.
+    of_speed = sorted(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
+    alone = of_speed[0] if mode in NEVER_WAITS else of_speed[-1]
+    # Where some rounds wait for others or for an evaluation, a mean is no exchange's own.
+    middle = statistics.fmean if mode in NEVER_WAITS else statistics.median
+    over_s = [_mean_step(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
+    paused_s = [step[EVALUATION] for rounds in runs.values() for step in _steps(rounds) if EVALUATION in step]
+    exchange_s = middle(_exchanges(runs[alone]))
+    found = {
+        "overhead_s": max(0.0, statistics.median(over_s)),
+        "way_s": calibrate(dataclasses.replace(of, mode=BESIDE[mode]), folder)["way_s"]
+        if mode in BESIDE
+        else exchange_s / 2,
+        "evaluation_s": NO_TIME_S if of.evaluator else statistics.fmean(paused_s),
+    }
+    # How many ways an exchange has is a matter of the algorithm: it is to take as long as in the real run.
+    for _ in range(0 if mode in BESIDE else TRIES):
+        simulated = virtual(job, folder / "calibration" / cluster, found, NO_NETWORK)
+        found["way_s"] *= exchange_s / middle(_exchanges(simulated[alone]))
+    write_json(path, found)
+    return found
+
+
+def _steps(rounds: Rounds) -> Iterator[dict[str, float]]:
+    return (times for each in rounds for times in each["time"].values())
+
+
+def _mean_step(rounds: Rounds, stages: Sequence[str]) -> float:
+    """Of all that is not in other stages, a local step: also what no stage counts, such as the writing of the log."""
+    others = sum(seconds for step in _steps(rounds) for stage, seconds in step.items() if stage not in stages)
+    return float((rounds[-1]["total_time"] - others) / sum(FORWARD_BACKWARD in step for step in _steps(rounds)))
+
+
+def _exchanges(rounds: Rounds) -> list[float]:
+    """Seconds of each push and pull."""
+    return [*filter(None, (sum(step.get(stage, 0.0) for stage in EXCHANGE) for step in _steps(rounds)))]
+
+
+def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
+    """Rounds and samples of all workers, each a second of its own time, and the accuracies with their seconds.
+
+    The pace is that of all rounds but the last, behind which the model is evaluated once more and saved.
+    """
+    paces = [rounds[:-1] or rounds for rounds in runs.values()]
+    return {
+        "rounds_s": sum(len(rounds) / rounds[-1]["total_time"] for rounds in paces),
+        "samples_s": sum(sum(each["num_samples"] for each in rounds) / rounds[-1]["total_time"] for rounds in paces),
+        "accuracies": [
+            [round(each["total_time"], 3), each["accuracy"]]
+            for rounds in runs.values()
+            for each in rounds
+            if "accuracy" in each
+        ],
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- the table
+
+
+def seconds_to(target: float, row: dict[str, Any]) -> float | None:
+    """When a run reached an accuracy."""
+    return min((seconds for seconds, accuracy in row["accuracies"] if accuracy >= target), default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRow:
+    """A cluster and mode of which both kinds of runs are there, as virtual over real, and medians of the seeds.
+
+    Attributes:
+        target: the highest of TARGETS that all runs have reached; None where there is none.
+        spread: the least and the greatest real run's seconds to the target, over their median.
+    """
+
+    cluster: str
+    mode: str
+    seeds: int
+    rounds: float
+    samples: float
+    target: float | None = None
+    real_s: float = 0.0
+    virtual_s: float = 0.0
+    spread: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def time(self) -> float:
+        """Of the seconds to the target."""
+        return self.virtual_s / self.real_s
+
+    def cells(self) -> list[str]:
+        """Of a line of the table."""
+        first = [self.cluster, self.mode, str(self.seeds), f"{self.rounds:.3f}", f"{self.samples:.3f}"]
+        if self.target is None:
+            return [*first, "none", "", "", "", ""]
+        spread = f"{self.spread[0]:.2f} to {self.spread[1]:.2f}"
+        return [
+            *(*first, f"{self.target:.2f}", f"{self.real_s:.1f}"),
+            *(f"{self.virtual_s:.1f}", f"{self.time:.2f}", spread),
+        ]
+
+
+def table_rows(lines: Sequence[dict[str, Any]]) -> list[TableRow]:
+    """Of all runs; of one that was made several times the last counts."""
+    last = {(line["kind"], *job_of(line)): line for line in lines}
+    pairs = [
+        (line, last[("virtual", *job)])
+        for (kind, *job), line in last.items()
+        if kind == "real" and ("virtual", *job) in last
+    ]
+    by_row: dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    for pair in pairs:
+        by_row.setdefault(tuple(pair[0][key] for key in ("cluster", "mode", "seconds")), []).append(pair)
+    return [_table_row(cluster, mode, same) for (cluster, mode, _), same in by_row.items()]
+
+
+def _table_row(cluster: str, mode: str, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> TableRow:
+    rounds, samples = (
+        statistics.median(there[key] / here[key] for here, there in pairs) for key in ("rounds_s", "samples_s")
+    )
+    row = TableRow(cluster, mode, len(pairs), rounds, samples)
+    for target in TARGETS:
+        here, there = ([seconds_to(target, line) for line in kind] for kind in zip(*pairs, strict=True))
+        real_s, virtual_s = [s for s in here if s is not None], [s for s in there if s is not None]
+        if len(real_s) == len(virtual_s) == len(pairs):
+            median_s = statistics.median(real_s)
+            return dataclasses.replace(
+                row,
+                target=target,
+                real_s=median_s,
+                virtual_s=statistics.median(virtual_s),
+                spread=(min(real_s) / median_s, max(real_s) / median_s),
+            )
+    return row
+
+
+def within(lines: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """In how many rows of the table, of how many, the samples are within 3 % (`samples`), and the time to the accuracy
+    within 10 % or the real runs' spread (`time`); counted on the numbers as the table shows them."""
+    rows = table_rows(lines)
+    timed = [row for row in rows if row.target is not None]
+    samples = [row for row in rows if abs(round(row.samples, 3) - 1) <= NEAR_SAMPLES + ROUNDING]
+    time_to = [
+        row
+        for row in timed
+        if abs(round(row.time, 2) - 1) <= NEAR_TIME + ROUNDING
+        or round(row.spread[0], 2) <= round(row.time, 2) <= round(row.spread[1], 2)
+    ]
+    return {"samples": (len(samples), len(rows)), "time": (len(time_to), len(timed))}
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """A line for each cluster and mode, and how many of them agree."""
+    titles = ["cluster", "mode", "seeds", "rounds", "samples", "accuracy"]
+    titles += ["s to it: real", "virtual", "ratio", "real runs' spread"]
+    near = within(lines)
+    said = (
+        "Samples are within {:g} % in {} of {} rows, the time to the accuracy within {:g} % or the real runs' spread "
+        "in {} of {}."
+    )
+    return "\n".join(
+        [
+            f"| {' | '.join(titles)} |",
+            "|" + " --- |" * len(titles),
+            *(f"| {' | '.join(row.cells())} |" for row in table_rows(lines)),
+            "",
+            said.format(100 * NEAR_SAMPLES, *near["samples"], 100 * NEAR_TIME, *near["time"]),
+        ]
+    )
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The runs of a folder, in the order in which they were made."""
+    path = folder / RUNS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    """Does what is not done yet, until the budget is spent; the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clusters", default=",".join(CLUSTERS))
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
+    parser.add_argument("--network", default="lenet")
+    parser.add_argument("--evaluator", action="store_true", help="a process beside the real workers evaluates")
+    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
+    parser.add_argument(
+        "--kinds", default="real,virtual", help="or costs alone: only virtual runs need no quiet machine"
+    )
+    parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
+    parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
+    given = parser.parse_args()
+    folder, began, program = given.folder.resolve(), time.monotonic(), version.files_hash()
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = read(folder)
+    # Real runs take hours, and what they show changes little with the program; a virtual one is made anew.
+    done = {(*job_of(row), row["kind"]) for row in rows if row["kind"] == "real" or row["program"] == program}
+    for job, kind in ((job, kind) for job in jobs(given) for kind in given.kinds.split(",")):
+        if given.table or time.monotonic() - began > given.budget:
+            break
+        if (*dataclasses.astuple(job), kind) in done:
+            continue
+        costs = calibrate(job, folder)
+        if kind == "costs":
+            continue
+        runs = real(job, folder) if kind == "real" else virtual(job, folder, costs, job.network)
+        row = {"kind": kind, **dataclasses.asdict(job), **sum_up(runs), "costs": costs, "program": program}
+        append_line(folder / RUNS, json.dumps(row))
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    part = table(rows)
+    print(part)
+    pages.write(folder / "README.md", part)
+
+
+if __name__ == "__main__":
+    main()

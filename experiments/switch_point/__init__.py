@@ -1,0 +1,1 @@
+"""The offline search for Sync-Switch's switch point."""

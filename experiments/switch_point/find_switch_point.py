@@ -1,0 +1,275 @@
+"""Finds Sync-Switch's switch point for a job that recurs: the smallest share of BSP that keeps BSP's accuracy.
+
+A binary search. A trial is a whole job on this machine (scripts/local_cluster.sh -m sync-switch) that trains so many
+steps with BSP, then the rest of --total-steps with ASP; the first two are BSP alone and ASP alone. A trial is judged by
+the mean of its last five evaluations; it has converged, as published, if they differ by less than 0.1 %. One that
+diverges counts as below the margin. What follows `--` goes to every worker's main.py, in all trials. The table of the
+trials is written after each of them. Ctrl-C ends the running trial, which does not count; the same command goes on with
+those that are missing, also with another --margin, --resolution or --runs.
+Logs: LOG_BASE/trials/NAME OF THE TABLE/bsp-B-asp-A-seed-S/NETWORK/sync-switch/HOST/cpuN/.
+Exit codes: 0 found, 2 something to put right first, 3 a process of a trial died, 130 stopped before it was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import summary
+from experiments.switch_point import trial_table
+from experiments.switch_point.switch_search import Goal, Plan, Trial, converged_accuracy, next_trial, phases
+from experiments.switch_point.trial_table import result_lines, trial_line
+from flag_values import above_zero, at_least, fraction
+from report import metrics
+from scripts.launch import job_options, local_cluster
+from scripts.launch.console import console
+from scripts.launch.process import Role
+from scripts.launch.roles import Options, build_roles
+from scripts.launch.supervisor import Outcome
+from trainer import command_line, straggler_trace
+from trainer.simulation.cluster_file import Cluster
+from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
+
+TABLE_FILE = "switch-points.json"
+
+# main.py's flags that a trial sets, or that would end it before all of its steps are done.
+TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy")
+
+Build = Callable[[Options], list[Role]]
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """The search's own options with those of a local cluster, and the words for main.py."""
+    own, for_main = job_options.split(arguments)
+    parser = argparse.ArgumentParser(
+        prog="scripts/find_switch_point.sh",
+        description=__doc__,
+        formatter_class=job_options.HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(mode="sync-switch")
+    parser.add_argument(
+        "--total-steps",
+        type=at_least(1),
+        required=True,
+        default=argparse.SUPPRESS,
+        help="steps of each trial, as main.py's --train-steps counts them",
+    )
+    parser.add_argument(
+        "--margin", type=fraction, default=0.01, help="how far the accuracy may be below that of BSP alone"
+    )
+    parser.add_argument(
+        "--resolution",
+        type=above_zero,
+        default=0.01,
+        help="smallest difference of shares that is worth another trial",
+    )
+    parser.add_argument(
+        "--runs", type=at_least(1), default=1, help="trials of each share, with seeds of their own; means count"
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        default=argparse.SUPPRESS,
+        help=f"file of the trials (default: LOG_BASE/NETWORK/{TABLE_FILE})",
+    )
+    local_cluster.add_job(parser)
+    given = parser.parse_args(own)
+    given.log_base = job_options.log_base(given)  # of the table and all trials
+    vars(given).pop("run", None)
+    if "table" not in given:
+        given.table = given.log_base / given.network / TABLE_FILE
+    return given, for_main
+
+
+# ----------------------------------------------------------------------------------------------------- the trials
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all trials have in common."""
+
+    given: argparse.Namespace
+    cluster: Cluster  # read once: a file that is changed meanwhile must not change the later trials
+    flags: tuple[str, ...]  # the user's for main.py
+
+    @property
+    def folder(self) -> Path:
+        """Holds the trials' log trees."""
+        base: Path = self.given.log_base
+        return base.resolve() / "trials" / self.given.table.stem
+
+    @property
+    def first_seed(self) -> int:
+        """The user's --seed, or main.py's own."""
+        bsp = Plan(self.given.total_steps, seed=0)
+        return command_line.parse(["-m", self.given.mode, *self._phases(bsp), *self.flags]).seed
+
+    def options(self, plan: Plan) -> Options:
+        """The trial as a local cluster. Its seed comes last, because the user's is only the first of several.
+
+        Raises:
+            SetupError: a port that was asked for is in use.
+        """
+        bsp_steps, asp_steps = self._split(plan)
+        folder = self.folder / f"bsp-{bsp_steps}-asp-{asp_steps}-seed-{plan.seed}"
+        given = argparse.Namespace(**vars(self.given) | {"log_base": folder})
+        return local_cluster.to_options(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
+
+    def own_flags(self, plan: Plan) -> tuple[str, ...]:
+        """The trial's flags for main.py without the user's."""
+        return (*self._phases(plan), *_seed(plan))
+
+    def trial(self, plan: Plan, accuracies: Sequence[float] | None, seconds: float) -> Trial:
+        """The trial once it is done, with its evaluations, or None where it diverged."""
+        accuracy, converged = converged_accuracy(accuracies) if accuracies is not None else (None, False)
+        return Trial(*self._split(plan), plan.seed, accuracy, seconds, converged)
+
+    def _split(self, plan: Plan) -> tuple[int, int]:
+        return plan.bsp_steps, self.given.total_steps - plan.bsp_steps
+
+    def _phases(self, plan: Plan) -> tuple[str, ...]:
+        order, steps = phases(plan.bsp_steps, self.given.total_steps)
+        return ("--switch-order", order, "--train-steps", *map(str, steps))
+
+
+def _seed(plan: Plan) -> tuple[str, str]:
+    return "--seed", str(plan.seed)
+
+
+def check(job: Job) -> None:
+    """Makes sure that the workers of every trial will start, and do all of its steps.
+
+    Raises:
+        SetupError: a flag behind `--` contradicts the search. Wrong flags end the process, as in main.py.
+    """
+    total = job.given.total_steps
+    for bsp_steps in sorted({total, 0, total // 2}, reverse=True):  # one of each order of phases
+        plan = Plan(bsp_steps, seed=0)
+        local_cluster.check_worker_flags(job.options(plan), job.own_flags(plan), TRIALS_OWN, "the search")
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """What the trials of one table have in common; the file's JSON. Where it was done and how often is left out."""
+    plan = Plan(job.given.total_steps, seed=0)
+    options = job.options(plan)
+    flags: dict[str, Any] = {}
+    for told, own in local_cluster.worker_configs(options, job.own_flags(plan)):
+        flags |= {name: value for name, value in vars(told).items() if value != getattr(own, name)}
+    return {
+        "total_steps": job.given.total_steps,
+        "network": options.network,
+        "servers": options.num_servers,
+        "split_by_class": options.split_by_class,
+        "workers": [
+            {
+                "step_time_s": worker.step_time_s,
+                # Tables of before there were such times stay comparable.
+                **({"sample_time_s": worker.sample_time_s} if worker.sample_time_s else {}),
+                "stragglers": _entries(worker.straggler_trace),
+            }
+            for worker in job.cluster.workers
+        ],
+        "flags": flags,
+    }
+
+
+def _entries(trace: Path | None) -> list[dict[str, Any]]:
+    return [vars(entry) for entry in straggler_trace.read(trace)] if trace else []
+
+
+def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
+    """All accuracies of a trial, and its seconds, from the round logs of its workers.
+
+    Raises:
+        SetupError: there are none, or none with an accuracy.
+    """
+    found = summary.summarise_mode(options.log_folder, warn)
+    # An earlier trial with more workers, or on another host, may have left others there.
+    ours = {(options.host_folder.name, device) for device in options.devices}
+    devices = {key: device for key, device in found.items() if key in ours}
+    evaluating = metrics.evaluating_device(devices, warn)
+    if evaluating is None:
+        raise SetupError(f"the round logs in {options.host_folder} have no accuracy: the trial cannot be judged")
+    return evaluating.accuracy_list, metrics.duration(devices.values())
+
+
+def has_diverged(outcome: Outcome) -> bool:
+    """Whether it was a worker whose loss is no number any more that ended the job."""
+    log = outcome.failed_log
+    return log is not None and DIVERGED in log.read_text(errors="replace")
+
+
+# ----------------------------------------------------------------------------------------------------- the search
+
+
+def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> int:
+    """Does the trials that are missing, and says what came of all of them. Returns the exit code.
+
+    Args:
+        job: what all trials have in common.
+        goal: what is searched for.
+        build: makes the processes of a trial; the tests give stand-ins.
+        say: prints a line for the user.
+
+    Raises:
+        SetupError: the table is of another search or cannot be written, a trial cannot be started or judged, or BSP
+            alone diverges: then there is nothing to compare with.
+    """
+    table, common = job.given.table, settings(job)
+    trials = trial_table.read(table, common)
+    trial_table.write(table, common, trials, goal)  # before hours of training, not after
+    if trials:
+        say(f"{len(trials)} trial(s) are in {table} already")
+    code = EXIT_OK
+    while (plan := next_trial(trials, goal)) is not None:
+        options = job.options(plan)
+        say(f"\n== trial {len(trials) + 1}: {shlex.join(job.own_flags(plan))}; its logs: {options.log_folder}")
+        began = time.monotonic()
+        outcome = local_cluster.run(options, build, say)
+        if not outcome.was_stopped and has_diverged(outcome):
+            if plan.bsp_steps == goal.total_steps:
+                raise SetupError("BSP alone diverges, so nothing can be compared with it: lower the learning rate (-l)")
+            trial = job.trial(plan, None, time.monotonic() - began)
+        elif outcome.was_stopped or outcome.exit_code != EXIT_OK:  # a job that was stopped ends well, but early
+            code = outcome.exit_code or EXIT_FORCED
+            break
+        else:
+            trial = job.trial(plan, *measured(options, lambda text: say(f"warning: {text}")))
+        trials.append(trial)
+        trial_table.write(table, common, trials, goal)
+        say(trial_line(trial, trials, goal))
+    if trials:
+        say(f"\n{trial_table.text(trials, goal)}\n\nthese trials are in {table}")
+    if code == EXIT_OK:
+        say("\n".join(result_lines(trials, goal)))
+    else:
+        say("not found yet: the last trial did not come to its end and does not count; the same command goes on")
+    return code
+
+
+def main(arguments: Sequence[str], build: Build = build_roles) -> int:
+    """The command: searches, returns the exit code."""
+    given, flags = parse(arguments)
+    try:
+        job = Job(given, local_cluster.chosen_cluster(given), flags)
+        check(job)
+        seeds = tuple(range(job.first_seed, job.first_seed + given.runs))
+        with job_options.claimed(job.folder):
+            return search(job, Goal(given.total_steps, given.margin, given.resolution, seeds), build, console)
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # between two trials: the table is whole
+        sys.exit(EXIT_FORCED)

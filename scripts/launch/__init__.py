@@ -1,0 +1,1 @@
+"""The launchers: a job's processes, here or on several hosts."""

@@ -1,0 +1,117 @@
+"""A process that has imported MXNet and read the data, computes nothing, and starts processes of a job by fork.
+
+An import takes seconds, a fork a few hundredths of one. scripts/launch/forking.py starts it, and tells it in lines of
+JSON on stdin what to start; it answers on stdout.
+
+                                      ->  {"is": "ready"} once all is imported
+    {"name": ..., "arguments": ..., "environment": ..., "folder": ..., "log": ...}
+                                      ->  {"is": "started", "pid": ...}, said by the new process itself, or "failed"
+
+The new process is main.py with these arguments, as if it had been started afresh. It is a child of the launcher, which
+adopts it (PR_SET_CHILD_SUBREAPER): so the launcher sees its exit code, it lives on when this process ends, and it dies
+with the launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pkgutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import main as program
+from algorithms import OWNERS
+from scripts.launch.forking import NAME
+from scripts.launch.process import die_with, name_process, show_command
+from scripts.launch.roles import ROOT
+from trainer import worker
+from trainer.stop import STOP_SIGNALS
+from utils import EXIT_OK, EXIT_SETUP, SetupError
+
+ADOPTION_S = 10.0
+
+
+def say(message: Mapping[str, Any]) -> None:
+    """Sends a message to the launcher; short enough to arrive in one piece."""
+    os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
+
+
+def warm(dataset: str, data_dir: str) -> None:
+    """Imports what a worker needs, and reads its data; what is missing the worker says itself."""
+    for algorithm in OWNERS.values():
+        pkgutil.resolve_name(algorithm.trainer)
+    pkgutil.resolve_name("models")
+    with contextlib.suppress(SetupError):
+        worker.load_data(dataset, data_dir)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the pages that all share
+
+
+def fork(message: Mapping[str, Any], launcher: int) -> list[str] | None:
+    """Makes a child of the launcher; returns main.py's arguments in the child, and None here."""
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        return None
+    try:
+        if os.fork():
+            os._exit(EXIT_OK)  # and the launcher adopts the child
+        return _become(message, launcher)
+    except (OSError, TimeoutError):
+        say({"is": "failed"})  # a start afresh will say why
+        os._exit(EXIT_SETUP)
+
+
+def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
+    give_up = time.monotonic() + ADOPTION_S
+    while os.getppid() != launcher:
+        if time.monotonic() > give_up:
+            raise TimeoutError
+        time.sleep(0.001)
+    die_with(launcher)
+    os.setsid()  # the launcher can signal to it and whatever it starts; Ctrl-C is for the launcher alone
+    name_process(message["name"])
+    show_command([sys.executable, str(ROOT / "main.py"), *message["arguments"]])
+    os.environ.clear()
+    os.environ.update(message["environment"])
+    os.chdir(message["folder"])
+    log = os.open(message["log"], os.O_WRONLY | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    say({"is": "started", "pid": os.getpid()})
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(nothing)
+    sys.argv = [str(ROOT / "main.py"), *message["arguments"]]
+    return list(message["arguments"])
+
+
+def serve(launcher: int) -> list[str]:
+    """Starts what the launcher asks for until it hangs up. Returns in each new process, with its arguments."""
+    name_process(NAME)
+    show_command([sys.executable, *sys.argv[:-1]])
+    say({"is": "ready"})
+    for line in sys.stdin:
+        arguments = fork(json.loads(line), launcher)
+        if arguments is not None:
+            return arguments
+    sys.exit(EXIT_OK)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serves one launcher; in a process that was started, returns main.py's exit code."""
+    launcher, dataset, data_dir = arguments[:3]
+    # MXNet has threads in a forked process from the beginning, and a signal must not reach one of those.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    warm(dataset, data_dir)
+    return program.main(serve(int(launcher)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

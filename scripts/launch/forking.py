@@ -1,0 +1,189 @@
+"""Starts a job's processes by fork where that saves their import of MXNet (scripts/launch/fork_server.py).
+
+Standard library only. The workers of a job on this machine are forked from one such server, so that all of them cost
+one import. A job that survives, or changes its hosts, on several hosts has one on each for what is started again; there
+the first processes are started afresh while it imports. So is whatever is started while it is not ready, or was killed.
+The state server imports no MXNet, and always is; scheduler and parameter server import hardly any of it, and do not
+wait for the import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from scripts.launch.process import Child, Kind, Process, Role, adopt, begin, open_log, spawn
+from scripts.launch.roles import ROOT, base_environment
+
+FORK_SERVER_LOG = "fork-server.log"
+NAME = "fork server"  # and what `ps -o comm` calls it once it is ready
+ANSWER_S = 10.0
+IMPORT_S = 15.0  # the longest that an import is waited for; where it takes longer, fresh starts say why
+ROOM = " " * 4096  # for the commands of what is forked, in place of the server's own (process.show_command)
+PROGRAM = (sys.executable, str(ROOT / "main.py"))
+
+
+class AdoptedChild:
+    """A child of this process that another process has forked."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """Waits for its end; returns the exit code, or the negative signal that killed it."""
+        if self.returncode is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class ForkServer:
+    """The server of this process, from `warm` or the first that it could fork on; another one when that has died.
+
+    What it starts becomes a child of this process.
+
+    Args:
+        dataset: of the workers.
+        data_dir: where it is.
+        log: gets what the server has to say.
+        patience_s: that the start of a worker waits for the server's import, which spares it its own.
+    """
+
+    def __init__(self, dataset: str, data_dir: str, log: Path, patience_s: float = 0.0) -> None:
+        self._role = Role(
+            name=NAME,
+            kind=Kind.SERVICE,
+            # The log is there for people who look at the process, and for tests that look for what was left.
+            command=[
+                sys.executable,
+                "-m",
+                "scripts.launch.fork_server",
+                str(os.getpid()),
+                dataset,
+                data_dir,
+                str(log),
+                ROOM,
+            ],
+            environment=base_environment(os.environ),
+            folder=ROOT,
+            log=log,
+        )
+        self._server: subprocess.Popen[bytes] | None = None
+        self._heard, self._is_ready = b"", False
+        self._patience_s = patience_s
+
+    @property
+    def pid(self) -> int | None:
+        """Of the server's process; None before its first start."""
+        return self._server.pid if self._server else None
+
+    def start(self, role: Role) -> Process:
+        """Starts a role, by fork if that is possible now.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        return Process(role, self._begin)
+
+    def close(self) -> None:
+        """Ends the server; what it has started lives on."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.communicate()  # closes the pipes, too
+            self._server = None
+
+    def _begin(self, role: Role, log: IO[bytes]) -> Child:
+        # A forked MXNet computes in one thread, whatever MXSetNumOMPThreads is told: ResNet-18 with two thirds of
+        # the speed that two threads have.
+        is_alike = tuple(role.command[:2]) == PROGRAM and role.environment.get("OMP_NUM_THREADS") == "1"
+        patience_s = self._patience_s if role.environment.get("DMLC_ROLE", "worker") == "worker" else 0.0
+        if not is_alike or not self._can_fork(patience_s):
+            return begin(role, log)
+        message = {
+            "name": role.name,
+            "arguments": list(role.command[2:]),
+            "environment": dict(role.environment),
+            "folder": str(role.folder),
+            "log": str(role.log),
+        }
+        assert self._server and self._server.stdin
+        adopt(True)
+        try:
+            self._server.stdin.write(json.dumps(message).encode() + b"\n")
+            self._server.stdin.flush()
+            answer = self._started()
+        except (BrokenPipeError, EOFError):  # it has died, and has started nobody: who is started says so first
+            return begin(role, log)
+        finally:
+            adopt(False)
+        return AdoptedChild(answer["pid"]) if answer["is"] == "started" else begin(role, log)
+
+    def _started(self) -> dict[str, Any]:
+        """What the server says of a start. One that does not answer is killed; then nobody else can."""
+        assert self._server
+        try:
+            return self._answer(ANSWER_S)
+        except TimeoutError:
+            self._server.kill()
+            return self._answer(ANSWER_S)
+
+    def warm(self) -> None:
+        """Starts the server where none runs, so that it is ready when something is to be started.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        if self._server is not None and self._server.poll() is None:
+            return
+        self.close()
+        with open_log(self._role) as log:
+            self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
+        self._heard, self._is_ready = b"", False
+
+    def is_warm(self) -> bool:
+        """Whether nobody need wait for the server any more: it is ready, or it has died."""
+        if self._server is None or self._server.poll() is not None:
+            return True
+        return self._listen(0.0)
+
+    def _can_fork(self, patience_s: float) -> bool:
+        try:
+            self.warm()
+        except OSError:  # the role's own start says why
+            return False
+        return self._listen(patience_s)
+
+    def _listen(self, patience_s: float) -> bool:
+        """Whether the server is ready, or says so in time."""
+        if not self._is_ready:
+            with contextlib.suppress(TimeoutError, EOFError):
+                self._is_ready = self._answer(patience_s)["is"] == "ready"
+        return self._is_ready
+
+    def _answer(self, patience_s: float) -> dict[str, Any]:
+        """The next message.
+
+        Raises:
+            EOFError: the server has died, and there is none.
+            TimeoutError: there was none in time.
+        """
+        assert self._server and self._server.stdout
+        pipe, until = self._server.stdout.fileno(), time.monotonic() + patience_s
+        while b"\n" not in self._heard:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"the fork server did not answer within {patience_s:g} s; its log: {self._role.log}")
+            data = os.read(pipe, 1 << 16)
+            if not data:
+                raise EOFError
+            self._heard += data
+        line, _, self._heard = self._heard.partition(b"\n")
+        return dict(json.loads(line))

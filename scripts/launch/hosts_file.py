@@ -1,0 +1,229 @@
+"""Hosts files: a CSV with one row a host, for scripts/launch/cluster.py.
+
+    address,workers,devices,flags
+    10.1.1.34,2,gpu0 gpu1,
+    10.1.1.35,1,cpu,--min-step-time 0.1    # this host's workers get this flag too
+
+Other columns may follow (COLUMNS says what they are); what is empty has a default. Lines with # in front are comments.
+A host may have several rows, for workers with different flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flag_values import at_least, device_name, port
+from trainer import straggler_trace  # imports no MXNet, nor does the package
+from utils import SetupError
+
+ROLES = ("scheduler", "server", "state-server")
+COLUMNS = {
+    "address": "of the host, or its name in your ssh config",
+    "workers": "their number; as many as devices, and 0 is allowed",
+    "devices": "cpu, gpu0, gpu1, ... with spaces between them, one for each worker or one for all",
+    "flags": "of main.py for these workers, after those behind `--`; only such in which the workers may differ",
+    "name": "of its log folder; the address",
+    "user": "to log in as",
+    "port": "of its sshd",
+    "folder": "of the project there; as on this machine",
+    "interface": "its network card to the other hosts; the one with the way to the scheduler",
+    "roles": f"what else runs there: {', '.join(ROLES)}, with spaces; what no row has runs on the first host",
+    "step_time_s": "shortest time of a step: emulates a slower device",
+    "sample_time_s": "that each sample of its batch adds to that",
+    "straggler_trace": "file beside this one that emulates a transient straggler",
+}
+_ONE_A_HOST = ("name", "user", "port", "folder", "interface")
+
+_count, _seconds = at_least(0), at_least(0, float)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host, and how to log in to it. Empty is what ssh, or this machine's example, says."""
+
+    name: str
+    address: str
+    user: str
+    port: str
+    folder: str
+    interface: str
+    where: str = field(compare=False)  # file and line, for messages
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker of a host."""
+
+    host: str  # its name
+    device: str  # cpu, gpu0, ...
+    folder: str  # its log folder's name, which no other worker of the host has
+    flags: tuple[str, ...]
+    step_time_s: float
+    sample_time_s: float
+    straggler_trace: Path | None  # absolute; a file that trainer/straggler_trace.py reads
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """What a hosts file says."""
+
+    hosts: dict[str, Host]  # by name, in the file's order
+    workers: tuple[Worker, ...]
+    places: Mapping[str, tuple[str, ...]]  # of ROLES: names of hosts, one at least
+
+    def only(self, names: Collection[str]) -> Hosts:
+        """Those of these names. A role that none of them has is the first one's: its host had nothing to do in it."""
+        hosts = {name: host for name, host in self.hosts.items() if name in names}
+        return Hosts(
+            hosts,
+            tuple(worker for worker in self.workers if worker.host in names),
+            {
+                role: tuple(name for name in there if name in names) or (next(iter(hosts)),)
+                for role, there in self.places.items()
+            },
+        )
+
+
+def read(path: Path) -> Hosts:
+    """Reads a hosts file and checks the traces that it names.
+
+    Raises:
+        SetupError: the file or a trace is not there or not of its form. The message names file and line.
+    """
+    hosts: dict[str, Host] = {}
+    rows: list[tuple[str, dict[str, str], str]] = []
+    for where, cells in _rows(path):
+        host = _host(where, cells)
+        known = hosts.setdefault(host.name, host)
+        for column in ("address", *_ONE_A_HOST):
+            if cells[column] and getattr(host, column) != getattr(known, column):
+                raise SetupError(
+                    f"{where}: host {host.name} has {column} {getattr(host, column)!r} here and "
+                    f"{getattr(known, column)!r} in {known.where}: give it once, or another name in the column name"
+                )
+        rows.append((where, cells, host.name))
+    if not hosts:
+        raise SetupError(f"hosts file {path} has no host; give one line for each, such as 10.1.1.34,1,cpu,")
+    devices = [(where, cells, name, device) for where, cells, name in rows for device in _devices(where, cells)]
+    of_host = Counter((name, device) for _, _, name, device in devices)
+    numbers: Counter[tuple[str, str]] = Counter()
+    workers = []
+    for where, cells, name, device in devices:
+        folder = _folder(device, numbers[name, device]) if of_host[name, device] > 1 else device
+        numbers[name, device] += 1
+        workers.append(_worker(path, where, cells, name, device, folder))
+    if not workers:
+        raise SetupError(f"hosts file {path} has no worker: give a host a number of workers above 0")
+    first = next(iter(hosts))
+    places = {role: tuple(name for where, cells, name in rows if role in _roles(where, cells)) for role in ROLES}
+    for role in ("scheduler", "state-server"):
+        if len(places[role]) > 1:
+            raise SetupError(f"hosts file {path}: {' and '.join(places[role])} both have the role {role}; give it once")
+    return Hosts(hosts, tuple(workers), {role: names or (first,) for role, names in places.items()})
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows with where they are; what a row or the header leaves out is empty."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"hosts file {path} cannot be read: {error}") from None
+    header: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        where = f"hosts file {path}, line {number}"
+        line = re.sub(r"(^|\s)#.*", "", line)
+        if not line.strip():
+            continue
+        try:
+            (row,) = csv.reader([line], skipinitialspace=True, strict=True)
+        except csv.Error as error:
+            raise SetupError(f"{where}: {line!r} is no line of a CSV file: {error}") from None
+        cells = [cell.strip() for cell in row]
+        if not header:
+            header = cells
+            _check_header(where, header)
+        elif len(cells) > len(header):
+            raise SetupError(
+                f"{where}: {len(cells)} values, and the columns are {','.join(header)}: "
+                'put a value that has commas into quotes ("...")'
+            )
+        else:
+            yield where, dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
+
+
+def _check_header(where: str, header: list[str]) -> None:
+    unknown = [name for name in header if name not in COLUMNS]
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if unknown or twice or "address" not in header:
+        raise SetupError(
+            f"{where}: {','.join(header)!r} is no list of columns; give address and, each once, "
+            f"what you need of {', '.join(list(COLUMNS)[1:])}"
+        )
+
+
+def _host(where: str, cells: Mapping[str, str]) -> Host:
+    address = cells["address"]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", address):
+        raise SetupError(
+            f"{where}: {address!r} is no address; give an IPv4 address or a name (the user has the column user)"
+        )
+    name = _parsed(where, cells, "name", device_name) or address
+    ssh_port = _parsed(where, cells, "port", port) if cells["port"] else ""
+    if cells["user"].startswith("-"):
+        raise SetupError(f"{where}: {cells['user']!r} is no user")
+    return Host(name, address, cells["user"], ssh_port, cells["folder"], cells["interface"], where)
+
+
+def _devices(where: str, cells: Mapping[str, str]) -> list[str]:
+    named = cells["devices"].split() or ["cpu"]
+    for device in named:
+        if not re.fullmatch(r"cpu|gpu(0|[1-9]\d*)", device):
+            raise SetupError(f"{where}: {device!r} is no device; give cpu, or gpu with its number, such as gpu0")
+    count = _parsed(where, cells, "workers", _count) if cells["workers"] else len(named)
+    if len(named) not in (1, count):
+        raise SetupError(
+            f"{where}: {count} worker(s) and {len(named)} devices ({' '.join(named)}); "
+            "give one device for each worker, or one for all"
+        )
+    return named * count if len(named) == 1 else named
+
+
+def _folder(device: str, number: int) -> str:
+    return f"{device}{'' if device == 'cpu' else '-'}{number}"
+
+
+def _roles(where: str, cells: Mapping[str, str]) -> list[str]:
+    roles = cells["roles"].split()
+    for role in roles:
+        if role not in ROLES:
+            raise SetupError(f"{where}: {role!r} is no role; choose from {', '.join(ROLES)}; workers have a column")
+    return roles
+
+
+def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device: str, folder: str) -> Worker:
+    try:
+        flags = tuple(shlex.split(cells["flags"]))
+    except ValueError as error:
+        raise SetupError(f"{where}: flags {cells['flags']!r}: {error}") from None
+    trace = (cells["straggler_trace"] and straggler_trace.beside(path, cells["straggler_trace"], where)) or None
+    step_time_s, sample_time_s = (
+        _parsed(where, cells, column, _seconds, "0") for column in ("step_time_s", "sample_time_s")
+    )
+    return Worker(host, device, folder, flags, step_time_s, sample_time_s, trace)
+
+
+def _parsed(where: str, cells: Mapping[str, str], column: str, parse: Callable[[str], Any], default: str = "") -> Any:
+    try:
+        return parse(cells[column] or default)
+    except argparse.ArgumentTypeError as error:
+        raise SetupError(f"{where}, column {column}: {error}") from None
+    except ValueError:
+        raise SetupError(f"{where}, column {column}: {cells[column]!r} is no number") from None

@@ -1,0 +1,76 @@
+"""Who may know whom: the imports between rooms are those of the table in docs/architecture.md, and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+ROW = re.compile(r"^\| `([\w/ ]+)` \| .* \| (`[^|]*`|nothing) \|$", re.MULTILINE)
+BASE = {"algorithms.py", "config.py", "flag_values.py", "utils.py"}
+SUBROOMS = ("trainer", "scripts", "experiments")
+FOLDERS = ("trainer", "models", "report", "scripts", "experiments", "SimpleStateServer")
+
+
+def files() -> list[Path]:
+    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    return [path.relative_to(ROOT) for path in (*ROOT.glob("*.py"), *found)]
+
+
+FILES = {str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__"): path for path in files()}
+FILES |= {name.removeprefix("SimpleStateServer."): path for name, path in FILES.items()}  # as the state server names it
+
+
+def room(path: Path) -> str:
+    """The folder, or what the top level's files are for."""
+    first, *rest = path.parts
+    if not rest:
+        return "base" if first in BASE else "programs"
+    if first == "SimpleStateServer":
+        return "SimpleStateServer policies" if "policies" in rest else first
+    return f"{first}/{rest[0]}" if first in SUBROOMS and len(rest) > 1 else first
+
+
+def imports(path: Path) -> Iterator[Path]:
+    """The project's files that a file imports, wherever in it; packages without content are none."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                names.append(whole if whole in FILES else node.module or "")
+        for name in names:
+            if name in FILES and (FILES[name].name != "__init__.py" or FILES[name].parts[0] == "models"):
+                yield FILES[name]
+
+
+def found() -> dict[str, set[str]]:
+    known: dict[str, set[str]] = {}
+    for path in files():
+        known.setdefault(room(path), set()).update(room(other) for other in imports(path))
+    return {name: others - {name} for name, others in known.items()}
+
+
+def test_rooms_know_each_other_as_the_table_says():
+    table = {name: set(re.findall(r"`([\w/ ]+)`", others)) for name, others in ROW.findall(PAGE.read_text())}
+    there = found()
+    assert table.keys() == there.keys()
+    for name, others in there.items():
+        assert others == table[name], f"{name}: change the import, or the table of docs/architecture.md"
+
+
+def test_the_product_knows_no_experiment_and_the_base_nothing_above_it():
+    for name, others in found().items():
+        if not name.startswith("experiments") and name != "programs":
+            assert not any(other.startswith("experiments") for other in others), name
+    assert all(other.startswith("SimpleStateServer") for other in found()["SimpleStateServer"])
+
+
+def test_an_algorithm_knows_no_survival_rendezvous_collective_or_simulation():
+    others = found()["trainer/algorithms"]
+    assert not others & {"trainer/survival", "trainer/rendezvous", "trainer/collectives", "trainer/simulation"}

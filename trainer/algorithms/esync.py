@@ -1,0 +1,109 @@
+"""ESync (Li et al., "ESync: Accelerating intra-domain federated learning in heterogeneous data centers", IEEE TSC
+15(4), 2022, doi 10.1109/TSC.2020.3044043): every worker takes as many local SGD steps as fit into the
+straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py, also with an outer optimiser, or with
+FedNova's weights)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainer.algorithms.averaging import ModelAveragingTrainer
+from trainer.algorithms.outer_momentum import OuterMomentum
+from trainer.context import Context
+from trainer.coordinator.job import begin_job
+from trainer.coordinator.queries import Queries
+from trainer.coordinator.smoothing import Smoothed
+from trainer.engine import mx
+from trainer.run_logs.round_log import CHECK_READY
+
+# Timing the transmission costs the overlap of pushes and pulls, at most the transmission's own time. Where that is more
+# than this share of a round, it is not done in every round.
+CHEAP_SHARE = 0.1
+TIMED_ROUNDS_AT_START = 3
+TIMED_EVERY = 10
+
+
+class ESyncTrainer(ModelAveragingTrainer):
+    """Model averaging after as many local steps as the state server decides."""
+
+    def __init__(
+        self,
+        context: Context,
+        learning_rate: float,
+        global_learning_rate: float,
+        queries: Queries,
+        outer: OuterMomentum | None = None,
+        normalise: bool = False,
+    ) -> None:
+        """
+        Args:
+            queries: asks the state server; a step can be given up if it does not wait for answers.
+        """
+        super().__init__(context, learning_rate, global_learning_rate, outer, normalise)
+        self._state = context.state
+        self._queries = queries
+        self.can_abandon = not queries.waits
+        self._transmission = Smoothed()
+        self._round_began = 0.0
+
+    def broadcast(self) -> None:
+        """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
+        begin_job(self.context, self.progress, self.goes_on)
+        super().broadcast()
+
+    def begin_round(self) -> None:
+        """Also tells the state server that this worker is in the round."""
+        super().begin_round()
+        self._round_began = self.clock.now()
+        self.measure.enter(CHECK_READY)
+        self._queries.report(self.rounds, self.step_s, self._transmission.value, self.evaluations.take_accuracy())
+
+    def go_on_with(self, meets: bool, job: str, generation: int) -> None:
+        """Also tells the state server of the workers that are left, before any of them asks again."""
+        super().go_on_with(meets, job, generation)
+        rank, num_workers = self.membership.rank, self.membership.num_workers
+        self._state.join(job, rank, num_workers, self.progress, generation)
+        if rank == 0:
+            self._state.begin_job(resumed=True)
+        self.transport.barrier()
+
+    def round_is_over(self) -> bool:
+        """Whether an answer to an earlier question has come meanwhile."""
+        return self._queries.is_ready(self.rounds)
+
+    def ready(self) -> bool:
+        """Asks the state server. The time of the question belongs to what follows from it."""
+        self.measure.next_step()
+        self.measure.enter(CHECK_READY)
+        if self.round_is_broken:  # the others wait for this worker, or will: the answer would be for those before
+            return True
+        return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
+
+    def evaluation_begins(self) -> None:
+        """All wait for it: the state server hears of it at once."""
+        self._state.tell_doing()
+
+    def end(self) -> None:
+        """Waits for questions that are still under way, and takes leave."""
+        self._queries.close()
+        self._state.leave(self.evaluations.take_accuracy())
+
+    def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
+        """Also notes how long one model takes over the network."""
+        took_s = super().take_sum(arrays)
+        if took_s is not None:
+            self._transmission.add(took_s)
+        return took_s
+
+    def is_timed(self) -> bool:
+        """In every round where that costs next to nothing."""
+        is_cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
+        return is_cheap or self.rounds <= TIMED_ROUNDS_AT_START or not self.rounds % TIMED_EVERY
+
+
+def build(context: Context) -> ESyncTrainer:
+    """From the flags."""
+    config = context.config
+    queries = Queries(context.state, context.clock, waits=config.query == "blocking")
+    outer = OuterMomentum.from_config(config)
+    return ESyncTrainer(context, config.local_lr, config.global_lr, queries, outer, bool(config.normalise))

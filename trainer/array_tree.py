@@ -1,0 +1,88 @@
+"""Trees of dictionaries, lists, plain values and arrays as bytes, as text, and read back; damage is noticed. Numpy and
+standard library only."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_MAGIC = b"ESync checkpoint 1 "
+
+
+class Damaged(Exception):
+    """A file is no checkpoint, or not all of one."""
+
+
+def encode(tree: Any) -> bytes:
+    """A tree of dictionaries (with texts for keys), lists, plain values and arrays, as the content of a file."""
+    parts: list[bytes] = []
+    size = 0
+
+    def written(value: Any) -> Any:
+        nonlocal size
+        if isinstance(value, Mapping):
+            return {name: written(each) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [written(each) for each in value]
+        if isinstance(value, np.ndarray):
+            content = np.ascontiguousarray(value).tobytes()
+            place = {"array": [value.dtype.str, list(value.shape), size]}
+            parts.append(content)
+            size += len(content)
+            return place
+        return value
+
+    head = json.dumps(written(tree)).encode()
+    rest = b"".join([head, b"\n", *parts])
+    return _MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+def decode(content: bytes) -> Any:
+    """Reads back what `encode` made; tuples come back as lists.
+
+    Raises:
+        Damaged: it did not make that, or not all of it is there.
+    """
+    line, _, rest = content.partition(b"\n")
+    if not line.startswith(_MAGIC):
+        raise Damaged("is not a checkpoint")
+    if hashlib.sha256(rest).hexdigest().encode() != line[len(_MAGIC) :]:
+        raise Damaged("is damaged: its SHA-256 is another one than was written")
+    head, _, numbers = rest.partition(b"\n")
+
+    def read(value: Any) -> Any:
+        if isinstance(value, list):
+            return [read(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if value.keys() == {"array"}:
+            kind, shape, offset = value["array"]
+            return np.frombuffer(numbers, np.dtype(kind), math.prod(shape), offset).reshape(shape).copy()
+        return {name: read(each) for name, each in value.items()}
+
+    return read(json.loads(head))
+
+
+def to_text(tree: Any) -> str:
+    """A tree in ASCII: an optimizer travels to its server as text, in which bytes from 128 on have no place."""
+    return base64.b64encode(encode(tree)).decode("ascii")
+
+
+def from_text(text: str) -> Any:
+    """Reads back `to_text`."""
+    return decode(base64.b64decode(text))
+
+
+def is_finite(tree: Any) -> bool:
+    """Whether all arrays of a tree are: nobody wants to go on with others."""
+    if isinstance(tree, Mapping):
+        return all(map(is_finite, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return all(map(is_finite, tree))
+    return not isinstance(tree, np.ndarray) or tree.dtype.kind != "f" or bool(np.isfinite(tree).all())

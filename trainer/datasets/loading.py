@@ -1,0 +1,269 @@
+"""Datasets read into memory, their partition over the workers, and seeded endless batches. Needs numpy only."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainer.datasets import cifar, plausible
+from trainer.datasets.augment import CropAndFlip
+from trainer.datasets.samples import Dataset, Samples, checked_labels, is_file
+from utils import RUN_AS_OWNER, SetupError, remedy
+
+# SHA-256 of the uncompressed content: distributions compress the same files anew.
+FASHION_MNIST_SHA256 = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+MNIST_FILES = dict.fromkeys(FASHION_MNIST_SHA256, "")
+MNIST_CLASSES = 10  # and Fashion-MNIST's
+WHITE = 255  # of a pixel; networks see it as 1
+
+
+def load(name: str, data_dir: str) -> Dataset:
+    """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`.
+
+    Raises:
+        SetupError: a file is missing, damaged or forbidden, or is another one. The message names it and what to do.
+    """
+    try:
+        dataset = _LOADERS[name](Path(data_dir))
+    except PermissionError as error:
+        what_to_do = remedy("let this user read it", RUN_AS_OWNER)
+        raise SetupError(f"{error.filename} cannot be read: {error.strerror}; {what_to_do}") from None
+    if fault := plausible.fault_of(dataset):
+        raise SetupError(f"{name} in {data_dir}: {fault}")
+    return dataset
+
+
+HELD_OUT_SEED = 0  # not the job's: runs with other seeds are evaluated on the same samples
+
+
+def hold_out(dataset: Dataset, count: int) -> Dataset:
+    """The same with a test part of its own: the last `count` training samples of a seeded permutation, which are left
+    out of the training part. So step sizes can be chosen while nobody looks at the test set.
+
+    Raises:
+        SetupError: nothing would be left to train on.
+    """
+    total = len(dataset.train.labels)
+    if count >= total:
+        raise SetupError(f"--validation {count} leaves nothing of the {total} training samples: hold out fewer")
+    order = np.random.default_rng(HELD_OUT_SEED).permutation(total)
+    kept, held = (
+        Samples(*(part[np.sort(chosen)] for part in dataset.train)) for chosen in (order[:-count], order[-count:])
+    )
+    return dataset._replace(train=kept, test=held)
+
+
+def sha256(arrays: Iterable[np.ndarray]) -> str:
+    """A hash of the content of arrays, one after the other."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def content_hash(dataset: Dataset) -> str:
+    """Of all that is trained and tested on; short enough for a message."""
+    return sha256([*dataset.train, *dataset.test])[:16]
+
+
+# --------------------------------------------------------------------------------------- MNIST's IDX files
+
+
+def _idx_dataset(folder: Path, checksums: dict[str, str], source: str) -> Dataset:
+    train_images, train_labels, test_images, test_labels = (
+        _idx_array(folder, file, checksum, source) for file, checksum in checksums.items()
+    )
+    train, test = _samples(train_images, train_labels, folder), _samples(test_images, test_labels, folder)
+    return Dataset(train, test, MNIST_CLASSES)
+
+
+def _samples(images: np.ndarray, labels: np.ndarray, folder: Path) -> Samples:
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
+        raise SetupError(
+            f"{folder}: images of shape {images.shape} and labels of shape {labels.shape} are no samples: give as many "
+            "labels as images, at least one, in the files of the published names"
+        )
+    return Samples(images[:, np.newaxis], checked_labels(labels, MNIST_CLASSES, folder))
+
+
+def _idx_array(folder: Path, file: str, checksum: str, source: str) -> np.ndarray:
+    path = next((path for path in (folder / f"{file}.gz", folder / file) if is_file(path)), None)
+    if path is None:
+        raise SetupError(f"{folder / file}.gz is not there; {source}")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise SetupError(f"{path} is damaged ({error}); {source}") from None
+    found = hashlib.sha256(content).hexdigest()
+    fashion = next((name for name, its in FASHION_MNIST_SHA256.items() if its == found), "")
+    if fashion and checksum != found:
+        raise SetupError(f"{path} is Fashion-MNIST's {fashion}, by the SHA-256 of its content; {source}")
+    if checksum and checksum != found:
+        raise SetupError(f"{path} is not the published file (its SHA-256 differs); {source}")
+    # IDX: two zero bytes, the type (8 is uint8), the number of dimensions, then each as a big-endian uint32.
+    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
+    begin = 4 + 4 * dimensions
+    if dimensions in (1, 3) and len(content) >= begin:
+        shape = tuple(int(size) for size in np.frombuffer(content[4:begin], dtype=">u4"))
+        if len(content) - begin == math.prod(shape):
+            return np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)
+    raise SetupError(f"{path} is not an IDX file of bytes, one or three dimensions; {source}")
+
+
+_LOADERS: dict[str, Callable[[Path], Dataset]] = {
+    "fashion-mnist": lambda data_dir: _idx_dataset(
+        data_dir / "fashion-mnist",
+        FASHION_MNIST_SHA256,
+        remedy(
+            "get it with scripts/get_data.sh, or name its parent with -dd",
+            'get it on the host with scripts/get_data.sh, and mount it: docker run -v "$PWD/data:/esync/data:ro"',
+        ),
+    ),
+    "mnist": lambda data_dir: _idx_dataset(
+        data_dir / "mnist",
+        MNIST_FILES,
+        "put MNIST's four *-ubyte.gz files there, or name its parent with -dd (Fashion-MNIST's: --dataset "
+        "fashion-mnist)",
+    ),
+    "cifar10": partial(cifar.load, cifar.CIFAR10),
+    "cifar100": partial(cifar.load, cifar.CIFAR100),
+}
+
+
+# ----------------------------------------------------------------------------------- partitions and batches
+
+
+def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
+    """Indices of the samples of each worker, by rank. Every sample is in exactly one part.
+
+    Parts are equal; where the samples cannot be divided, the first ones have one sample more. i.i.d.: parts of a seeded
+    permutation. By class: parts of the samples in the order of their classes, as the published program cuts them.
+
+    Args:
+        labels: classes (N,) of all training samples.
+    """
+    order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
+    return np.array_split(order, num_workers)
+
+
+class Batches(Protocol):
+    """What a worker draws its batches from."""
+
+    def __next__(self) -> Samples:
+        """The next batch; there is always one."""
+
+    def put_back(self, batch: Samples) -> None:
+        """Takes back a batch that was drawn and not trained on; it is the next one again."""
+
+    def draw_from(self, indices: np.ndarray) -> None:
+        """From now on batches are of these samples (n_k,)."""
+
+    def resize(self, batch_size: int) -> None:
+        """From now on batches have so many samples."""
+
+    def look(self, number: int) -> Iterator[Samples]:
+        """So many batches of the samples, always the same; those to be trained on stay as they are."""
+
+    def state(self) -> dict[str, Any]:
+        """Where it is, as plain values and arrays."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken, of the same samples."""
+
+
+class EndlessBatches:
+    """Batches of one size, until another is asked for, one epoch after the other, each in a new seeded order.
+
+    A batch may span two epochs, so every sample is used once an epoch and none is dropped.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        indices: np.ndarray,
+        batch_size: int,
+        seed: int | tuple[int, ...],
+        augment: CropAndFlip | None = None,
+    ) -> None:
+        """
+        Args:
+            indices: of the samples (n_k,) that are drawn from.
+            augment: what is made of the images of each new batch.
+        """
+        self._samples = samples
+        self._batch_size = batch_size
+        self._random = np.random.default_rng(seed)
+        self._augment = augment
+        self.draw_from(indices)
+
+    def draw_from(self, indices: np.ndarray) -> None:
+        """From now on the batches come from these samples, in a new epoch.
+
+        Raises:
+            SetupError: there are none.
+        """
+        if not len(indices):
+            raise SetupError("this worker's part of the data is empty: use fewer workers")
+        self._indices = indices
+        self._order = indices[:0]
+        self._returned: list[Samples] = []
+
+    def resize(self, batch_size: int) -> None:
+        """From now on batches have so many samples; the samples come in the same order whatever the size."""
+        self._batch_size = batch_size
+
+    def look(self, number: int) -> Iterator[Samples]:
+        """As Batches says."""
+        random = np.random.default_rng(0)
+        for _ in range(number):
+            chosen = random.choice(self._indices, self._batch_size)
+            yield Samples(self._samples.images[chosen], self._samples.labels[chosen])
+
+    def state(self) -> dict[str, Any]:
+        """As Batches says."""
+        augment = self._augment.random.bit_generator.state if self._augment else None
+        return {
+            "order": self._order,
+            "random": self._random.bit_generator.state,
+            "augment": augment,
+            "batch_size": self._batch_size,
+            "returned": [list(batch) for batch in self._returned],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """As Batches says."""
+        self._order = state["order"]
+        self._random.bit_generator.state = state["random"]
+        if self._augment:
+            self._augment.random.bit_generator.state = state["augment"]
+        self._batch_size = state["batch_size"]
+        self._returned = [Samples(*batch) for batch in state["returned"]]
+
+    def __iter__(self) -> EndlessBatches:
+        return self
+
+    def put_back(self, batch: Samples) -> None:
+        """Takes back a batch that was drawn and not trained on; it is the next one again."""
+        self._returned.append(batch)
+
+    def __next__(self) -> Samples:
+        if self._returned:
+            return self._returned.pop()
+        while len(self._order) < self._batch_size:
+            self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
+        chosen, self._order = np.split(self._order, [self._batch_size])
+        images = self._samples.images[chosen]
+        return Samples(self._augment(images) if self._augment else images, self._samples.labels[chosen])

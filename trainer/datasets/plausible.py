@@ -1,0 +1,164 @@
+"""Whether a dataset is the one of its name: what cannot be, and what is unlike the published one. Pure; needs numpy.
+
+Researchers train on parts of a dataset, or on data of their own under its name. So only what no dataset can be is an
+error, and all else a doubt, of which a warning tells. Fashion-MNIST is not here: the hashes of its files say all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainer.datasets.samples import Dataset, Samples
+
+
+class Published(NamedTuple):
+    """What is known of a dataset.
+
+    Attributes:
+        image: channels, height, width.
+        train: images of each class in the training part.
+        test: the same in the test part.
+        alike: at least this share of images is nearest to the mean image of its own class, among means of `SAMPLE`
+            training images. MNIST's is 0.8, CIFAR-10's 0.27; with half of the labels changed they are 0.45 and 0.19.
+    """
+
+    title: str
+    image: tuple[int, int, int]
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+    alike: float
+
+
+PUBLISHED = {
+    "mnist": Published(
+        "MNIST",
+        (1, 28, 28),
+        (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+        alike=0.65,
+    ),
+    "cifar10": Published("CIFAR-10", (3, 32, 32), (5000,) * 10, (1000,) * 10, alike=0.2),
+    "cifar100": Published("CIFAR-100", (3, 32, 32), (500,) * 100, (100,) * 100, alike=0.02),
+}
+SAMPLE = 2000  # images whose classes are compared; of fewer nothing is said
+FEW = 100  # images that may serve as both parts, where a program is tried out
+DUPLICATES = 0.01  # share of the test images that may be training images too
+
+
+def fault_of(dataset: Dataset) -> str:
+    """Why no dataset can be like this, and what to do; empty where it can."""
+    train, test = dataset.train, dataset.test
+    if not train.images[0].size:
+        return f"its images have no pixels ({_size(train.images.shape[1:])}): get the published files again"
+    if train.images.shape[1:] != test.images.shape[1:]:
+        return (
+            f"the training images are {_size(train.images.shape[1:])}, the test images {_size(test.images.shape[1:])}: "
+            "get both parts of one dataset"
+        )
+    if len(test.labels) > len(train.labels):
+        return (
+            f"the test part has {len(test.labels)} images, the training part {len(train.labels)}: its files are "
+            "swapped, or some of the training part are missing"
+        )
+    if len(test.labels) > FEW and all(map(np.array_equal, train, test)):
+        return "the test part is the training part once more: get the published test files"
+    return ""
+
+
+def doubts(name: str, dataset: Dataset) -> str:
+    """What is unlike the published dataset of that name, in one line with what to do; empty where nothing is."""
+    if name not in PUBLISHED:
+        return ""
+    its = PUBLISHED[name]
+    found = [_image_doubt(its, dataset.train.images)]
+    for part, samples, counts in (("training", dataset.train, its.train), ("test", dataset.test, its.test)):
+        found += [_number_doubt(part, samples, counts), _count_doubt(part, samples, counts)]
+    found += [_duplicate_doubt(dataset), *_label_doubts(its, dataset)]
+    told = [each for each in found if each]
+    if not told:
+        return ""
+    return (
+        f"this is unlike the published {its.title}: {'; '.join(told)}. Get the published files again, or go on if "
+        "this is what you want to train on"
+    )
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _image_doubt(its: Published, images: np.ndarray) -> str:
+    if images.shape[1:] == its.image:
+        return ""
+    return f"its images are {_size(images.shape[1:])}, published {_size(its.image)}"
+
+
+def _number_doubt(part: str, samples: Samples, counts: tuple[int, ...]) -> str:
+    total = len(samples.labels)
+    return "" if total == sum(counts) else f"it has {total} {part} images, published {sum(counts)}"
+
+
+def _count_doubt(part: str, samples: Samples, counts: tuple[int, ...]) -> str:
+    """Of the whole part each count is known. Of others it may be off by half, and by five standard deviations."""
+    found, published = np.bincount(samples.labels, minlength=len(counts)), np.array(counts)
+    expected = published * (len(samples.labels) / published.sum())
+    allowed = 0.0 if found.sum() == published.sum() else np.maximum(expected / 2, 5 * np.sqrt(expected))
+    off = np.abs(found - expected) - allowed
+    if not (off > 0).any():
+        return ""
+    worst = int(off.argmax())
+    return (
+        f"{found[worst]} {part} images are of class {worst}, where {expected[worst]:.0f} are to be expected "
+        f"({(off > 0).sum()} of {len(counts)} classes are off)"
+    )
+
+
+def _duplicate_doubt(dataset: Dataset) -> str:
+    train, test = (_fingerprints(samples.images) for samples in (dataset.train, dataset.test))
+    both = int(np.isin(test, train).sum())
+    if both <= DUPLICATES * len(test):
+        return ""
+    return f"{both} of {len(test)} test images are training images too, published next to none"
+
+
+def _fingerprints(images: np.ndarray) -> np.ndarray:
+    """A number (N,) of 64 bits for each image: the sum of its bytes, eight at a time, times fixed random numbers."""
+    rows = np.ascontiguousarray(images).reshape(len(images), -1)
+    if rows.shape[1] % 8:
+        rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))
+    words = rows.view(np.uint64)
+    factors = np.random.default_rng(0).integers(0, 1 << 63, words.shape[1], dtype=np.uint64)
+    return words @ (2 * factors + 1)
+
+
+def _label_doubts(its: Published, dataset: Dataset) -> list[str]:
+    """Labels that do not follow from the images, as after a shuffle of one of the two, which leaves all counts."""
+    if len(dataset.train.labels) < 2 * SAMPLE or len(dataset.test.labels) < SAMPLE:
+        return []
+    random = np.random.default_rng(0)
+    to_learn, to_look_at = np.split(random.permutation(len(dataset.train.labels))[: 2 * SAMPLE], 2)
+    images, labels = _rows(dataset.train, to_learn)
+    classes = np.unique(labels)
+    means = np.stack([images[labels == each].mean(axis=0) for each in classes])
+    found = []
+    looked_at = {
+        "training": _rows(dataset.train, to_look_at),
+        "test": _rows(dataset.test, random.permutation(len(dataset.test.labels))[:SAMPLE]),
+    }
+    for part, (images, labels) in looked_at.items():
+        # The nearest of means m to x: |x - m|^2 is least where x.m - |m|^2 / 2 is greatest.
+        nearest = classes[(images @ means.T - (means**2).sum(axis=1) / 2).argmax(axis=1)]
+        alike = float((nearest == labels).mean())
+        if alike < its.alike:
+            found.append(
+                f"only {alike:.0%} of the {part} images look most like the mean image of their class, expected are "
+                f"{its.alike:.0%} or more, so labels may be changed or shuffled"
+            )
+    return found
+
+
+def _rows(samples: Samples, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Some images as float32 (n, pixels), and their labels (n,)."""
+    return samples.images[chosen].reshape(len(chosen), -1).astype(np.float32), samples.labels[chosen]

@@ -1,0 +1,1 @@
+"""When and where the global model is evaluated and saved."""

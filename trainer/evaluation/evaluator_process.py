@@ -1,0 +1,145 @@
+"""A process beside the worker that evaluates, so that training waits for no evaluation: `--evaluator 1`.
+
+The worker saves the model in its log folder and names its round; the process loads it, evaluates it on the CPU, with
+lower priority than those that train, and answers with the accuracy. It is asked about one model at a time, so what is
+evaluated is always the newest. It ends when the worker does, however that ends: its input ends with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from config import Config
+from trainer.datasets import loading
+from utils import SetupError, fail
+
+ROOT = Path(__file__).resolve().parents[2]
+NICE = 5  # steps down in priority
+ANSWER_S = 600.0  # at most, of the last evaluation that is under way when training has ended
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # they are the worker's business
+
+
+class Evaluation(NamedTuple):
+    """What the process has found."""
+
+    round: int  # after which the model was saved
+    accuracy: float  # on the test set, or on the held-out samples
+
+
+class EvaluatorProcess:
+    """The worker's end."""
+
+    def __init__(self, config: Config, model: Path) -> None:
+        """Starts the process, which loads the data meanwhile.
+
+        Args:
+            model: the description of the saved model that it is to look at each time.
+        """
+        flags = [str(model), "--dataset", config.dataset, "--data-dir", config.data_dir]
+        flags += ["--validation", str(config.validation), "--batch-size", str(config.batch_size)]
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("DMLC_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trainer.evaluation.evaluator_process", *flags],
+            env=outside | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answers: queue.SimpleQueue[Evaluation | None] = queue.SimpleQueue()  # None: there will be no more
+        self._asked = False
+        self.has_ended = False
+        threading.Thread(target=self._listen, name="evaluator", daemon=True).start()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can be asked: it is there, and every answer was taken."""
+        return not self._asked and not self.has_ended
+
+    def ask(self, round_: int) -> None:
+        """Has it evaluate the model, which was saved after a round."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{round_}\n")
+            self._process.stdin.flush()
+        except OSError:
+            return  # it has ended; its last answer says so
+        self._asked = True
+
+    def take(self, wait: bool = False) -> Evaluation | None:
+        """Its answer, if there is one.
+
+        Args:
+            wait: for the one that is under way.
+        """
+        try:
+            answer = self._answers.get(block=wait and self._asked, timeout=ANSWER_S)
+        except queue.Empty:
+            return None
+        self._asked = False
+        if answer is None:
+            self.has_ended = True
+            logging.warning("warning: the evaluator has ended; this worker evaluates itself, and training waits for it")
+        return answer
+
+    def close(self) -> None:
+        """Ends it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self.has_ended = True
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._answers.put(Evaluation(*json.loads(line)))
+        self._answers.put(None)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Evaluates the model once for each round that comes in a line, and answers each with a line of JSON."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.evaluation.evaluator_process", description=__doc__)
+    parser.add_argument("model", type=Path, help="its description, such as newest.json")
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--validation", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, default=64)
+    given = parser.parse_args(arguments)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICE)
+    try:
+        _answer(given)
+    except SetupError as error:
+        fail(f"evaluator: {error}")
+        sys.exit(error.exit_code)
+
+
+def _answer(given: argparse.Namespace) -> None:
+    from trainer.device import DeviceFeed, Evaluator
+    from trainer.engine import mx
+    from trainer.evaluation.saved_model import SavedModel
+
+    whole = loading.load(given.dataset, given.data_dir)
+    test = (loading.hold_out(whole, given.validation) if given.validation else whole).test
+    for line in sys.stdin:
+        model = SavedModel.find(given.model)
+        feed = DeviceFeed(mx.cpu(), model.input_shape[1])
+        accuracy = Evaluator(model.load(mx.cpu()), test, feed, given.batch_size)()
+        print(json.dumps(Evaluation(int(line), accuracy)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

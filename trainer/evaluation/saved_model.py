@@ -1,0 +1,167 @@
+"""The trained network in MXNet's own form, which `mx.gluon.SymbolBlock.imports` and every other program of MXNet reads.
+
+A saved model is three files: `best.json` describes it and names the other two, `best-symbol.json` (the layers) and
+`best-0120.params` (the parameters after round 120). The layers of a network are always the same, and the description
+is replaced last, so it always names parameters that are whole and belong to it, wherever the process or the disk fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models import cropped
+from trainer.engine import mx
+from trainer.run_logs.earlier_runs import BEST, FINAL, NEWEST, saved_files
+from utils import SetupError, read_json, write_atomically, write_json
+
+INPUT_NAME = "data"
+
+
+class ModelSaver:
+    """Saves the network of the worker that evaluates, in its log folder: the best so far, and at the end the last."""
+
+    def __init__(self, folder: Path, network: Any, about: Mapping[str, Any]) -> None:
+        """
+        Args:
+            about: what a user of the model must know; goes into its description.
+        """
+        self._folder = folder
+        self._network = network
+        self._about = dict(about)
+        self._best: float | None = None
+
+    def begin(self) -> None:
+        """Training begins: a job that goes on has to beat what it saved before."""
+        if (path := self._folder / f"{BEST}.json").exists():
+            try:
+                self._best = float(read_json(path)["accuracy"])
+            except (SetupError, KeyError, TypeError, ValueError):
+                logging.warning("%s is no description of a saved model: the best is looked for anew", path)
+
+    def due(self, accuracy: float | None, last: bool) -> list[str]:
+        """What is to be saved: BEST where no model before was as good, FINAL at the end.
+
+        Args:
+            accuracy: where the model was evaluated.
+        """
+        is_best = accuracy is not None and (self._best is None or accuracy > self._best)
+        return [BEST] * is_best + [FINAL] * last
+
+    def save(self, kinds: Sequence[str], number: int, accuracy: float | None) -> None:
+        """Saves the network as it is now, once for each kind. Training is not touched: the layers are read off the
+        network with a symbol for its input, and the parameters are copied.
+
+        Args:
+            number: of the round.
+
+        Raises:
+            SetupError: the disk is full, or the folder cannot be written to.
+        """
+        symbol, parameters = symbol_and_parameters(self._network)
+        for kind in kinds:
+            self._write(kind, number, accuracy, symbol, parameters)
+        if FINAL in kinds:
+            best = "" if self._best is None else f"; the best, of accuracy {self._best:.4f}: {BEST}.json"
+            logging.info("the trained network: %s%s", self._folder / f"{FINAL}.json", best)
+
+    def evaluated(self, accuracy: float) -> None:
+        """The accuracy of the NEWEST is known now: it is saved as the BEST too if it is that."""
+        if BEST in self.due(accuracy, last=False):
+            newest = SavedModel.find(self._folder / f"{NEWEST}.json")
+            content = newest.symbol.read_bytes(), newest.parameters.read_bytes()
+            self._write(BEST, newest.about["round"], accuracy, *content)
+
+    def end(self) -> None:
+        """Training has ended: nobody looks at the NEWEST any more."""
+        for path in saved_files(self._folder, NEWEST):
+            path.unlink()
+
+    def _write(self, kind: str, number: int, accuracy: float | None, symbol: bytes, parameters: bytes) -> None:
+        files = {"symbol": f"{kind}-symbol.json", "parameters": f"{kind}-{number:04d}.params"}
+        write_atomically(self._folder / files["symbol"], symbol)
+        write_atomically(self._folder / files["parameters"], parameters)
+        description = self._folder / f"{kind}.json"
+        write_json(description, files | self._about | {"round": number, "accuracy": accuracy})
+        for path in saved_files(self._folder, kind):
+            if path.name not in {description.name, *files.values()}:
+                path.unlink()
+        if kind == BEST:
+            self._best = accuracy
+
+
+def symbol_and_parameters(network: Any) -> tuple[bytes, bytes]:
+    """The content of the two files that `HybridBlock.export` would write (which takes only paths)."""
+    with cropped.whole(network):
+        symbol = network(mx.sym.var(INPUT_NAME))
+    auxiliary = set(symbol.list_auxiliary_states())
+    arrays = {
+        f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data().copyto(mx.cpu())
+        for name, parameter in network.collect_params().items()
+    }
+    # `mx.nd.save` also takes only a path, and does not notice all errors of a full disk: a pipe has a path, and a
+    # thread to read it, since it holds no more than some KB.
+    source, target = os.pipe()
+    with os.fdopen(source, "rb") as pipe, ThreadPoolExecutor(1) as thread:
+        content = thread.submit(pipe.read)
+        try:
+            mx.nd.save(f"/dev/fd/{target}", arrays)
+        finally:
+            os.close(target)
+        return symbol.tojson().encode(), content.result()
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A saved model: its description, and the paths of its files."""
+
+    about: Mapping[str, Any]
+    symbol: Path
+    parameters: Path
+
+    @classmethod
+    def find(cls, path: Path) -> SavedModel:
+        """Reads a description, such as `logs/cpu/best.json`.
+
+        Raises:
+            SetupError: it is none, or one of the files that it names is not beside it.
+        """
+        about = read_json(path)
+        try:
+            found = cls(about, *(path.parent / about[file] for file in ("symbol", "parameters")))
+            height, width = about["input"]["shape"][1:]
+        except (KeyError, TypeError, ValueError):
+            raise SetupError(f"{path} is no description of a saved model; name a {BEST}.json or {FINAL}.json") from None
+        for file in (found.symbol, found.parameters):
+            if not file.is_file():
+                raise SetupError(f"{file} is not there, and {path} names it: copy the three files together")
+        if height != width:
+            raise SetupError(f"{path}: images of {height} x {width} pixels; only square ones are known here")
+        return found
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images that the network takes."""
+        channels, height, width = self.about["input"]["shape"]
+        return channels, height, width
+
+    def load(self, context: mx.Context) -> Any:
+        """The network on a device, ready to be called.
+
+        Raises:
+            SetupError: MXNet cannot read it.
+        """
+        try:
+            with warnings.catch_warnings():
+                # Of an input whose type the file does not say; float32 is what MXNet then takes.
+                warnings.filterwarnings("ignore", "Cannot decide type")
+                return mx.gluon.SymbolBlock.imports(str(self.symbol), [INPUT_NAME], str(self.parameters), ctx=context)
+        except (mx.MXNetError, ValueError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise SetupError(f"{self.symbol} with {self.parameters.name} cannot be read: {reason}") from None

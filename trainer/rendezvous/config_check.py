@@ -1,0 +1,140 @@
+"""What a process of a job tells of itself, and how the set-ups of several differ, in words. Pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.rendezvous.cluster import ROLES
+from utils import SetupError
+
+DATA, PROGRAM = "the data", "the program's files"  # keys of a set-up beside the flags; their values are hashes
+MOST_NAMES = 5  # in one sentence
+ADVICE = {
+    DATA: "get the same files on every host (scripts/get_data.sh)",
+    PROGRAM: "bring the same version of this program to every host",
+}
+_ADVICE_ON_FLAGS = "start all processes with the same flags and the same variables of MXNet"
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """One process of a job, as the others know it."""
+
+    role: str  # one of trainer.cluster.ROLES
+    host: str
+    device: str  # of a worker; else empty
+    address: str  # at which MXNet will listen and the others connect
+    port: int
+    token: str = ""  # what it answers there while others try to reach it
+    interface: str = ""  # DMLC_INTERFACE, which chose the address
+    setup: Mapping[str, str] = dataclasses.field(default_factory=dict)  # flag or other key -> value
+
+    @classmethod
+    def from_message(cls, fields: Any) -> ProcessInfo:
+        """Reads the card of a message.
+
+        Raises:
+            SetupError: it is none.
+        """
+        try:
+            card = cls(**fields)
+        except TypeError as error:
+            raise SetupError(f"this process says of itself what cannot be read ({error}): {fields!r:.200}") from None
+        texts = [card.host, card.device, card.address, card.token, card.interface]
+        if not (
+            card.role in ROLES
+            and type(card.port) is int
+            and 0 < card.port < 65536
+            and isinstance(card.setup, dict)
+            and are_texts([*texts, *card.setup, *card.setup.values()])
+        ):
+            raise SetupError(f"this process says of itself what no process is: {fields!r:.200}; {ADVICE[PROGRAM]}")
+        return card
+
+    def name(self, rank: int | None = None) -> str:
+        """What a person calls it: by rank once the ranks are known."""
+        if self.role == "scheduler":
+            return f"the scheduler on host {self.host} ({self.address})"
+        place = f"{self.device} on host {self.host}" if self.device else f"host {self.host}"
+        if rank is None:
+            return f"{self.role} {'on ' if not self.device else ''}{place} ({self.address})"
+        return f"{self.role} {rank} ({place}, {self.address})"
+
+
+def are_texts(values: Iterable[Any]) -> bool:
+    """Whether values that came as JSON are all strings."""
+    return all(isinstance(value, str) for value in values)
+
+
+def differences(cards: Sequence[ProcessInfo]) -> dict[str, str]:
+    """Flags and other keys in which processes differ, each with a sentence: who differs, and all values.
+
+    A process that says nothing of a flag (a server of the batch size) does not count there.
+    """
+    values: dict[str, dict[str, list[ProcessInfo]]] = defaultdict(lambda: defaultdict(list))
+    for card in cards:
+        for key, value in card.setup.items():
+            values[key][value].append(card)
+    return {key: _sentence(key, holders) for key, holders in values.items() if len(holders) > 1}
+
+
+def _sentence(key: str, holders: Mapping[str, Sequence[ProcessInfo]]) -> str:
+    """Such as "worker gpu0 on host b (10.0.0.3) has -b 32, the others -b 64"."""
+    *odd, most = sorted(holders, key=lambda value: len(holders[value]))
+    parts = [f"{_names(holders[value])} {_has(holders[value])} {key} {value}" for value in odd]
+    if len(holders[most]) > len(holders[odd[-1]]):
+        parts.append(f"the others {key} {most}")
+    else:  # no majority
+        parts.append(f"{_names(holders[most])} {_has(holders[most])} {key} {most}")
+    return ", ".join(parts)
+
+
+def _names(cards: Sequence[ProcessInfo]) -> str:
+    return join_names([card.name() for card in cards])
+
+
+def _has(cards: Sequence[ProcessInfo]) -> str:
+    return "has" if len(cards) == 1 else "have"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Names one after the other; of very many the first."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def verdict(cards: Sequence[ProcessInfo]) -> str:
+    """The one line that ends every process of a job whose set-ups differ; empty if they agree."""
+    found = differences(cards)
+    if not found:
+        return ""
+    advice = sorted({ADVICE.get(key, _ADVICE_ON_FLAGS) for key in found})
+    return f"the set-ups of this job's processes differ: {'; '.join(found.values())}; {', and '.join(advice)}"
+
+
+def size_differs(cards: Iterable[ProcessInfo]) -> bool:
+    """Whether the processes disagree on how many they are: then no number of them is complete."""
+    sizes = {tuple(card.setup.get(key) for key in ("DMLC_NUM_SERVER", "DMLC_NUM_WORKER")) for card in cards}
+    return len(sizes) > 1
+
+
+def missing(cards: Iterable[ProcessInfo], plain: int, num_servers: int, num_workers: int) -> str:
+    """Who is not there yet, in words; empty if the job is complete.
+
+    Args:
+        plain: how many more are there that do not say what they are.
+    """
+    roles = [card.role for card in cards]
+    lacking = {
+        "server": max(0, num_servers - roles.count("server")),
+        "worker": max(0, num_workers - roles.count("worker")),
+    }
+    total = sum(lacking.values())
+    if total <= plain:
+        return ""
+    of = " and ".join(f"{count} {role}(s)" for role, count in lacking.items() if count)
+    return f"{total - plain} of {of}" if plain else of

@@ -1,0 +1,149 @@
+"""MXNet's heartbeats: what they tell of a process that is frozen, or of one whose host or network is down.
+
+A process that was killed closes its connection to the meeting, which is quicker (`meeting_client.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trainer.rendezvous.cluster import Cluster
+from trainer.runtime.environment import INTERVAL, TIMEOUT
+from trainer.runtime.library import library
+from utils import EXIT_PEER_LOST, die_on_error, fail
+
+CHECKS_BEFORE_ALARM = 3  # a process that has just joined has no heartbeat yet
+CHECK_EVERY_S = 1.0
+SETTLED_S = 2.0  # ps-lite counts in whole seconds, from a moment before its start is known here
+REMIND_EVERY_S = 15.0
+# ps-lite crashes when asked anything before `run` has begun in the main thread, which is a matter of microseconds.
+ENGINE_START_S = 2.0
+SILENT = "it is frozen, or its host or network is down"
+
+# ps-lite's ids: groups are bits, processes count from 8 in steps of 2.
+SCHEDULER, SERVERS, WORKERS = 1, 2, 4
+
+Peer = tuple[str, int]  # role and rank
+
+
+class Watch:
+    """Notices that MXNet has connected the job's processes, and then those that fall silent.
+
+    The scheduler hears the heartbeats of all, the others that of the scheduler. It runs in a thread of its own while
+    its `with` block does: the main thread is inside the kvstore and cannot be woken.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        start_timeout_s: float,
+        store: Any = None,
+        on_formed: Callable[[], None] = lambda: None,
+        on_silent: Callable[[Sequence[Peer], str], None] | None = None,
+        is_ours: Callable[[Peer], bool] = lambda peer: True,
+    ) -> None:
+        """
+        Args:
+            on_silent: on the scheduler: told who fell silent, and why that may be.
+            is_ours: whether a process is one of this program, which sends heartbeats.
+        """
+        self._cluster = cluster
+        self._start_timeout_s = start_timeout_s
+        self.store = store  # a worker has none before the cluster is complete
+        self._on_formed = on_formed
+        self._on_silent = on_silent
+        self._is_ours = is_ours
+        self._heard: set[Peer] = set()  # processes that have sent a heartbeat
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stops watching: from here on processes leave because the job is done."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with die_on_error("the watch over the other processes failed"):
+            self._watch()
+
+    def _watch(self) -> None:
+        if not self._wait_for_start():
+            return
+        if int(os.environ[INTERVAL]) == 0:
+            return  # the user switched heartbeats off: without them everybody looks dead
+        alarms = 0
+        told: set[Peer] = set()  # the job may go on without them
+        begin = time.monotonic()
+        while not self._ended.wait(CHECK_EVERY_S):
+            dead = [peer for peer in self._dead(time.monotonic() - begin) if peer not in told]
+            alarms = alarms + 1 if dead else 0
+            if alarms < CHECKS_BEFORE_ALARM:
+                continue
+            if self._on_silent is not None:
+                self._on_silent(dead, SILENT)
+                told.update(dead)
+                alarms = 0
+                continue
+            address = f"{self._cluster.root_uri}:{self._cluster.root_port}"
+            self._leave(f"no sign of life from the scheduler at {address}: {SILENT}, or it lost another process")
+
+    def _wait_for_start(self) -> bool:
+        cluster, begin, reminded = self._cluster, time.monotonic(), time.monotonic()
+        if self.store is not None and self._ended.wait(ENGINE_START_S):
+            return False
+        others = (
+            f"a job of 1 scheduler ({cluster.root_uri}:{cluster.root_port}), "
+            f"{cluster.num_servers} server(s) and {cluster.num_workers} worker(s)"
+        )
+        while not self._formed():
+            if self._ended.wait(0.2):
+                return False
+            now = time.monotonic()
+            if self._start_timeout_s and now - begin > self._start_timeout_s:
+                self._leave(f"{others} was not complete after {self._start_timeout_s:g} s: see the others' logs")
+            if now - reminded > REMIND_EVERY_S:
+                logging.info("waiting for %s to be complete", others)
+                reminded = now
+        logging.info("%s is complete", others)
+        self._on_formed()
+        return True
+
+    def _formed(self) -> bool:
+        # With a negative time-out everybody counts as dead, but only once the cluster is complete.
+        return self.store is not None and self._count_dead(SCHEDULER | SERVERS | WORKERS, timeout_s=-1) > 0
+
+    def _dead(self, age_s: float) -> list[Peer]:
+        """Processes whose heartbeats have stopped. A plain MXNet program that never sends one is not judged."""
+        if self._on_silent is None:
+            return [("scheduler", 0)] * self._count_dead(SCHEDULER)
+        peers = {8 + 2 * index: ("server", index) for index in range(self._cluster.num_servers)}
+        peers |= {9 + 2 * rank: ("worker", rank) for rank in range(self._cluster.num_workers)}
+        silent = {peer for node, peer in peers.items() if self._count_dead(node)}
+        if age_s > int(os.environ[TIMEOUT]) + SETTLED_S:  # before that ps-lite takes all for alive
+            self._heard |= set(peers.values()) - silent
+        return [peer for peer in peers.values() if peer in silent and (peer in self._heard or self._is_ours(peer))]
+
+    def _count_dead(self, node: int, timeout_s: int | None = None) -> int:
+        if timeout_s is None:
+            timeout_s = int(os.environ[TIMEOUT])
+        count = ctypes.c_int()
+        refused = library().MXKVStoreGetNumDeadNode(
+            self.store.handle, ctypes.c_int(node), ctypes.byref(count), ctypes.c_int(timeout_s)
+        )
+        # A server leaves the cluster inside its main thread's `run`; from then on ps-lite knows no nodes.
+        return 0 if refused else count.value
+
+    @staticmethod
+    def _leave(reason: str) -> None:
+        fail(reason)
+        os._exit(EXIT_PEER_LOST)

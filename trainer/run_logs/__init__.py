@@ -1,0 +1,1 @@
+"""A worker's log folder, the runs before it, and whether workers keep their pace."""

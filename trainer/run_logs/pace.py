@@ -1,0 +1,246 @@
+"""Whether workers keep the speeds that they emulate, and what evaluations cost them. Standard library only.
+
+A worker pads its steps (--min-step-time, --sample-time, straggler traces). One whose step computes for longer than that
+is slower than the device that it stands for, so a comparison is one of other workers than were asked for. Workers tell
+it before they train, where the cores cannot be enough, and at the end, where they were not. Tables and figures tell it
+from the logs. In virtual time computing takes no time, so there is nothing to tell, and the logs say nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trainer.run_logs.round_faults import is_quantity
+from trainer.run_logs.round_log import EVALUATION, FORWARD_BACKWARD, computing_seconds, seconds_in
+
+EMULATED = "emulated_s"  # in the log of a round: what one of its steps is to take, on average
+SLOWER = 1.2  # a step of so many times the emulated time is too slow
+EVALUATION_SHARE = 0.1  # of a worker's time; more is much
+MOST_NAMES = 2  # of workers in one sentence
+
+PACE_ADVICE = (
+    "for the emulated speeds take fewer workers, longer step times, a smaller network or batch, or more cores with "
+    "nothing else to do"
+)
+EVALUATION_ADVICE = (
+    "for less evaluation give a larger -e or --eval-seconds, or evaluate beside training with --evaluator 1, where a "
+    "core is free"
+)
+
+
+class Pace(NamedTuple):
+    """Of one worker over its whole job.
+
+    Attributes:
+        step_s: that a step took, of the round whose ratio to `emulated_s` is the median; 0 where none is padded.
+        emulated_s: what it was to take.
+        evaluation_share: of its time until its last round, whose evaluation delays no training.
+    """
+
+    step_s: float
+    emulated_s: float
+    evaluation_share: float
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long as emulated a step took; 0 where none is padded."""
+        return self.step_s / self.emulated_s if self.emulated_s else 0.0
+
+
+class Emulation(NamedTuple):
+    """What run.json says of a job whose rounds do not tell it, as those of earlier versions."""
+
+    step_s: float
+    sample_s: float
+
+    @classmethod
+    def of_run(cls, run: Mapping[str, Any]) -> Emulation | None:
+        """None where it does not say, in virtual time, and where a trace made steps longer for a while."""
+        config = run.get("config")
+        if not isinstance(config, dict) or "virtual" in run or config.get("straggler_trace"):
+            return None
+        times: list[Any] = [config.get("min_step_time"), config.get("sample_time", 0.0)]
+        return cls(*times) if all(map(is_quantity, times)) else None
+
+
+class Told(NamedTuple):
+    """Of one round, in seconds: a step's mean, what it was to be, evaluation, and when the round was over."""
+
+    step_s: float
+    emulated_s: float
+    evaluation_s: float
+    elapsed_s: float
+
+    @classmethod
+    def by(cls, record: Mapping[str, Any], emulation: Emulation | None = None) -> Told | None:
+        """What the log of a round (round_log.read_rounds) tells; None where nothing says what was emulated.
+
+        Args:
+            emulation: where the log does not say.
+        """
+        times = record["time"].values()
+        steps = sum(FORWARD_BACKWARD in each for each in times)
+        emulated_s: Any = record.get(EMULATED)
+        if emulated_s is None and emulation is not None:
+            emulated_s = emulation.step_s + emulation.sample_s * record["num_samples"] / max(1, steps)
+        if not is_quantity(emulated_s):
+            return None
+        evaluation_s, elapsed_s = seconds_in(times, [EVALUATION]), record["total_time"]
+        if not steps:
+            return cls(0.0, 0.0, evaluation_s, elapsed_s)
+        return cls(computing_seconds(record) / steps, emulated_s, evaluation_s, elapsed_s)
+
+
+def pace_of(rounds: Iterable[Told | None], begin_s: float = 0.0) -> Pace | None:
+    """What the rounds of a worker tell, in order; None where they tell nothing, or no numbers from 0 on.
+
+    Args:
+        begin_s: when the first of them began.
+    """
+    told = [one for one in rounds if one is not None]
+    if not told:
+        return None
+    padded = sorted((one for one in told if one.emulated_s > 0), key=lambda one: one.step_s / one.emulated_s)
+    median = padded[(len(padded) - 1) // 2] if padded else Told(0.0, 0.0, 0.0, 0.0)
+    trained_s = told[-1].elapsed_s - told[-1].evaluation_s - begin_s
+    share = sum(one.evaluation_s for one in told[:-1]) / trained_s if trained_s > 0 else 0.0
+    pace = Pace(median.step_s, median.emulated_s, share)
+    return pace if all(map(is_quantity, pace)) and share <= 1 else None  # times in logs may be anything
+
+
+class Doubts(NamedTuple):
+    """What a reader of a job's numbers must know, in words; each empty where all is well."""
+
+    pace: str
+    evaluation: str
+
+    @property
+    def advice(self) -> list[str]:
+        """What to change."""
+        return [text for text, doubt in zip((PACE_ADVICE, EVALUATION_ADVICE), self, strict=True) if doubt]
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, self))
+
+
+def doubts(workers: Iterable[tuple[str, Pace | None]]) -> Doubts:
+    """Of the workers of a job, or of several, each with its name."""
+    known = [(name, pace) for name, pace in workers if pace is not None]
+    slow = sorted((one for one in known if one[1].slowness > SLOWER), key=lambda one: -one[1].slowness)
+    busy = sorted((one for one in known if one[1].evaluation_share > EVALUATION_SHARE), key=lambda one: -one[1][2])
+    slow_texts = [f"{name} ({pace.step_s:.3g} s in place of {pace.emulated_s:.3g} s)" for name, pace in slow]
+    busy_texts = [f"{pace.evaluation_share:.0%} of the time of {name}" for name, pace in busy]
+    return Doubts(
+        f"a step took longer than it emulates on {_listed(slow_texts)}" if slow else "",
+        f"evaluations took {_listed(busy_texts)}" if busy else "",
+    )
+
+
+def short_doubts(jobs: Mapping[str, Iterable[Pace | None]]) -> str:
+    """Of the workers of several jobs, by their titles, in a few words for a figure; empty where all is well."""
+    known = {title: [pace for pace in paces if pace is not None] for title, paces in jobs.items()}
+    slowness = {title: max((pace.slowness for pace in paces), default=0.0) for title, paces in known.items()}
+    shares = {title: max((pace.evaluation_share for pace in paces), default=0.0) for title, paces in known.items()}
+    slow = [f"{title} {times:.1f}" for title, times in slowness.items() if times > SLOWER]
+    busy = [f"{title} {share:.0%}" for title, share in shares.items() if share > EVALUATION_SHARE]
+    parts = [f"steps took longer than emulated, at most so many times: {', '.join(slow)}"] * bool(slow)
+    parts += [f"evaluations took much of a worker's time: {', '.join(busy)}"] * bool(busy)
+    return "; ".join(parts)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_NAMES
+    return ", ".join([*texts[:MOST_NAMES], *([f"and {more} more worker(s)"] if more > 0 else [])])
+
+
+# ------------------------------------------------------------------------------------------------ before training
+
+
+class Load(NamedTuple):
+    """What a worker tells the others once it knows how long a test step takes.
+
+    Attributes:
+        cores: numbers of those that its process may use.
+        took_s: a test step, with whatever else the machine did.
+        busy_s: time of cores that it computed for, which other processes do not lengthen; 0: not known.
+        emulated_s: what a step is to take; 0: as long as it takes.
+    """
+
+    host: str
+    cores: Sequence[int]
+    took_s: float
+    busy_s: float
+    emulated_s: float
+
+
+def overloaded(loads: Sequence[Load]) -> dict[str, str]:
+    """By host, why its workers cannot keep their pace together: steps that follow each other take more cores than
+    there are. Of workers that pad no step nothing is counted, since they take what is left."""
+    found = {}
+    for host in dict.fromkeys(load.host for load in loads):
+        padded = [load for load in loads if load.host == host and load.emulated_s]
+        cores = len({core for load in padded for core in load.cores})
+        needed = sum(load.busy_s / load.emulated_s for load in padded)
+        if needed > cores:
+            found[host] = (
+                f"steps of the {len(padded)} worker(s) on {host} need {needed:.1f} cores at the emulated speeds, and "
+                f"have {cores}: steps will take longer; {PACE_ADVICE}"
+            )
+    return found
+
+
+def too_slow(load: Load) -> str:
+    """Why a worker by itself cannot keep its pace; empty where it can, or where that is not known."""
+    step_s = min(load.took_s, load.busy_s)  # several threads make it shorter than the one, other processes the other
+    if not load.emulated_s or step_s <= SLOWER * load.emulated_s:
+        return ""
+    return (
+        f"a test step took {step_s:.3g} s, and this worker emulates {load.emulated_s:.3g} s: its steps will take "
+        f"longer; {PACE_ADVICE}"
+    )
+
+
+class Pacing:
+    """What a worker on the machine's clock says of its pace; in virtual time there is none."""
+
+    def __init__(
+        self,
+        host: str,
+        gather: Callable[[Load], Sequence[Any] | None],
+        busy: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            gather: brings the loads of all workers together, by rank; None where they cannot be had.
+            busy: seconds that cores have computed for this process; 0 where that is not known.
+        """
+        self._host, self._gather, self.busy = host, gather, busy
+        self._told: list[Told | None] = []
+        self._begin_s = 0.0
+
+    def before_training(self, took_s: float, busy_s: float, emulated_s: float) -> list[str]:
+        """What to say once all workers know how long a test step takes; each of them calls it. Arguments as Load's."""
+        mine = Load(self._host, sorted(os.sched_getaffinity(0)), took_s, busy_s, emulated_s)
+        loads = [Load(*each) for each in self._gather(mine) or [mine]]
+        if why := overloaded(loads).get(self._host):
+            first = next(load for load in loads if load.host == self._host)
+            return [why] if first == mine else []  # one of the host says it
+        return list(filter(None, [too_slow(mine)]))
+
+    def begin(self, elapsed_s: float) -> None:
+        """Training begins, so many seconds after that of the job."""
+        self._begin_s = elapsed_s
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """The log of the next round."""
+        self._told.append(Told.by(record))
+
+    def at_the_end(self) -> list[str]:
+        """What to say of the whole job."""
+        found = doubts([("this worker", pace_of(self._told, self._begin_s))])
+        return [*filter(None, found), *found.advice]

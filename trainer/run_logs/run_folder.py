@@ -1,0 +1,134 @@
+"""A worker's log folder: claimed by one process, free of earlier logs when training begins, with run.json beside the
+round logs."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import logging
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from config import Config
+from trainer import version
+from trainer.engine import mx
+from trainer.run_logs.earlier_runs import LOCK_FILE, Notice, check, config_in, is_same_run, log_base, set_aside, written
+from utils import EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, version_number, write_json
+
+MARGIN_S = 30.0  # by which the log of a worker may be older than the first round
+
+
+class RunFolder:
+    """`{log_dir}/{device}`. Only files that a worker writes are ever moved or removed from it."""
+
+    def __init__(self, config: Config, earlier: Path | None = None) -> None:
+        """Makes and claims the folder.
+
+        Args:
+            earlier: where earlier logs are moved, as --earlier says by default.
+
+        Raises:
+            SetupError: it cannot be made, another worker that still runs writes there, or earlier logs cannot be moved.
+        """
+        self._config = config
+        self._earlier = earlier or (Path(config.earlier) if config.earlier else None)
+        self._since = time.time()  # training begins after each worker of the job has come here
+        self.commit = version.commit()
+        self.path = Path(config.log_dir) / config.device
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / LOCK_FILE).open("w")
+        except OSError as error:
+            what_to_do = remedy("choose another with -ld (simulate.py: --log-base)", RUN_AS_OWNER)
+            raise SetupError(f"log folder {self.path}: {error.strerror}; {what_to_do}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SetupError(
+                f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name, "
+                "each job of simulate.py its own --log-base"
+            ) from None
+        if self._earlier is not None:
+            if not self.path.is_relative_to(log_base(self._earlier)):
+                raise SetupError(f"--earlier {self._earlier} is not in the log tree that -ld {config.log_dir} is in")
+            if not config.resume and written(self.path):
+                check([self.path], self._earlier)
+
+    def _was_lost(self, job_age_s: float) -> bool:
+        path = self.path / RUN_FILE
+        try:
+            age_s = time.time() - path.stat().st_mtime
+            return age_s < job_age_s + MARGIN_S and not read_json(path).get("ended")
+        except (OSError, SetupError, AttributeError):  # there is none, or none that can be read
+            return False
+
+    def close(self) -> None:
+        """Another worker may write there now; a process that ends need not say so."""
+        self._lock.close()
+
+    def open(self, job_age_s: float | None = None, is_new: bool = False) -> Path:
+        """Moves what an earlier run left to where the earlier runs are, or removes it without --earlier;
+        unless this run goes on with it.
+
+        Args:
+            job_age_s: of a job at work to which this worker has come. Logs that were begun with it or since, and were
+                not ended, are its own: this worker has taken part in it before.
+            is_new: the job goes on, and this worker has not taken part in it before.
+
+        Raises:
+            SetupError: what lies there cannot be moved or removed.
+        """
+        is_back = job_age_s is not None and self._was_lost(job_age_s)
+        if not is_new and (self._config.resume or is_back):
+            return self.path
+        left = written(self.path)
+        # A run that is started again after a death, and has no checkpoint yet, begins anew.
+        is_own = is_same_run(self._config.earlier, config_in(self.path).get("earlier", ""))
+        if self._earlier is not None and not is_own:
+            notice = Notice(self.path, self._earlier)
+            set_aside(left, self._earlier, self._since)
+            if self._earlier.name == EARLIER and (line := notice.line()):  # no launcher says it
+                logging.info("%s", line)
+            return self.path
+        for path in left:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise SetupError(
+                    f"{path}, in the way of this run's logs, cannot be removed: {error.strerror}; move it elsewhere"
+                ) from None
+        if left:
+            whose = "this job's start before" if is_own else "an earlier run"
+            instead = "" if is_own else " (the launchers and worker.sh keep it, and so does --earlier)"
+            logging.info("what %s left in %s is removed%s", whose, self.path, instead)
+        return self.path
+
+    def describe(self, facts: Mapping[str, Any], ended: str | None = None) -> None:
+        """Writes run.json: what this run is, and once it has ended, why.
+
+        Args:
+            facts: what only the trainer knows, such as its rank.
+        """
+        description: dict[str, Any] = {
+            **facts,
+            "host": platform.node(),
+            "device": self._config.device,
+            "config": dataclasses.asdict(self._config),
+            "commit": self.commit,
+            "versions": {
+                "esync": version_number(),
+                "python": platform.python_version(),
+                "mxnet": mx.__version__,
+                "numpy": np.__version__,
+                "platform": platform.platform(),
+            },
+            "command": sys.argv,
+            "ended": ended,
+        }
+        write_json(self.path / RUN_FILE, description)

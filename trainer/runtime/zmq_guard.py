@@ -1,0 +1,109 @@
+"""Keeps bytes that are no ZeroMQ away from ps-lite's parser.
+
+ps-lite aborts the process over an HTTP request at its port: ZeroMQ takes a connection without its greeting for one of
+its first protocol versions, in which any byte is a length, and ps-lite parses what follows. A ZeroMQ socket with a ZAP
+domain (RFC 27) closes connections of these versions before it reads a message; MXNet itself speaks a later one. No
+authentication follows from the domain, since the process has no ZAP handler.
+
+ps-lite does not give its sockets away, so its call of `zmq_bind` is redirected to a function of this module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from collections.abc import Callable, Iterator
+
+from trainer.runtime.library import library
+
+ZMQ_ZAP_DOMAIN = 55  # an option of zmq_setsockopt
+DOMAIN = b"esync"
+# ELF (System V ABI, x86-64): tags of the dynamic section.
+END, SLOTS_BYTES, STRINGS, SYMBOLS, SLOTS, BIND_NOW = 0, 2, 5, 6, 23, 24
+FLAGS, FLAG_BIND_NOW = 30, 8
+
+_ZmqBind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+
+
+class _LinkMap(ctypes.Structure):
+    """The beginning of glibc's `struct link_map`, to which a handle of dlopen points."""
+
+    _fields_ = [("base", ctypes.c_size_t), ("name", ctypes.c_char_p), ("dynamic", ctypes.c_size_t)]
+
+
+class _Tag(ctypes.Structure):
+    """`Elf64_Dyn`."""
+
+    _fields_ = [("tag", ctypes.c_int64), ("value", ctypes.c_uint64)]
+
+
+class _Slot(ctypes.Structure):
+    """`Elf64_Rela`: where the address of a function of other libraries, or of an exported one, is."""
+
+    _fields_ = [("offset", ctypes.c_uint64), ("info", ctypes.c_uint64), ("addend", ctypes.c_int64)]
+
+
+class _Symbol(ctypes.Structure):
+    """`Elf64_Sym`."""
+
+    _fields_ = [
+        ("name", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+        ("value", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+    ]
+
+
+@functools.cache  # the library calls the function as long as the process lives
+def install() -> Callable[[int, bytes], int] | None:
+    """Makes every ZeroMQ socket that MXNet binds from now on refuse other protocols.
+
+    Returns:
+        What stands in for zmq_bind; None, after a warning, where this build of MXNet does not allow it.
+    """
+    found = library()
+    try:
+        slot = _slot_of(found, b"zmq_bind")
+        bind, set_option = found.zmq_bind, found.zmq_setsockopt
+    except (AttributeError, LookupError) as error:
+        logging.warning(
+            "this build of MXNet aborts where another program than MXNet connects to its ports (%s): "
+            "close them to others by a firewall",
+            error,
+        )
+        return None
+    bind.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    set_option.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
+
+    def guarded_bind(zmq_socket: int, endpoint: bytes) -> int:
+        set_option(zmq_socket, ZMQ_ZAP_DOMAIN, DOMAIN, len(DOMAIN))
+        return int(bind(zmq_socket, endpoint))
+
+    function = _ZmqBind(guarded_bind)
+    slot.value = ctypes.cast(function, ctypes.c_void_p).value
+    return function
+
+
+def _slot_of(found: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
+    """The slot from which a loaded library takes the address of a function that it calls.
+
+    Raises:
+        LookupError: it has none, or one that cannot be written to.
+    """
+    link_map = _LinkMap.from_address(found._handle)
+    tags = dict(_tags(link_map.dynamic))
+    if BIND_NOW in tags or tags.get(FLAGS, 0) & FLAG_BIND_NOW:
+        raise LookupError("its calls cannot be redirected")
+    slots = (_Slot * (tags[SLOTS_BYTES] // ctypes.sizeof(_Slot))).from_address(tags[SLOTS])
+    for slot in slots:
+        symbol = _Symbol.from_address(tags[SYMBOLS] + (slot.info >> 32) * ctypes.sizeof(_Symbol))
+        if ctypes.string_at(tags[STRINGS] + symbol.name) == name:
+            return ctypes.c_void_p.from_address(link_map.base + slot.offset)
+    raise LookupError(f"it has no {name.decode()}")
+
+
+def _tags(address: int) -> Iterator[tuple[int, int]]:
+    while (entry := _Tag.from_address(address)).tag != END:
+        yield entry.tag, entry.value
+        address += ctypes.sizeof(_Tag)

@@ -1,0 +1,168 @@
+"""Clusters as files: a CSV with one row a worker, and perhaps a line for the parameter server before them.
+
+    server_bandwidth_mbit_s,1000
+    step_time_s,bandwidth_mbit_s,latency_s,straggler_trace
+    0.1,,,
+    0.6,10,0.025,traces/network-at-20s-for-60s-30ms.csv
+
+The header names the columns (COLUMNS), in any order; all but step_time_s may be missing, and cells may be empty. The
+path of a trace is relative to the cluster file. Files for published experiments are in scripts/clusters/, where a bare
+name is looked up. simulate.py does all that a file says; on real processes step times and traces are emulated, and
+`left_out` says what is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flag_values import above_zero, at_least
+from trainer import straggler_trace  # imports no MXNet, nor does the package
+from utils import SetupError
+
+READY_MADE = Path(__file__).resolve().parents[2] / "scripts" / "clusters"
+SERVER = "server_bandwidth_mbit_s"  # begins the parameter server's line
+
+_seconds = at_least(0, float)
+
+
+def _column(default: float, words: str, parse: Any = _seconds, is_emulated: bool = False) -> Any:
+    return field(default=default, metadata={"words": words, "parse": parse, "is_emulated": is_emulated})
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker of a cluster: a row. Numbers that the row leaves out are those of an ideal machine and network."""
+
+    step_time_s: float = field(
+        metadata={"words": "the shortest time of a step in seconds, 0 or more", "parse": _seconds, "is_emulated": True}
+    )
+    # Absolute; a file that trainer/straggler_trace.py reads.
+    straggler_trace: Path | None = field(
+        default=None,
+        metadata={"words": "nothing or the path of a straggler trace", "parse": Path, "is_emulated": True},
+    )
+    sample_time_s: float = _column(
+        0.0, "seconds that each sample of its batch adds to a step, 0 or more", is_emulated=True
+    )
+    step_spread: float = _column(0.0, "the standard deviation of the logarithm of its step times, 0 or more")
+    overhead_s: float = _column(0.0, "seconds of a step beyond its step time, 0 or more")
+    bandwidth_mbit_s: float = _column(math.inf, "Mbit/s each way to the parameter server, above 0", above_zero)
+    latency_s: float = _column(0.0, "seconds that a transfer takes beside those of its bytes, 0 or more")
+    state_server_round_trip_s: float = _column(0.0, "seconds of a question to the state server, 0 or more")
+
+    def shortest_step_s(self, samples: int) -> float:
+        """Of a step of so many samples, without what a real machine adds to it."""
+        return self.step_time_s + samples * self.sample_time_s
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The workers by rank, and the parameter server that they share."""
+
+    workers: tuple[Worker, ...]
+    server_bandwidth_mbit_s: float = math.inf  # each way
+
+    def of(self, rows: Sequence[int]) -> Cluster:
+        """With the workers of these rows alone, in their order."""
+        return dataclasses.replace(self, workers=tuple(self.workers[row] for row in rows))
+
+
+_FIELDS = {each.name: each for each in dataclasses.fields(Worker)}
+COLUMNS = tuple(_FIELDS)
+
+
+def find(name: str) -> Path:
+    """The cluster file that the user means: a path, or the bare name of a ready-made one.
+
+    Raises:
+        SetupError: there is neither. The message has the ready-made ones.
+    """
+    given, ready = Path(name), READY_MADE / f"{name.removesuffix('.csv')}.csv"
+    if given.exists():
+        return given
+    if given.name == name and ready.is_file():
+        return ready
+    names = ", ".join(sorted(path.stem for path in READY_MADE.glob("*.csv")))
+    raise SetupError(f"cluster file {name} does not exist: give the path of one, or a ready-made one: {names}")
+
+
+def read(path: Path) -> Cluster:
+    """Reads a cluster file and checks the traces that it names.
+
+    Raises:
+        SetupError: the file or a trace is not there or not of its form. The message names file and line.
+    """
+    try:
+        with path.open(newline="") as file:
+            reader = csv.reader(file)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SetupError(f"cluster file {path} cannot be read: {error}") from None
+    server_mbit_s = math.inf
+    if rows and rows[0][1][0] == SERVER:
+        server_mbit_s = _server(path, *rows.pop(0))
+    number, header = rows.pop(0) if rows else (1, [])
+    _check_header(path, number, header)
+    if not rows:
+        raise SetupError(f"cluster file {path}, line {number + 1}: no worker; give one line for each, such as 0.1,")
+    return Cluster(tuple(_worker(path, number, header, row) for number, row in rows), server_mbit_s)
+
+
+def _server(path: Path, number: int, row: list[str]) -> float:
+    try:
+        (text,) = row[1:]
+        return float(above_zero(text))
+    except (ValueError, argparse.ArgumentTypeError):
+        raise SetupError(
+            f"cluster file {path}, line {number}: {','.join(row)!r}; give {SERVER}, a comma, and the Mbit/s each way "
+            "of the parameter server, above 0"
+        ) from None
+
+
+def _check_header(path: Path, number: int, header: Sequence[str]) -> None:
+    if "step_time_s" not in header or len(set(header)) < len(header) or not set(header) <= set(COLUMNS):
+        raise SetupError(
+            f"cluster file {path}, line {number}: {','.join(header)!r}; the first line (the second, after {SERVER}) "
+            f"must name columns, step_time_s and any of {', '.join(COLUMNS[1:])}"
+        )
+
+
+def _worker(path: Path, number: int, header: Sequence[str], row: Sequence[str]) -> Worker:
+    where = f"cluster file {path}, line {number}"
+    if len(row) > len(header):
+        raise SetupError(
+            f"{where}: {','.join(row)!r} has {len(row)} values for {len(header)} column(s): give no more than "
+            f"{','.join(header)}"
+        )
+    values: dict[str, Any] = {}
+    for name, text in zip(header, [*row, *[""] * (len(header) - len(row))], strict=True):
+        about = _FIELDS[name].metadata
+        try:
+            if text or name == "step_time_s":
+                values[name] = about["parse"](text)
+        except (ValueError, argparse.ArgumentTypeError):
+            raise SetupError(f"{where}: {','.join(row)!r}; give for {name} {about['words']}") from None
+    if trace := values.get("straggler_trace"):
+        values["straggler_trace"] = straggler_trace.beside(path, trace, where)
+    return Worker(**values)
+
+
+def left_out(cluster: Cluster) -> str:
+    """What a cluster of real processes does not emulate of it, in words; empty where it does all."""
+    names = [
+        name
+        for name, about in _FIELDS.items()
+        if not about.metadata["is_emulated"]
+        and any(getattr(worker, name) != about.default for worker in cluster.workers)
+    ]
+    names += [SERVER] * (cluster.server_bandwidth_mbit_s < math.inf)
+    if not names:
+        return ""
+    return f"{', '.join(names)} of the cluster file count in simulate.py only; here there are step times and traces"

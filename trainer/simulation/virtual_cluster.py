@@ -1,0 +1,260 @@
+"""A whole cluster in this process, in virtual time: the trainers, the parameter server and the state server's own rules
+on one clock, with real gradients. simulate.py is its command line.
+
+What takes time: a step, as the cluster file says of its worker (times its spread), transfers, questions to the state
+server, emulated stragglers, and an evaluation where that is asked for. The machine's own time counts nowhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import math
+import random
+import resource
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from greenlet import getcurrent
+
+from algorithms import TransportKind
+from config import NO_NETWORK, PS, Config
+from trainer import worker
+from trainer.algorithms.buckets import Buckets
+from trainer.clock import VirtualClock
+from trainer.collectives.schedules import SUMS, ring
+from trainer.command_line import check_job
+from trainer.context import Context
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.job import client_from_config
+from trainer.datasets.loading import content_hash
+from trainer.device import Evaluator
+from trainer.engine import mx
+from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
+from trainer.membership import Membership, of_all
+from trainer.parameters import Parameters, num_bytes
+from trainer.run_logs.run_folder import RunFolder
+from trainer.simulation import stub_network
+from trainer.simulation.cluster_file import Worker
+from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_job import HOST, VirtualJob
+from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of, wait_until_written
+from trainer.transport.collective import in_memory
+from trainer.transport.protocol import Transport
+from utils import SetupError
+
+EVALUATION_BATCH = 500  # nobody waits for a batch's answer, and larger ones take less time a sample
+# So few may each keep the memory of their passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
+FEW_WORKERS = 16
+SPARE_FILES = 100  # open ones beside a lock for each worker's folder
+
+
+class Watcher(Protocol):
+    """Whoever looks at a run."""
+
+    def begin(self, now: float) -> None:
+        """A worker begins to train, at this virtual time."""
+
+    def __call__(self, now: float) -> None:
+        """Somebody goes on, at this virtual time."""
+
+
+class Nobody:
+    """Looks at no run."""
+
+    def begin(self, now: float) -> None:
+        """As Watcher says."""
+
+    def __call__(self, now: float) -> None:
+        """As Watcher says."""
+
+
+def run(job: VirtualJob, stop_requested: Callable[[], bool] = lambda: False, watcher: Watcher | None = None) -> str:
+    """Trains to the job's end; returns the SHA-256 of all workers' final weights.
+
+    Raises:
+        SetupError: the flags, the cluster or the data are no job.
+    """
+    return _Run(job, stop_requested, watcher or Nobody()).run()
+
+
+class _Run:
+    def __init__(self, job: VirtualJob, stop_requested: Callable[[], bool], watcher: Watcher) -> None:
+        config, self._rows = job.config, job.cluster.workers
+        check_job(config, 1, len(self._rows))
+        if not all(row.shortest_step_s(config.batch_size) + row.overhead_s for row in self._rows):
+            raise SetupError("a step that takes no time ends no virtual second: give every worker a step time above 0")
+        self._job = job
+        check_target(config, self._evaluating_rank)
+        self._stop_requested = stop_requested
+        self._watcher = watcher
+        self._clock = VirtualClock()
+        self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
+        _allow_open_files(len(self._rows) + SPARE_FILES)
+        self._dataset = None if config.network == NO_NETWORK else worker.dataset_of(config)
+        self._memberships = self._all_memberships()
+        self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]
+        self._contexts = [self._context(rank) for rank in range(len(self._rows))]
+        self._keep()
+        self._hashes: dict[int, str] = {}
+        if config.algorithm.is_distributed:
+            self._connect()
+
+    def run(self) -> str:
+        root = logging.getLogger()
+        only_one = _lines_of(self._evaluating_rank or 0, self._clock)
+        root.addFilter(only_one)
+        try:
+            self._run()
+        finally:
+            wait_until_written()
+            root.removeFilter(only_one)
+            for folder in self._folders:
+                folder.close()
+        digests = "".join(self._hashes[rank] for rank in sorted(self._hashes))
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    def _run(self) -> None:
+        for rank in range(len(self._rows)):
+            self._clock.start(partial(self._train, rank), f"worker {rank}")
+        self._clock.run(watch=self._watcher)
+
+    def _train(self, rank: int) -> None:
+        ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
+        members = [{"rank": each, "host": HOST, "device": f"cpu{each}"} for each in ranks]
+        more = {"virtual": self._job.about(rank), **self._counted_bytes}
+        facts = worker.train(self._contexts[rank], self._folders[rank], members or None, self._begins, **more)
+        self._hashes[rank] = facts["final_weights_sha256"]
+
+    def _begins(self) -> None:
+        self._watcher.begin(self._clock.now())
+
+    @property
+    def _counted_bytes(self) -> dict[str, Any]:
+        return {"parameter_bytes": round(self._job.model_bytes)} if self._job.model_bytes else {}
+
+    def _all_memberships(self) -> list[Membership]:
+        ranks, config = range(len(self._rows)), self._job.config
+        places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks)
+        if self._dataset is None:
+            return [Membership(rank, len(ranks), places=places) for rank in ranks]
+        return of_all(self._dataset.train.labels, len(ranks), config, places)
+
+    def _context(self, rank: int) -> Context:
+        row, membership = self._rows[rank], self._memberships[rank]
+        config = self._job.worker_config(rank)
+        others: dict[str, Any] = {
+            "membership": lambda: membership,
+            "num_servers": 1,
+            "state_server": self._state_client(config, row),
+            "clock": self._clock,
+            "trace": worker.trace_of(config),
+            "stop_requested": self._stop_requested,
+            "is_evaluator": lambda step_s: rank == self._evaluating_rank,
+            "pace": _pace(config.seed, rank, row.step_spread),
+        }
+        if self._dataset is None:
+            made = stub_network.context(config, **others)
+            made.evaluate = self._only_take_time if self._job.evaluation_s else None
+        else:
+            made = Context.from_config(config, self._dataset, mx.cpu(), folder=self._folders[rank], **others)
+            evaluate = Evaluator(made.network, self._dataset.test, made.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
+            made.evaluate = partial(self._evaluate, evaluate)
+            made.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
+        made.min_step_time_s = row.step_time_s + row.overhead_s
+        made.sample_time_s = row.sample_time_s
+        made.tell_every_s = math.inf  # rounds with an evaluation are told
+        return made
+
+    def _keep(self) -> None:
+        """Gives each worker its checkpoints, where there are any."""
+        config, ranks = self._job.config, range(len(self._rows))
+        if config.ckpt_frequency:
+            check_folder(config.checkpoint_folder, bool(config.resume))
+            data_hash = content_hash(self._dataset) if self._dataset is not None else ""
+            good = [Keeper(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
+            for rank in ranks:
+                self._contexts[rank].keeper = keeper_of(config, data_hash, rank, len(ranks), lambda mine: good)
+
+    def _state_client(self, config: Config, row: Worker) -> StateClient | None:
+        if self._state_server is None:
+            return None
+        link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
+        return client_from_config(config, link, self._clock, HOST, self._stop_requested)
+
+    def _evaluate(self, evaluate: Evaluator) -> float:
+        self._clock.sleep(self._job.evaluation_s)
+        return evaluate()
+
+    def _only_take_time(self) -> None:
+        self._clock.sleep(self._job.evaluation_s)
+
+    @functools.cached_property
+    def _evaluating_rank(self) -> int | None:
+        config = self._job.config
+        return evaluating_rank(
+            [Candidate(config.evaluate, row.shortest_step_s(config.batch_size)) for row in self._rows]
+        )
+
+    def _connect(self) -> None:
+        """Brings the workers to the parameter server, or to each other."""
+        links = [Link(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
+        kind, collective = self._job.config.algorithm.transport, self._job.config.collective
+        server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
+        assert kind is not TransportKind.NONE
+        place: Callable[[int], Transport]
+        if collective == PS:
+            place = partial(MemoryTransport, MemoryServer(self._clock, kind, links, server_rate, self._size_of()))
+        else:
+            network = MemoryNetwork(self._clock, links, server_rate)
+            algorithm = SUMS.get(collective, ring)  # of MPI's own, for what-ifs, the usual one
+            place = partial(in_memory, network, algorithm, size_of=self._size_of())
+        for rank, context in enumerate(self._contexts):
+            context.transport = place(rank)
+
+    def _size_of(self) -> Callable[[mx.nd.NDArray], int]:
+        """Bytes of an array on its way: the model's arrays make up as many as the model is to have."""
+        counted = self._counted_bytes.get("parameter_bytes")
+        if counted is None:
+            return num_bytes
+        model = Parameters(self._contexts[0].network).model()
+        factor = counted / sum(map(num_bytes, model))
+        # WBSP packs them. Elsewhere an array that belongs to no model may have the shape of a packed one.
+        packed = Buckets(model).pack(model) if self._job.config.algorithm.one_server else []
+        shapes = {array.shape for array in [*model, *packed]}
+        return lambda array: round(num_bytes(array) * (factor if array.shape in shapes else 1.0))
+
+
+def _bytes_per_s(mbit_s: float) -> float:
+    return mbit_s * 1e6 / 8
+
+
+def _pace(seed: int, rank: int, spread: float) -> Callable[[], float]:
+    """Lognormal factors with median 1, of this worker alone."""
+    if not spread:
+        return lambda: 1.0
+    draw = random.Random(f"{seed}-{rank}")
+    return lambda: draw.lognormvariate(0.0, spread)
+
+
+def _allow_open_files(wanted: int) -> None:
+    """Raises this process's own limit of open files, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:
+    """A filter for the log: lines of one worker, warnings of all, and whatever no worker says, such as the progress."""
+
+    def passes(record: logging.LogRecord) -> bool:
+        return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == f"worker {rank}"
+
+    return passes

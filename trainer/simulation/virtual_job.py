@@ -1,0 +1,98 @@
+"""What simulate.py runs, and whether it was done already. Imports no MXNet."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from config import Config
+from trainer import straggler_trace, version
+from trainer.simulation.cluster_file import Cluster
+from utils import RUN_FILE, STOPPED, SetupError, read_json
+
+HOST = "virtual"  # the folder of the workers in the log tree
+
+
+@dataclass(frozen=True)
+class VirtualJob:
+    """A job of a virtual cluster.
+
+    Attributes:
+        config: of all workers; `log_dir` holds their folders.
+        cluster_name: for the logs.
+        model_bytes: that the model counts in transfers; 0: its own.
+        evaluation_s: virtual seconds of an evaluation.
+        entry: the name that it is filed under, of algorithms.ENTRIES.
+        rows: of its workers in the cluster that was asked for; empty where all take part.
+        earlier: where the logs of the run before are moved; None: they are removed.
+    """
+
+    config: Config
+    cluster: Cluster
+    cluster_name: str
+    model_bytes: float = 0.0
+    evaluation_s: float = 0.0
+    entry: str = ""
+    rows: tuple[int, ...] = ()
+    earlier: Path | None = None
+
+    @functools.cached_property
+    def _program(self) -> str:
+        return version.files_hash()
+
+    def about(self, rank: int) -> dict[str, Any]:
+        """What this worker's run.json says beside the flags; what is infinite is null there."""
+        row = self.cluster.workers[rank]
+        trace = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
+        return {
+            "program": self._program,
+            "entry": self.entry or self.config.entry,
+            "cluster": self.cluster_name,
+            "row": self.rows[rank] if self.rows else rank,
+            "num_workers": len(self.cluster.workers),
+            "worker": _finite(vars(row) | {"straggler_trace": str(row.straggler_trace or "")}),
+            "trace": [vars(entry) for entry in trace],
+            **_finite({"server_bandwidth_mbit_s": self.cluster.server_bandwidth_mbit_s}),
+            "model_bytes": self.model_bytes,
+            "evaluation_s": self.evaluation_s,
+        }
+
+    def worker_config(self, rank: int) -> Config:
+        """The flags as this worker's process would have them."""
+        row = self.cluster.workers[rank]
+        return dataclasses.replace(
+            self.config,
+            cpu=1,
+            device_name=f"cpu{rank}",
+            min_step_time=row.step_time_s,
+            sample_time=row.sample_time_s,
+            straggler_trace=str(row.straggler_trace or ""),
+            earlier="",  # of the job that this one is like, perhaps (what_if.py)
+        )
+
+    def is_done(self) -> bool:
+        """Whether each worker's run.json says that it has ended, of this very job by this very program, and not because
+        a signal came."""
+        return all(self._has_ended(rank) for rank in range(len(self.cluster.workers)))
+
+    def _has_ended(self, rank: int) -> bool:
+        config = self.worker_config(rank)
+        try:
+            about = read_json(Path(config.log_dir) / config.device / RUN_FILE)
+        except SetupError:
+            return False
+        wanted = json.loads(json.dumps({"config": dataclasses.asdict(config), "virtual": self.about(rank)}))
+        return (
+            isinstance(about, dict)
+            and about.get("ended") not in (None, STOPPED)
+            and all(about.get(key) == value for key, value in wanted.items())
+        )
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value == math.inf else value for name, value in row.items()}

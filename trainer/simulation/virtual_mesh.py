@@ -1,0 +1,152 @@
+"""Workers that send to each other in the memory of one process, in virtual time.
+
+Each worker has one link, both ways, and a message from one to another crosses both links: it takes the latency of both,
+and its bytes at the rate of the slower. In an exchange a worker sends one message and receives one, so nobody shares a
+way of a link. As over TCP, what the kernels of both hosts hold (`HELD`) flows as soon as it is sent, one message after
+the other, and its sender goes on; a larger message flows when both sides are there, since a receiver that does not read
+yet soon stops the sender; its latency is over by then if it was sent early enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trainer.clock import Event, VirtualClock
+from trainer.collectives.mesh import Parcel
+from trainer.simulation.network import Link
+from utils import PeerLost
+
+HELD = 1 << 20  # bytes of a message that the kernels take before the receiver reads
+
+
+@dataclass
+class _End:
+    """One side of a message.
+
+    Attributes:
+        met: the other side is there.
+        adds: of a receiver.
+        done_s: when this side goes on.
+        arrives_s: of a sender, when the kernels hold all of it at the receiver's; None: they do not.
+    """
+
+    parcel: Parcel
+    since_s: float
+    met: Event
+    adds: bool = False
+    done_s: float = math.inf
+    arrives_s: float | None = None
+
+
+@dataclass
+class _Way:
+    """Messages from one worker to another of which only one side is there.
+
+    Attributes:
+        free_s: from when on the next one can flow.
+    """
+
+    sent: deque[_End] = field(default_factory=deque)
+    awaited: deque[_End] = field(default_factory=deque)
+    free_s: float = 0.0
+
+
+class MemoryNetwork:
+    """The links of all workers.
+
+    Args:
+        links: by rank.
+        bytes_per_s: that no link exceeds.
+    """
+
+    def __init__(self, clock: VirtualClock, links: Sequence[Link], bytes_per_s: float = math.inf) -> None:
+        self.clock = clock
+        self.links = links
+        self._most = bytes_per_s
+        self._ways: dict[tuple[int, int], _Way] = defaultdict(_Way)
+        self._lost: int | None = None
+
+    def send(self, rank: int, to: int, parcel: Parcel) -> _End:
+        """Begins to send; whoever is second lets the message flow, unless the kernels hold it."""
+        now, way = self.clock.now(), self._ways[rank, to]
+        end = _End(parcel, now, self.clock.event())
+        if parcel.num_bytes <= HELD:
+            takes_s, latency_s = self._times(rank, to, parcel)
+            way.free_s = max(now, way.free_s) + takes_s
+            end.done_s, end.arrives_s = now, way.free_s + latency_s
+        if way.awaited:
+            self._flow(rank, to, end, way.awaited.popleft())
+        else:
+            if end.arrives_s is not None:
+                end.parcel = Parcel(parcel.array.copy(), parcel.num_bytes)
+            way.sent.append(end)
+        return end
+
+    def receive(self, source: int, rank: int, parcel: Parcel, adds: bool) -> _End:
+        """Begins to receive."""
+        end = _End(parcel, self.clock.now(), self.clock.event(), adds)
+        way = self._ways[source, rank]
+        if way.sent:
+            self._flow(source, rank, way.sent.popleft(), end)
+        else:
+            way.awaited.append(end)
+        return end
+
+    def _flow(self, source: int, to: int, sender: _End, receiver: _End) -> None:
+        """Both sides are there: neither looks at the content before its own end, so it is moved now."""
+        if sender.arrives_s is not None:
+            receiver.done_s = max(sender.arrives_s, receiver.since_s)
+        else:
+            takes_s, latency_s = self._times(source, to, sender.parcel)
+            self._ways[source, to].free_s = sender.done_s = self.clock.now() + takes_s
+            receiver.done_s = max(sender.since_s + latency_s, receiver.since_s) + takes_s
+        content, target = sender.parcel.array, receiver.parcel.array
+        if receiver.adds:
+            target += content
+        else:
+            target[:] = content
+        sender.met.set()
+        receiver.met.set()
+
+    def _times(self, source: int, to: int, parcel: Parcel) -> tuple[float, float]:
+        """Seconds that a message flows, and those that each byte of it travels."""
+        links = self.links[source], self.links[to]
+        rate = min(self._most, *(link.bytes_per_s for link in links))
+        return parcel.num_bytes / rate, sum(link.latency_s for link in links)
+
+    def wait(self, end: _End) -> None:
+        """Waits until this side goes on; raises PeerLost if a worker is gone."""
+        if self._lost is None and math.isinf(end.done_s):
+            end.met.wait()
+        if math.isinf(end.done_s):
+            raise PeerLost(f"worker {self._lost} was lost")
+
+    def lose(self, rank: int) -> None:
+        """This worker is gone without having taken leave."""
+        self._lost = rank
+        for way in self._ways.values():
+            for end in (*way.sent, *way.awaited):
+                end.met.set()
+
+
+class MemoryMesh:
+    """One worker's place in a MemoryNetwork."""
+
+    def __init__(self, network: MemoryNetwork, rank: int) -> None:
+        self.network = network
+        self.rank = rank
+        self.num_workers = len(network.links)
+
+    def exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
+        """As Mesh says."""
+        network, ends = self.network, []
+        if to is not None:
+            ends.append(network.send(self.rank, to, out))
+        if source is not None:
+            ends.append(network.receive(source, self.rank, into, adds))
+        for end in ends:
+            network.wait(end)
+        network.clock.sleep(max((end.done_s for end in ends), default=0.0) - network.clock.now())

@@ -1,0 +1,1 @@
+"""What lets a job go on when workers are lost or come: checkpoints, generations, recovery."""

@@ -1,0 +1,117 @@
+"""Which round of its checkpoints a job goes on from: pure functions on rounds and on the files' names.
+
+Standard library only: the launchers ask too, before they start a job again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from algorithms import TransportKind
+from config import Config
+
+SERVER = "server"  # whose file it is that the parameter server writes
+
+
+def worker_name(which: int | str) -> str:
+    """Whose file it is that a worker writes: by its rank, or by a name where ranks change."""
+    return f"worker-{which}"
+
+
+def host_and_device(host: str, device: str) -> str:
+    """The name of a worker whose rank may change."""
+    return f"{host}-{device}"
+
+
+def of_device(names: Iterable[str], device: str) -> list[str]:
+    """Those of a worker with such a name, whatever its host is called."""
+    pattern = re.compile(rf"worker-.+-{re.escape(device)}-\d{{8,}}\.ckpt")
+    return [name for name in names if pattern.fullmatch(name)]
+
+
+def workers_in(names: Iterable[str]) -> list[str]:
+    """The names of the workers that have files."""
+    pattern = re.compile(rf"({worker_name('.+')})-\d{{8,}}\.ckpt")
+    return sorted({match[1] for name in names if (match := pattern.fullmatch(name))})
+
+
+def ranks_in(names: Iterable[str]) -> list[int]:
+    """The ranks of the workers that have files, ascending."""
+    pattern = re.compile(worker_name(r"(\d+)") + r"-\d{8,}\.ckpt")
+    return sorted({int(match[1]) for name in names if (match := pattern.fullmatch(name))})
+
+
+def file_name(whose: str, round_: int) -> str:
+    """Name of the file of a process's checkpoint after a round."""
+    return f"{whose}-{round_:08d}.ckpt"
+
+
+def rounds_in(names: Iterable[str], whose: str) -> dict[int, str]:
+    """The names that are of one process's checkpoints, by round, ascending."""
+    pattern = re.compile(re.escape(whose) + r"-(\d{8,})\.ckpt")
+    found = ((pattern.fullmatch(name), name) for name in names)
+    return dict(sorted((int(match[1]), name) for match, name in found if match))
+
+
+def has_server_state(config: Config) -> bool:
+    """Whether the parameter server has checkpoints of its own, which belong to those of rank 0."""
+    return config.algorithm.transport is TransportKind.SERVER
+
+
+def common_round(good: Sequence[Sequence[int]]) -> int | None:
+    """The latest round that all workers have a good checkpoint of; None if there is none.
+
+    Args:
+        good: rounds by rank.
+    """
+    return max(set.intersection(*map(set, good)), default=None)
+
+
+def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | None:
+    """The round that a worker goes on from; None if there is none.
+
+    Where the workers sum, all go on from the same round; where they wait for each other at all, if they can. Elsewhere
+    each goes on from its own latest.
+
+    Args:
+        good: rounds of which there are good checkpoints, by rank.
+    """
+    round_ = common_round(good) if config.algorithm.waits else None
+    if round_ is None and has_server_state(config):
+        return max(good[rank], default=None)
+    return round_
+
+
+def unfinished(rounds: Collection[int], max_rounds: int) -> list[int]:
+    """Those of the rounds behind which something is left to do, ascending; all, if there are no others.
+
+    A job that is started again after a death at its very end does its last rounds once more, and not one too many.
+
+    Args:
+        max_rounds: of the job; 0: no limit.
+    """
+    return sorted(round_ for round_ in rounds if not max_rounds or round_ < max_rounds) or sorted(rounds)
+
+
+def newest(files: Mapping[str, int], before: Mapping[str, int], config: Config, num_workers: int) -> int | None:
+    """The round that a job goes on from if it is started again, by its files' names; None: it begins anew.
+
+    Args:
+        files: of its checkpoint folder: when each was written.
+        before: those that an earlier job left there. Training begins by setting them aside; as long as one of them is
+            there, this job has none that counts.
+    """
+    ranks = [rank for rank in ranks_in(files) if rank < num_workers]
+    if (
+        len(ranks) < num_workers
+    ):  # there may be others than before, and who has none takes another's (checkpoint_manager.py)
+        ranks = ranks_in(files)
+    found = {whose: rounds_in(files, whose) for whose in [SERVER, *map(worker_name, ranks)]}
+    if any(before.get(name) == files[name] for rounds in found.values() for name in rounds.values()):
+        return None
+    good = [list(found[worker_name(rank)]) for rank in ranks]
+    good += [[]] * (num_workers - len(ranks))
+    if has_server_state(config):
+        good[0] = [round_ for round_ in good[0] if round_ in found[SERVER]]
+    return round_of([unfinished(rounds, config.max_rounds) for rounds in good], 0, config)

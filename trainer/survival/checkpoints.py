@@ -1,0 +1,173 @@
+"""Checkpoints as files: what a process of a job needs to go on, whole or not there at all. Numpy and standard library.
+
+A file is a line that says what it is, with the SHA-256 of the rest; a line of JSON; and the arrays' bytes. The JSON is
+the tree that was saved, in which {"array": [type, shape, offset]} stands for an array. A file is written beside its
+place, flushed to the disk, and moved there; the last few of each process stay. One that is damaged is passed over with
+a warning, for the one before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from algorithms import modes_of
+from config import Config
+from trainer.array_tree import Damaged, decode, encode, from_text, to_text
+from trainer.rendezvous.config_check import DATA
+from trainer.survival.checkpoint_rounds import file_name, rounds_in
+from utils import EARLIER, SetupError
+
+# Flags of a job that make it another one: it cannot go on with other values. Step sizes are not among them.
+_SAME = (
+    *("mode", "network", "dataset", "split_by_class", "validation", "augment", "batch_size", "seed"),
+    *("optimizer", "momentum", "weight_decay", "outer_momentum", "outer_nesterov"),
+    *("use_dcasgd", "dcasgd_adaptive", "switch_order", "train_steps", "phase_momentum", "phase_batch_size"),
+)
+
+_SAME_DATA = "bring back the data that the job began with (the two are hashes of its content)"
+
+
+def job_of(config: Config) -> dict[str, Any]:
+    """What must be the same for a job to go on, as JSON gives it back."""
+    return json.loads(json.dumps({name: getattr(config, name) for name in _SAME if config.mode in modes_of(name)}))
+
+
+class Checkpoints:
+    """The files of one process of a job, by the round that they were taken after."""
+
+    def __init__(self, folder: Path, name: str, job: Mapping[str, Any], keep: int = 3, beside: str = "") -> None:
+        """
+        Args:
+            folder: of all processes.
+            name: whose they are, as checkpoint_rounds.py says it.
+            job: what must be the same to go on.
+            keep: so many stay.
+            beside: whose checkpoints these belong to: of a round that it has they stay, too.
+        """
+        self.folder = folder
+        self.name = name
+        self._job = dict(job)
+        self._keep = keep
+        self._beside = beside
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As `to_text` says: folders may have any name."""
+        return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep, self._beside]),)
+
+    def of(self, name: str) -> Checkpoints:
+        """Those of another process of the job."""
+        return Checkpoints(self.folder, name, self._job, self._keep)
+
+    def paths(self) -> dict[int, Path]:
+        """The files by round, ascending."""
+        return self._paths_of(self.name)
+
+    def _paths_of(self, name: str) -> dict[int, Path]:
+        if not self.folder.is_dir():
+            return {}
+        names = rounds_in((path.name for path in self.folder.iterdir()), name)
+        return {round_: self.folder / name for round_, name in names.items()}
+
+    def save(self, round_: int, tree: Any) -> None:
+        """Writes the checkpoint of a round, and removes those that are too old.
+
+        Raises:
+            SetupError: it cannot be written.
+        """
+        path = self.folder / file_name(self.name, round_)
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(encode({"job": self._job, "round": round_, "state": tree}))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_folder(self.folder)
+            still = self._paths_of(self._beside) if self._beside else {}
+            for old, path_ in [*self.paths().items()][: -self._keep]:
+                if old not in still:
+                    path_.unlink(missing_ok=True)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise SetupError(f"checkpoint {path} cannot be written: {error.strerror}") from None
+
+    def load(self, round_: int) -> Any:
+        """What was saved after a round.
+
+        Raises:
+            Damaged: it is not there, or not all of it.
+            SetupError: it is of another job.
+        """
+        path = self.folder / file_name(self.name, round_)
+        try:
+            saved = decode(path.read_bytes())
+        except OSError as error:
+            raise Damaged(f"cannot be read: {error.strerror}") from None
+        theirs = saved["job"]
+        if DATA in self._job and DATA not in theirs:
+            _warn_of_earlier_version(self.folder)
+            theirs = {**theirs, DATA: self._job[DATA]}
+        for name, ours in self._job.items():
+            if theirs.get(name) != ours:
+                raise SetupError(
+                    f"--resume: checkpoint {path} is of a job with {name} {theirs.get(name)}, here it is {ours}: "
+                    f"{_SAME_DATA if name == DATA else 'give the same'}, or start without --resume"
+                )
+        return saved["state"]
+
+    def good_rounds(self) -> list[int]:
+        """The rounds whose checkpoints are whole, ascending; a warning names each that is not."""
+        good = []
+        for round_, path in self.paths().items():
+            try:
+                self.load(round_)
+            except Damaged as error:
+                logging.warning("warning: checkpoint %s %s; the one before it is taken", path, error)
+            else:
+                good.append(round_)
+        return good
+
+    def set_aside(self, after: int = 0) -> None:
+        """Another job begins, or this one at an earlier round: later checkpoints stay, in a folder of their own.
+
+        Args:
+            after: those of this round and before stay where they are.
+        """
+        later = [path for round_, path in self.paths().items() if round_ > after]
+        if later:
+            (self.folder / EARLIER).mkdir(exist_ok=True)
+        for path in later:
+            with contextlib.suppress(FileNotFoundError):  # another worker has done it
+                path.replace(self.folder / EARLIER / path.name)
+
+
+@functools.lru_cache
+def _warn_of_earlier_version(folder: Path) -> None:
+    """Once in a process, not for each of its checkpoints."""
+    logging.warning(
+        "warning: the checkpoints in %s are of an earlier version, which did not note what data they are of: make sure "
+        "that it is still the same",
+        folder,
+    )
+
+
+def _from_text(text: str) -> Checkpoints:
+    folder, *others = from_text(text)
+    return Checkpoints(Path(folder), *others)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name is on the disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

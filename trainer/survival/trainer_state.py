@@ -1,0 +1,140 @@
+"""What a worker's checkpoint holds, and how a worker goes on from it: model, steps, samples, batches, logs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from algorithms import RESUME, TransportKind
+from trainer.engine import mx
+from trainer.run_logs.round_log import LINES_FILE, iter_files, logged_rounds, read_rounds
+from trainer.steps import Seen
+from utils import write_atomically
+
+if TYPE_CHECKING:
+    from trainer.loop import Trainer
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """All that a worker needs at the end of a round, to go on with the next as if nothing had been."""
+    _seed_masks(trainer)
+    return {
+        "rounds": trainer.rounds,
+        "elapsed_s": trainer.measure.elapsed_s,
+        "seen": [trainer.seen.of_all, trainer.seen.own],
+        "accuracy": trainer.evaluations.accuracy,
+        "batches": trainer.context.batches.state(),
+        "partition": dict(trainer.membership.partition_sha256),
+        "model": [array.asnumpy() for array in trainer.parameters.model()],
+        "steps": trainer.stepper.state(),
+        "sample_counts": list(trainer.membership.sample_counts),
+        "own": trainer.own_state(),
+        "workers": sorted({*trainer.membership.places, *_workers_before(trainer)}),
+        "there": list(trainer.membership.places),
+    }
+
+
+def _resumed(trainer: Trainer) -> Mapping[str, Any]:
+    """The checkpoint that the keeper has chosen; empty where there is none."""
+    keeper = trainer.context.keeper
+    return (keeper.resumed if keeper is not None else None) or {}
+
+
+def _workers_before(trainer: Trainer) -> list[str]:
+    """Who had taken part in the job before it went on, where the checkpoint says so."""
+    return list(_resumed(trainer).get("workers", ()))
+
+
+def facts(trainer: Trainer) -> dict[str, Any]:
+    """What run.json says of a job that goes on: summary.py counts those that are no longer there, too."""
+    state = _resumed(trainer)
+    if not state:
+        return {}
+    in_step = trainer.context.config.algorithm.transport is TransportKind.SUM
+    return {"workers_before": _workers_before(trainer), "resumed_after": state["rounds"] if in_step else None}
+
+
+def restore(trainer: Trainer) -> None:
+    """Goes on from the checkpoint that the keeper has chosen, where there is one."""
+    state = _resumed(trainer)
+    if not state:
+        return
+    trainer.rounds = state["rounds"]
+    trainer.resumed_s = state["elapsed_s"]
+    trainer.seen = Seen(*state["seen"])
+    trainer.evaluations.accuracy = state["accuracy"]
+    if state.get("partition", trainer.membership.partition_sha256) == trainer.membership.partition_sha256:
+        trainer.context.batches.restore(state["batches"])
+    else:
+        logging.info("this worker has other samples than before: its batches begin anew")
+    trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
+    trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)
+    trainer.restore_own(state["own"])
+    _seed_masks(trainer)
+
+
+def _seed_masks(trainer: Trainer) -> None:
+    """MXNet's generator, which draws dropout's masks, cannot be saved; so it begins anew with each checkpoint, also in
+    the job that goes on, and both draw the same."""
+    mx.random.seed((trainer.context.config.seed * 1_000_003 + trainer.membership.rank * 7919 + trainer.rounds) % 2**31)
+
+
+class Before(NamedTuple):
+    """What a worker has done before it goes on.
+
+    Attributes:
+        rounds: after which it does.
+        elapsed_s: seconds of the job, those of rounds that are lost among them.
+        lost: local steps that are done again.
+        missed: rounds of the job in which it took no part.
+    """
+
+    rounds: int = 0
+    elapsed_s: float = 0.0
+    lost: int = 0
+    missed: int = 0
+
+    def notes(self) -> dict[str, Any]:
+        """What the log of the first round says of it."""
+        event = {"kind": RESUME.name, "text": f"resumed after round {self.rounds}"}
+        missed = {"missed": self.missed} if self.missed else {}
+        return {"events": [event], "steps_lost": self.lost, **missed}
+
+
+def read_back(trainer: Trainer, folder: Path) -> Before:
+    """Takes the rounds that are done again out of a worker's logs, and says what they were; tells its progress of the
+    others."""
+    records = list(read_rounds(folder, logging.warning))
+    kept = [record for record in records if record["num_iters"] <= trainer.rounds]
+    trainer.progress.go_on(kept, trainer.is_evaluator)
+    _drop_after(folder, trainer.rounds)
+    elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in records)])
+    lost = sum(len(record["time"]) for record in records[len(kept) :])
+    missed = trainer.rounds - max((record["num_iters"] for record in kept), default=0) if _was_away(trainer) else 0
+    return Before(trainer.rounds, elapsed_s, lost, missed)
+
+
+def is_new(trainer: Trainer) -> bool:
+    """Whether this worker has not taken part before: whose checkpoint it has says nothing where ranks have changed."""
+    places, before = trainer.membership.places, _workers_before(trainer)
+    if places and before:
+        return places[trainer.membership.rank] not in before
+    return trainer.context.keeper is not None and trainer.context.keeper.is_anothers
+
+
+def _was_away(trainer: Trainer) -> bool:
+    """Whether this worker took no part in the round of the checkpoint."""
+    there, places = _resumed(trainer).get("there", ()), trainer.membership.places
+    return bool(there and places) and places[trainer.membership.rank] not in there
+
+
+def _drop_after(folder: Path, rounds: int) -> None:
+    for number, path in iter_files(folder).items():
+        if number > rounds:
+            path.unlink()
+    lines = folder / LINES_FILE
+    if lines.exists() and max(logged_rounds(folder, lambda text: None), default=0) > rounds:
+        kept = lines.read_bytes().splitlines(keepends=True)[:rounds]
+        write_atomically(lines, b"".join(kept))
