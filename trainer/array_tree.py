@@ -80,7 +80,7 @@ def from_text(text: str) -> Any:
 
 
 def is_finite(tree: Any) -> bool:
-    """Whether all arrays of a tree are: nobody wants to go on with others."""
+    """Whether every floating-point array of a tree holds finite numbers alone."""
     if isinstance(tree, Mapping):
         return all(map(is_finite, tree.values()))
     if isinstance(tree, (list, tuple)):

@@ -42,9 +42,13 @@ class Told:
     """A number of a claim.
 
     Attributes:
-        of: the measure that recomputes it; empty where nothing was measured. arguments: of the measure. published: the
-        name of the figure that it is held against, in experiments/reproduction/published.py; empty for most. verdict:
-        of VERDICTS, on that figure. note: why that verdict.
+        of: the measure that recomputes it; empty where nothing was measured.
+        source: the name of the Source that the measure reads.
+        arguments: of the measure.
+        published: the name of the figure that it is held against, in experiments/reproduction/published.py; empty for
+            most.
+        verdict: of VERDICTS, on that figure.
+        note: why that verdict.
     """
 
     number: Number

@@ -5,17 +5,16 @@ Each takes the raw lines and its arguments; it returns the number as it is told 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import summary
 from experiments.reproduction import published, reproduction
 from experiments.reproduction.reproduction import Row
-from experiments.study import comparison
+from experiments.study import comparison, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
 from report import metrics, statistics
 from utils import SetupError
@@ -65,7 +64,14 @@ class Found:
 
 
 def _estimated(values: Sequence[float], lines: Lines, form: str = "") -> Found:
-    """The median of runs; with a form of so many digits, of which all but one value have none."""
+    """The median of runs, with its interval.
+
+    Args:
+        form: of all three numbers, such as ".1f"; where it is empty, as many digits as the interval's width allows.
+
+    Raises:
+        SetupError: there are no values.
+    """
     if not values:
         raise SetupError("there is no run of it")
     estimate, n = statistics.median(values), len(values)
@@ -192,12 +198,13 @@ def _measured(lines: Lines, value: str, form: str, **which: Any) -> Found:
 _VALUES: Mapping[str, Callable[[Row], float | None]] = {
     "samples/s": lambda row: row.samples_per_s,
     "MB/s": lambda row: row.traffic,
-    "minutes": lambda row: None if row.seconds_to_target is None else row.seconds_to_target / 60,
+    "minutes": reproduction.minutes_to_target,
     "last": lambda row: row.last,
 }
 
 
 def _both_sides(ratios: Sequence[float]) -> Found:
+    """The least and the greatest of the preprint's GPUs; the same of its CPUs, which come behind them."""
     sides = ratios[: reproduction.NUM_GPUS], ratios[reproduction.NUM_GPUS :]
     texts = (list(dict.fromkeys(f"{each:.2f}" for each in (min(side), max(side)))) for side in sides)
     return Found(Number("; ".join(" to ".join(ends) for ends in texts)))
@@ -228,9 +235,8 @@ def _sooner(lines: Lines, name: str, part: str, case: str = "") -> Found:
 
 def _share_of_bsp(lines: Lines, case: str) -> Found:
     """Sync-Switch's time with a share of BSP over that of BSP alone."""
-    of_bsp = {row.seed: row for row in _rows(lines, {"part": reproduction.SWITCH, "case": "100"})}
-    runs = [row for row in _rows(lines, {"part": reproduction.SWITCH, "case": case}) if row.seed in of_bsp]
-    return _estimated([row.seconds / of_bsp[row.seed].seconds for row in runs], [*runs, *of_bsp.values()], ".3f")
+    runs, of_bsp = (_rows(lines, {"part": reproduction.SWITCH, "case": each}) for each in (case, "100"))
+    return _estimated(reproduction.shares_of_bsp(runs, of_bsp), [*runs, *of_bsp], ".3f")
 
 
 def _devices(folder: Path, network: str, mode: str) -> list[metrics.Device]:
@@ -257,8 +263,6 @@ def _as_published(folder: Path, mode: str) -> Found:
 
 def _pairs_within(rows: Lines, what: str) -> Found:
     """Of how many pairs of a real and a virtual run, medians of the seeds, the samples or the times are near."""
-    from experiments.study import real_vs_virtual
-
     return _count(*real_vs_virtual.within(rows)[what])
 
 
@@ -272,11 +276,7 @@ class Form:
     """A form of raw data: how it is read, and what is computed from it."""
 
     read: Callable[[Path], Any]
-    measures: Mapping[str, Callable[..., Found]] = field(default_factory=dict)
-
-
-def _json_lines(folder: Path) -> Lines:
-    return [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    measures: Mapping[str, Callable[..., Found]]
 
 
 FORMS = {
@@ -305,6 +305,6 @@ FORMS = {
         },
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
-    "pairs": Form(_json_lines, {"within": _pairs_within}),
+    "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),
     "none": Form(lambda folder: (), {"coverage": _coverage}),
 }

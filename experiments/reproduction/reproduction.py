@@ -222,7 +222,7 @@ def _training(rows: Sequence[Row]) -> list[list[str]]:
             [
                 f"{row.name}, {row.network}{f', seed {span([each.seed for each in runs])}' if has_seeds else ''}",
                 SPLIT_WORDS[row.split],
-                *beside([_minutes(each) for each in runs], iid and iid.minutes, ".1f"),
+                *beside([minutes_to_target(each) for each in runs], iid and iid.minutes, ".1f"),
                 *beside(_speed_ups(rows, runs), speed_up and round(speed_up, 1), ".1f"),
                 f"{final:g}" if final and is_final else "",
                 of_runs([each.last for each in runs], ".3f", -math.inf),
@@ -233,7 +233,8 @@ def _training(rows: Sequence[Row]) -> list[list[str]]:
     return table
 
 
-def _minutes(row: Row) -> float | None:
+def minutes_to_target(row: Row) -> float | None:
+    """None where the run did not reach the target."""
     return None if row.seconds_to_target is None else row.seconds_to_target / 60
 
 
@@ -279,14 +280,19 @@ def _heterogeneity(rows: Sequence[Row]) -> list[list[str]]:
     return _sooner_table(rows, "slowest / fastest step", lambda case: published.JOURNAL_SPEED_UPS.get(int(case)))
 
 
+def shares_of_bsp(runs: Sequence[Row], of_bsp: Sequence[Row]) -> list[float]:
+    """Each run's time over that of BSP alone with the same seed, where there is one."""
+    seconds = {row.seed: row.seconds for row in of_bsp}
+    return [row.seconds / seconds[row.seed] for row in runs if row.seed in seconds]
+
+
 def _switch(rows: Sequence[Row]) -> list[list[str]]:
     table = [["BSP, % of the steps", "time / that of BSP: published", "here", "ratio"]]
     table[0] += ["accuracy: published (standard deviation)", "here"]
     by_share = {int(runs[0].case): runs for runs in by_experiment(rows)}
-    all_bsp = {row.seed: row.seconds for row in by_share.get(100, ())}
     for share, runs in sorted(by_share.items()):
         its = published.SYNC_SWITCH[share]
-        shares = [row.seconds / all_bsp[row.seed] for row in runs if row.seed in all_bsp]
+        shares = shares_of_bsp(runs, by_share.get(100, ()))
         table.append(
             [
                 str(share),

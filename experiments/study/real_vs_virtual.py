@@ -346,9 +346,12 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The runs of a folder, in the order in which they were made."""
-    path = folder / RUNS
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The runs of a folder, in the order in which they were made.
+
+    Raises:
+        OSError: it has no file of them.
+    """
+    return [json.loads(line) for line in (folder / RUNS).read_text().splitlines()]
 
 
 def main() -> None:
@@ -369,7 +372,7 @@ def main() -> None:
     given = parser.parse_args()
     folder, began, program = given.folder.resolve(), time.monotonic(), version.files_hash()
     folder.mkdir(parents=True, exist_ok=True)
-    rows = read(folder)
+    rows = read(folder) if (folder / RUNS).exists() else []
     # Real runs take hours, and what they show changes little with the program; a virtual one is made anew.
     done = {(*job_of(row), row["kind"]) for row in rows if row["kind"] == "real" or row["program"] == program}
     for job, kind in ((job, kind) for job in jobs(given) for kind in given.kinds.split(",")):

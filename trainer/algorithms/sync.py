@@ -46,7 +46,7 @@ class SynchronousTrainer(Trainer):
         self._among_workers.prepare([*self.parameters.weights, *exact], exact=len(exact))
 
     def shared_state(self) -> list[mx.nd.NDArray]:
-        """What is the same on all workers at the end of a round; who writes into these arrays changes it."""
+        """What is the same on all workers at the end of a round; writing into these arrays changes it."""
         weights = self.parameters.weights
         return [*weights, *self.parameters.statistics(), *self.stepper.arrays(weights)]
 
@@ -68,7 +68,7 @@ class SynchronousTrainer(Trainer):
         return self._shared
 
     def go_on_with(self, meets: bool, job: str, generation: int) -> None:
-        """The workers of a new generation are connected and know each other's words.
+        """The workers of a new generation are connected and know each other's reports.
 
         Args:
             meets: as CollectiveSums.meets.

@@ -67,7 +67,7 @@ class Measure:
     ) -> None:
         """
         Args:
-            as_lines: append the rounds to one file, for the many short ones of a device that waits for nobody.
+            as_lines: append the rounds to one file, for the many short ones of a device that trains alone.
             rounds_before: that the folder holds, where a job is resumed.
             elapsed_before_s: seconds that they took.
         """

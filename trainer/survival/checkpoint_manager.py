@@ -29,7 +29,7 @@ _NAME = "checkpoint"  # of the threads that write
 
 
 def wait_until_written() -> None:
-    """Waits for all that this process writes, whoever has begun it: also a server of which only its optimizer knows."""
+    """Waits for all checkpoints that this process writes, also those that the optimizer of a server has begun."""
     for thread in threading.enumerate():
         if thread.name == _NAME:
             thread.join()
@@ -169,7 +169,7 @@ class Keeper:
             came_late: this worker, to a job at work.
         """
         if self._config.survives and (self.goes_on or came_late):
-            return  # whoever is away may come back
+            return  # a worker that is away may come back
         there = [] if self._config.survives else [worker_name(rank) for rank in range(self._num_workers)]
         for each in self._others():
             if each.name not in there:
@@ -212,7 +212,7 @@ def keeper_of(
     if not config.ckpt_frequency:
         return None
     keeper = Keeper(config, rank, num_workers, data_hash)
-    if config.survives:  # each from its own; whoever is behind gets the model of another one (recovery.py)
+    if config.survives:  # each from its own; a worker that is behind gets another one's model (recovery.py)
         keeper.choose([keeper.good_rounds()])
     elif keeper.goes_on:
         keeper.choose(gather(keeper.good_rounds()))

@@ -1,11 +1,11 @@
 """How training goes on when workers are lost, come, or leave: what the workers of a new generation tell each other.
 
-    the sum of a round fails -> take the place in the next generation -> say how far each is -> whoever is behind, or
-    has just come, gets the model of one who is not -> all who have not finished the round sum again what they have
+    the sum of a round fails -> take the place in the next generation -> say how far each is -> a worker that is behind,
+    or has just come, gets the model of one that is not -> the workers that have not finished the round sum once more
 
 Nothing that a worker has computed in the round is lost: the shares n_k / n of the sum are those of the new generation.
 Where some had finished the round when it broke, their sum held what all others gave, so these take its outcome.
-Nobody waits for a worker that computes a long step but at the sum, as in any round.
+A worker that computes a long step holds the others up at the sum alone, as in any round.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def arrange(told: Sequence[WorkerReport]) -> Arrangement:
     Args:
         told: what each worker says, by rank.
     """
-    inside = [rank for rank, word in enumerate(told) if word.takes_part]
+    inside = [rank for rank, report in enumerate(told) if report.takes_part]
     able = inside or list(range(len(told)))
     latest = max(told[rank].rounds for rank in able)
-    newcomers = tuple(rank for rank, word in enumerate(told) if inside and not word.takes_part)
+    newcomers = tuple(rank for rank, report in enumerate(told) if inside and not report.takes_part)
     if not inside and not latest:
         return Arrangement(is_at_work=False)
     source = next(rank for rank in able if told[rank].rounds == latest)
-    behind = tuple(rank for rank, word in enumerate(told) if word.rounds < latest or rank in newcomers)
+    behind = tuple(rank for rank, report in enumerate(told) if report.rounds < latest or rank in newcomers)
     return Arrangement(bool(inside), source, behind, newcomers)
 
 
@@ -162,9 +162,8 @@ class Recovery:
         if self.job_age_s is None:
             measure = trainer.open_measure(folder)
         else:
-            trainer.progress.go_on(
-                list(read_rounds(folder, logging.warning)), trainer.is_evaluator
-            )  # before it was lost
+            before_it_was_lost = list(read_rounds(folder, logging.warning))
+            trainer.progress.go_on(before_it_was_lost, trainer.is_evaluator)
             lines = trainer.context.logs_lines
             measure = Measure(folder, trainer.clock.now, trainer.rounds, self.job_age_s, as_lines=lines)
         self._missed = trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])
@@ -217,7 +216,8 @@ class Recovery:
         return notes
 
     def _regroup(self) -> bool:
-        """The round's sum has failed: goes on with those who are left; returns whether these have finished the round.
+        """The round's sum has failed: goes on with the workers that are left; returns whether these have
+        finished the round.
 
         Raises:
             JobError: this worker can take part no more.
@@ -231,7 +231,7 @@ class Recovery:
         """All have agreed to come together anew: after the round, here."""
         if self._wants_to_leave:
             self._trainer.has_left = True
-            self._group.generations.leave()  # at once: the others wait for that word
+            self._group.generations.leave()  # at once: the others wait for this
             return
         self._group.generations.pause()
         self._regroup()
@@ -256,29 +256,28 @@ class Recovery:
     def _meet(self, first: bool) -> bool:
         """Tells the others how far this worker is, and goes on as all of them decide; returns whether the job is at
         work."""
-        elastic_group, trainer = self._group, self._trainer
-        generation = elastic_group.generations.taken
+        trainer, generation = self._trainer, self._group.generations.taken
         trainer.take_place()
-        told = [WorkerReport(**each) for each in elastic_group.attendance.gather("where", vars(self._word())) or ()]
+        told = [WorkerReport(**each) for each in self._group.attendance.gather("where", vars(self._report())) or ()]
         decided = arrange(told)
         self._check_setups(told, decided)
         if decided.source is None:
             return False
         if first:
             trainer.come_late()
-        word = told[decided.source]
+        report = told[decided.source]
         if decided.behind:
-            self._hand_over(decided.source, word if generation.start.rank in decided.behind else None)
+            self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
         if decided.is_at_work:
-            trainer.go_on_with(word.meets, word.job, generation.number)
+            trainer.go_on_with(report.meets, report.job, generation.number)
             self._note(generation, decided.newcomers)
             trainer.choose_evaluator()
         return decided.is_at_work  # else all go on from the newest checkpoint, and the job begins
 
-    def _word(self) -> WorkerReport:
-        trainer, elastic_group = self._trainer, self._group
+    def _report(self) -> WorkerReport:
+        trainer = self._trainer
         return WorkerReport(
-            dataclasses.asdict(elastic_group.card),
+            dataclasses.asdict(self._group.card),
             self._takes_part,
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
@@ -303,38 +302,38 @@ class Recovery:
             if found := verdict([at_work, self._group.card]):
                 raise SetupError(f"{found} (worker {decided.source} is at work)")
             return
-        if found := verdict([ProcessInfo.from_message(word.card) for word in told]):
+        if found := verdict([ProcessInfo.from_message(report.card) for report in told]):
             raise SetupError(found)
         logging.info("all %d workers are connected with each other", len(told))
 
-    def _hand_over(self, source: int, word: WorkerReport | None) -> None:
+    def _hand_over(self, source: int, report: WorkerReport | None) -> None:
         """Rank `source` gives its model, and what else is the same on all workers.
 
         Args:
-            word: its own, where this worker is behind.
+            report: the source's, where this worker is behind.
         """
         trainer = self._trainer
         state = trainer.shared_state()
         self._group.transport.sums().broadcast(state, len(state), source)
-        if word is None:
+        if report is None:
             return
         trainer.adopt(state)
-        trainer.stepper.updates = word.updates
-        missed = word.rounds - self._rounds_done
-        trainer.seen.of_all, trainer.evaluations.accuracy = word.seen, word.accuracy
-        self._is_over = word.is_over
+        trainer.stepper.updates = report.updates
+        missed = report.rounds - self._rounds_done
+        trainer.seen.of_all, trainer.evaluations.accuracy = report.seen, report.accuracy
+        self._is_over = report.is_over
         if self._takes_part:  # in the log the round under way is the last of those that the others have finished
             missed -= 1
             trainer.measure.skip(missed)
             self._missed += missed
-        elif word.takes_part:
-            self.job_age_s = word.elapsed_s
+        elif report.takes_part:
+            self.job_age_s = report.elapsed_s
         else:
-            trainer.resumed_s = word.elapsed_s
-        trainer.rounds = self._rounds_done = word.rounds
+            trainer.resumed_s = report.elapsed_s
+        trainer.rounds = self._rounds_done = report.rounds
 
     def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:
-        """The log of the round tells who has come, and who of the generation before is gone."""
+        """The log of the round tells who has come, and which workers of the generation before are gone."""
         there = {member.name for member in generation.start.members}
         parts = [f"{name} is gone" for one, name in self._members.items() if one not in there]
         parts += [f"{generation.names[rank]} has come" for rank in newcomers]
