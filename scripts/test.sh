@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: scripts/test.sh [ARGUMENT OF pytest]...     such as: scripts/test.sh tests/test_cluster.py -x
+# usage: scripts/test.sh [ARGUMENT OF pytest]...     such as: scripts/test.sh tests/scripts/launch/test_cluster.py -x
 #
 # Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests, two files of tests
 # at a time, since many of them wait for processes; -n 0 runs one after the other.

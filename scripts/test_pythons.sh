@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: scripts/test_pythons.sh [ARGUMENT OF pytest]...     such as: scripts/test_pythons.sh tests/test_models.py
+# usage: scripts/test_pythons.sh [ARGUMENT OF pytest]...     such as: scripts/test_pythons.sh tests/models/test_models.py
 #
 # Runs scripts/test.sh with every Python that the project supports and this machine has, each in an environment of its
 # own (.venv-3.13 and so on), and says which were found, which not, and which passed. Ends with 1 where one did not pass.

@@ -253,5 +253,5 @@ def test_an_eleventh_algorithm_takes_no_flag_of_another(project_with_eleven):
 
 
 def test_an_eleventh_algorithm_passes_what_holds_the_others(project_with_eleven):
-    held = ["tests/test_algorithms.py", "tests/test_metrics.py", "tests/test_config.py"]
+    held = ["tests/test_algorithms.py", "tests/report/test_metrics.py", "tests/test_config.py"]
     assert " passed" in run(project_with_eleven, "-m", "pytest", "-k", "not eleventh", "-p", "no:cacheprovider", *held)

@@ -27,7 +27,7 @@ from trainer.run_logs.round_log import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = (
     "step_time_s,step_spread,bandwidth_mbit_s,latency_s,state_server_round_trip_s\n0.1,0.1,10,0.01,0.02\n0.3,,5,,\n"
 )

@@ -2,7 +2,7 @@
 
 An attack is called with a Target, does what it does until it is done or the target's time is up, lets go of its
 connections, and returns in a few words how the server took it. experiments/benchmarks/traps.py tries them beside a job
-that trains, tests/test_state_server_traps.py without one.
+that trains, tests/SimpleStateServer/test_state_server_traps.py without one.
 """
 
 from __future__ import annotations

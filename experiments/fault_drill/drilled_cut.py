@@ -31,7 +31,7 @@ GONE_S = 60.0  # in which what runs on a host ends when it has lost its launcher
 def missing() -> str:
     """Why no link can be cut here; empty where one can."""
     if not (ROOT / "tests").is_dir():  # a container's image has none
-        return "tests/namespaces.py, which makes the hosts, is not here"
+        return "tests/helpers/namespaces.py, which makes the hosts, is not here"
     from experiments.benchmarks import namespace_job
 
     return namespace_job.missing()

@@ -1,0 +1,92 @@
+"""results/: tables that no comparison makes, and texts that the pages of studies show as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+import draw
+from algorithms import ENTRIES
+from experiments import pages
+from experiments.benchmarks import collectives, compression
+from experiments.study import comparison, real_comparison, real_vs_virtual
+from report import metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+STUDIES = [*sorted(RESULTS.glob("*/README.md")), *sorted((RESULTS / "reproduction").glob("*/README.md"))]
+# A command of draw.py on a page, and the table below that it prints.
+COMMAND = r"draw\.py -b (\S+) -n lenet -o \S+(?: --target (\S+))?$"
+TABLE = r"^(    mode [^\n]+\n(?:    [^\n]+\n)+)"
+DRAWN = [found for page in STUDIES for found in re.findall(f"{COMMAND}.*?{TABLE}", page.read_text(), re.M | re.S)]
+TEXTS = ("network", "questions", "slow-link", "state-server")  # what a program printed
+SHOWN = [path for name in TEXTS for path in sorted((RESULTS / name).glob("*.txt"))]
+
+
+def page_of(name: str) -> str:
+    return (RESULTS / name / "README.md").read_text()
+
+
+def real_and_virtual() -> str:
+    folder = RESULTS / "real-comparison-mlp"
+    reported = real_comparison.reported(folder / "virtual", "nine-ways", "mlp", tuple(ENTRIES))
+    return real_comparison.table(reported, comparison.read(folder), 0.85)
+
+
+def of_compression() -> str:
+    return "\n".join(compression.table(json.loads((RESULTS / "compression" / "runs.json").read_text())))
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "part"),
+    [
+        ("collectives", pages.TABLES, lambda: collectives.tables(RESULTS / "collectives")),
+        ("compression", pages.TABLES, of_compression),
+        ("real-comparison-mlp", real_comparison.MARK, real_and_virtual),
+        *(
+            (name, pages.TABLES, lambda name=name: real_vs_virtual.table(real_vs_virtual.read(RESULTS / name)))
+            for name in ("real-vs-virtual", "real-vs-virtual-mlp")
+        ),
+    ],
+    ids=["collectives", "compression", "real-comparison-mlp", "real-vs-virtual", "real-vs-virtual-mlp"],
+)
+def test_the_tables_of_a_page_are_made_again_from_its_raw_data(name, mark, part):
+    page = page_of(name)
+    assert page == pages.updated(page, mark, part())
+
+
+def test_there_are_tables_of_draw_to_compare():
+    assert [base for base, _, _ in DRAWN] == [
+        "results/demo",
+        "results/first-table/real",
+        "results/first-table/real-ten-times-slower",
+        *(f"results/wbsp/{name}" for name in ("h1", "h2", "h3")),
+    ]
+
+
+@pytest.mark.parametrize(("base", "target", "table"), DRAWN, ids=[base for base, _, _ in DRAWN])
+def test_a_table_that_draw_prints_is_made_again_from_the_summaries(base, target, table, tmp_path, capsys):
+    more = ["--target", target] if target else []
+    assert draw.main(["-b", str(ROOT / base), "-n", "lenet", "-o", str(tmp_path), *more]) == 0
+    assert table in indent(capsys.readouterr().out, "    ")
+
+
+@pytest.mark.parametrize("heterogeneity", ["h1", "h2", "h3"])
+def test_the_computing_ratios_of_wbsp_are_those_of_its_summaries(heterogeneity):
+    cells = []
+    for mode, file in (("wbsp", "WBSP"), ("wbsp-pcc", "WBSP-PCC")):
+        summary = RESULTS / "wbsp" / heterogeneity / "lenet" / mode / f"{file}.json"
+        (devices,) = json.loads(summary.read_text()).values()
+        ratios = [metrics.computing_ratio(metrics.Device.from_json(device)) for device in devices.values()]
+        cells.append(" ".join(f"{ratio:.3f}" for ratio in ratios if ratio is not None))
+    assert re.search(rf"^\| {heterogeneity.upper()}, .* \| {' . '.join(cells)} \|$", page_of("wbsp"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", SHOWN, ids=[f"{path.parent.name}/{path.name}" for path in SHOWN])
+def test_a_text_that_a_program_printed_is_on_the_page_as_it_is(text):
+    page = page_of(text.parent.name)
+    assert text.read_text() in page or indent(text.read_text(), "    ") in page

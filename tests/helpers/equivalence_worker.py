@@ -1,0 +1,191 @@
+"""A worker that trains lenet on fixed batches with one of the real trainers, in a cluster of processes, which saves the
+final weights, or in memory.
+
+    python tests/helpers/equivalence_worker.py ALGORITHM OUTPUT.npz
+
+Every rank takes its equal part of the same three big batches. In the asynchronous algorithms the ranks take turns,
+so that the order of the updates is known.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+from few_images import few_images
+from page import Page
+
+import models
+from algorithms import TransportKind
+from trainer.algorithms.asynchronous import AsyncTrainer
+from trainer.algorithms.esync import ESyncTrainer
+from trainer.algorithms.local import LocalTrainer
+from trainer.algorithms.sync import SyncTrainer
+from trainer.algorithms.sync_switch import SyncSwitchTrainer
+from trainer.algorithms.sync_switch_optimizer import Settings
+from trainer.clock import Clock, RealClock, VirtualClock, run_all
+from trainer.context import Context
+from trainer.coordinator.queries import Queries
+from trainer.datasets import loading
+from trainer.device import DeviceFeed
+from trainer.engine import mx
+from trainer.loop import Trainer
+from trainer.membership import Membership
+from trainer.rates import parse_schedule
+from trainer.rendezvous import roles
+from trainer.rendezvous.cluster import Cluster
+from trainer.run_logs.round_log import Measure
+from trainer.runtime.environment import prepare_environment
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+from trainer.steps import PLAIN, Rule
+from trainer.stop import Limits
+from trainer.transport.protocol import Transport
+
+ROUNDS = 3
+BIG_BATCH = 32
+LEARNING_RATE = 0.002
+WITH_ALL = "-with-all"  # behind an algorithm's name: with momentum, weight decay and a schedule
+RULE = Rule(momentum=0.5, weight_decay=0.01, batch_size=BIG_BATCH // 2, schedule=parse_schedule("warmup:64"))
+
+
+class OneStepARound:
+    """A state server that always says: aggregate."""
+
+    def begin_job(self, resumed):
+        pass
+
+    def join(self, job, rank, num_workers, progress=None):
+        pass
+
+    def report(self, *told):
+        pass
+
+    def leave(self, *told):
+        pass
+
+    def stop_waiting(self):
+        pass
+
+    def query(self, round_, steps, step_s, transmission_s):
+        return True
+
+
+def parts(rank: int, num_workers: int) -> Iterator[loading.Samples]:
+    train = loading.load("mnist", str(few_images())).train
+    size = BIG_BATCH // num_workers
+    for round_ in range(ROUNDS):
+        begin = round_ * BIG_BATCH + rank * size
+        yield loading.Samples(*(part[begin : begin + size] for part in train))
+
+
+def a_context(rank: int, num_workers: int, **others: Any) -> Context:
+    batches = list(parts(rank, num_workers))
+    return Context(
+        # Only rank 0's weights may count: every rank begins with others.
+        network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
+        feed=DeviceFeed(mx.cpu(), 0),
+        batches=iter(batches),
+        warm_up_batch=batches[0],
+        limits=Limits(max_rounds=ROUNDS),
+        membership=lambda: Membership(rank, num_workers),
+        **others,
+    )
+
+
+def kind_of(algorithm: str) -> TransportKind:
+    return TransportKind.SUM if algorithm in ("sync", "esync") else TransportKind.SERVER
+
+
+def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: Any) -> Trainer:
+    """An algorithm: sync, esync, async, dcasgd-LAMBDA, or bsp or asp (phases of Sync-Switch), or one WITH_ALL."""
+    rule = RULE if algorithm.endswith(WITH_ALL) else PLAIN
+    algorithm = algorithm.removesuffix(WITH_ALL)
+    state: Any = Page() if algorithm in ("bsp", "asp") else OneStepARound()
+    about: dict[str, Any] = {"transport": shared, "num_servers": num_servers, "state_server": state, "rule": rule}
+    mine = a_context(shared.rank, shared.num_workers, **about, **others)
+    if algorithm == "sync":
+        return SyncTrainer(mine, LEARNING_RATE)
+    if algorithm == "esync":
+        return ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.clock, waits=True))
+    if algorithm in ("bsp", "asp"):
+        # ASP divides the learning rate by the number of workers.
+        bsp = algorithm == "bsp"
+        settings = Settings(
+            order="1" if bsp else "0",
+            steps=(ROUNDS if bsp else 1000,),
+            learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,
+            momentum=rule.momentum,
+            policy="none",
+            weight_decay=rule.weight_decay,
+            schedule=rule.schedule,
+        )
+        return SyncSwitchTrainer(mine, settings)
+    return AsyncTrainer(mine, LEARNING_RATE, float(algorithm.removeprefix("dcasgd-")) if algorithm != "async" else None)
+
+
+def train(algorithm: str, trainer: Trainer, shared: Transport, clock: Clock) -> list[np.ndarray]:
+    """Returns the final weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        if algorithm.startswith(("async", "dcasgd", "asp")):
+            take_turns(trainer, shared, Path(folder), clock)
+        else:
+            trainer.run(lambda: Path(folder))
+    return [weight.asnumpy() for weight in trainer.parameters.weights]
+
+
+def train_alone(path: str) -> None:
+    """Plain SGD on the big batches. SSGD divides the sum of two workers' gradients by two: so does this."""
+    trainer = LocalTrainer(a_context(0, 1), LEARNING_RATE / 2)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.run(lambda: Path(folder))
+    np.savez(path, *(weight.asnumpy() for weight in trainer.parameters.weights))
+
+
+def train_in_cluster(algorithm: str, path: str) -> None:
+    cluster = Cluster.from_environment()
+    assert cluster is not None
+    with roles.joined(cluster, kind_of(algorithm), 60) as (shared, *_):
+        trainer = trainer_of(algorithm, shared, cluster.num_servers)
+        np.savez(path, *train(algorithm, trainer, shared, RealClock()))
+        del trainer
+
+
+def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarray]]:
+    """The final weights by rank of workers in one process, whose steps take the same time."""
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind_of(algorithm), [Link()] * num_workers)
+    shared = [MemoryTransport(server, rank) for rank in range(num_workers)]
+    trainers = [trainer_of(algorithm, each, 1, clock=clock, min_step_time_s=1.0) for each in shared]
+    done: dict[int, list[np.ndarray]] = {}
+
+    def work(rank: int) -> Callable[[], None]:
+        return lambda: done.update({rank: train(algorithm, trainers[rank], shared[rank], clock)})
+
+    run_all(clock, [work(rank) for rank in range(num_workers)])
+    return [done[rank] for rank in range(num_workers)]
+
+
+def take_turns(trainer: Trainer, shared: Transport, folder: Path, clock: Clock) -> None:
+    trainer.broadcast()
+    trainer.measure = Measure(folder, clock.now)
+    for turn in [0, 1, 1, 0, 1, 0]:
+        if turn == shared.rank:
+            trainer.rounds += 1
+            trainer._train_round()
+        mx.nd.waitall()
+        shared.barrier()
+
+
+if __name__ == "__main__":
+    prepare_environment()
+    if sys.argv[1] == "local":
+        train_alone(sys.argv[2])
+    else:
+        train_in_cluster(sys.argv[1], sys.argv[2])

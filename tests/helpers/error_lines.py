@@ -1,0 +1,43 @@
+"""main.py as a user calls it with a mistake: one line of error. Not a test itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from cluster_processes import DEADLINE_S, ROOT, free_ports
+from few_images import on_few_images
+
+from utils import EXIT_SETUP
+
+ENDLESS = ["-c", "1", "-n", "lenet", "-e", "1000", *on_few_images()]
+
+
+def run_main(tmp_path, *flags, **environment):
+    return subprocess.run(
+        [sys.executable, "main.py", "-ld", str(tmp_path), *flags],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+def worker_environment():
+    (port,) = free_ports(1)
+    return {
+        "DMLC_ROLE": "worker",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": "1",
+    }
+
+
+def assert_one_error_line(finished, *words, code=EXIT_SETUP):
+    """Checks that a process ended with one line on stderr, and what is in it."""
+    assert finished.returncode == code, finished.stdout + finished.stderr
+    lines = finished.stderr.strip().splitlines()
+    assert len(lines) == 1, finished.stderr
+    (line,) = lines
+    assert "error: " in line
+    for word in words:
+        assert word in line

@@ -1,0 +1,103 @@
+"""One worker of a job for tests: a small network, one batch, and a clock that a test moves. Not a test itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trainer.algorithms.local import LocalTrainer
+from trainer.context import Context
+from trainer.datasets.loading import Samples
+from trainer.device import DeviceFeed
+from trainer.engine import mx
+
+
+class HandClock:
+    """Time passes where somebody sleeps, and by hand."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def now(self) -> float:
+        return self.time_s
+
+    def sleep(self, seconds: float) -> None:
+        self.time_s += max(0.0, seconds)
+
+
+class Batches:
+    """Batches that go round; the numbers of those that were drawn are kept."""
+
+    def __init__(self, *batches: Samples) -> None:
+        self._batches = batches
+        self.drawn: list[int] = []
+        self._next = 0
+        self._size: int | None = None
+
+    def __next__(self) -> Samples:
+        self.drawn.append(self._next)
+        self._next += 1
+        images, labels = self._batches[self.drawn[-1] % len(self._batches)]
+        return Samples(images[: self._size], labels[: self._size])
+
+    def resize(self, batch_size: int) -> None:
+        self._size = batch_size
+
+    def put_back(self, batch: Samples) -> None:
+        self._next -= 1
+
+    def look(self, number: int) -> Iterator[Samples]:
+        return itertools.islice(itertools.cycle(self._batches), number)
+
+
+def network_with_statistics() -> Any:
+    network = mx.gluon.nn.HybridSequential()
+    network.add(
+        mx.gluon.nn.Conv2D(4, 3, in_channels=1),
+        mx.gluon.nn.BatchNorm(in_channels=4),
+        mx.gluon.nn.GlobalAvgPool2D(),
+        mx.gluon.nn.Dense(10, in_units=4),
+    )
+    mx.random.seed(1)
+    network.initialize(mx.init.Xavier())
+    network(mx.nd.zeros((1, 1, 8, 8)))
+    mx.nd.waitall()
+    return network
+
+
+def some_batch() -> Samples:
+    """16 images of 8 x 8 pixels."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (16, 1, 8, 8), dtype=np.uint8)
+    return Samples(images, random.integers(0, 10, 16, dtype=np.uint8))
+
+
+def a_context(batch: Samples, **more: Any) -> Context:
+    """What a trainer works with; `more` in place of what is here."""
+    given: dict[str, Any] = {
+        "network": network_with_statistics(),
+        "feed": DeviceFeed(mx.cpu(), 0),
+        "batches": Batches(batch),
+        "warm_up_batch": batch,
+    }
+    return Context(**{**given, **more})
+
+
+class Steps(LocalTrainer):
+    """Each step takes as long as it is told; `passed` is called after each round."""
+
+    def __init__(self, given, *, step_s=1.0, passed=lambda trainer: None):
+        super().__init__(given, 0.01)
+        self._passes_s = step_s if callable(step_s) else lambda: step_s
+        self._passed = passed
+
+    def compute_gradients(self, images, labels, weight=1.0):
+        self.clock.sleep(self._passes_s())
+        return super().compute_gradients(images, labels, weight)
+
+    def synchronize(self, wants_stop):
+        self._passed(self)
+        return super().synchronize(wants_stop)

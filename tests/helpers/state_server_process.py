@@ -1,0 +1,97 @@
+"""A real state server process for tests: `with running_state_server() as server: requests.get(server.url)`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.clock import RealClock
+from trainer.coordinator.client import StateClient, draw_job_number, job_id
+from trainer.coordinator.http import HttpLink
+
+SERVER_FOLDER = Path(__file__).resolve().parents[2] / "SimpleStateServer"
+
+START_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class StateServerProcess:
+    """A running server: where it listens, its process, and the file with what it says."""
+
+    url: str
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+def http_client(port: int, policy: str = "journal", delay_s: float = 0.0, **options: Any) -> StateClient:
+    """A worker's client of whatever answers at this port of 127.0.0.1; options as StateClient takes them."""
+    clock = RealClock()
+    return StateClient(HttpLink("127.0.0.1", str(port), clock, delay_s), clock, policy, 0.5, **options)
+
+
+def clients(server: StateServerProcess, num_workers: int, **options: Any) -> list[StateClient]:
+    """One client a worker, in a new job; options as `http_client` takes them."""
+    job = job_id(draw_job_number())
+    made = [http_client(server.port, **options) for _ in range(num_workers)]
+    for rank, client in enumerate(made):
+        client.check()
+        client.join(job, rank, num_workers)
+    made[0].begin_job()
+    return made
+
+
+@contextlib.contextmanager
+def running_state_server(
+    port: int = 0, command: Sequence[str] = ("runserver", "--noreload"), **environment: str
+) -> Iterator[StateServerProcess]:
+    """Starts `manage.py runserver` on 127.0.0.1 and ends it afterwards, whatever happens.
+
+    Args:
+        port: where it listens; 0: a free port.
+        command: of manage.py; the address is added.
+        environment: variables such as ESYNC_TOKEN; none of the caller's own ESYNC_ variables reach the server.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ESYNC_", "DJANGO_"))}
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "server.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "manage.py", *command, f"127.0.0.1:{port}"],
+                cwd=SERVER_FOLDER,
+                env={**inherited, "PYTHONUNBUFFERED": "1", **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            port = _port(process, log)
+            yield StateServerProcess(f"http://127.0.0.1:{port}", port, process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Waits until the server says where it listens."""
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up:
+        said = log.read_text()
+        if match := re.search(r"server at http://127\.0\.0\.1:(\d+)/", said):
+            return int(match[1])
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise AssertionError(f"the state server did not start:\n{log.read_text()}")

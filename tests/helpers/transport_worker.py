@@ -1,0 +1,182 @@
+"""What two workers do with a transport, and what each of them sees: the same whatever carries the arrays.
+
+python tests/helpers/transport_worker.py KIND OUTPUT.json     as a worker of a real cluster
+python tests/helpers/transport_worker.py tcp OUTPUT.json RANK LISTENER HOST:PORT...     with a ring over TCP
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from algorithms import TransportKind
+from config import FP16, TWO_BIT
+from trainer.collectives.compression import Compression
+from trainer.engine import mx
+from trainer.transport.protocol import SharedArrays, Transport
+from utils import SetupError
+
+# Of two shapes, so that keys cannot be mixed up.
+FIRST, SECOND = 3, 2
+
+
+def two(first: float, second: float) -> list[mx.nd.NDArray]:
+    return [mx.nd.full((FIRST,), first), mx.nd.full((SECOND, SECOND), second)]
+
+
+def seen(arrays: list[mx.nd.NDArray]) -> list[float]:
+    """The one value of each array."""
+    values = [sorted(set(array.asnumpy().reshape(-1).tolist())) for array in arrays]
+    assert all(len(each) == 1 for each in values), values
+    return [each[0] for each in values]
+
+
+def adds_twice() -> mx.optimizer.Optimizer:
+    """For the server: what was pushed counts twice, and under key 11 three times."""
+    optimizer = mx.optimizer.SGD(learning_rate=-2.0, wd=0.0)
+    optimizer.set_lr_mult({11: 1.5})
+    return optimizer
+
+
+def sums(transport: Transport) -> dict[str, Any]:
+    """Broadcast, and two sums of which each worker gives other values."""
+    rank = transport.rank
+    arrays, shared = two(1.0 + rank, 10.0 + rank), transport.sums()
+    shared.broadcast(arrays)
+    out: dict[str, Any] = {"broadcast": seen(arrays), "bytes at first": shared.take_traffic()}
+    for round_ in (1, 2):
+        given = two(rank + round_, 10 * (rank + round_))
+        shared.begin_sum(given)
+        timed = shared.finish_sum(given, timed=True)
+        assert timed is not None and timed >= 0
+        out[f"sum {round_}"] = seen(given)
+    out["bytes"] = shared.take_traffic()
+    out["bytes, taken again"] = shared.take_traffic()
+    out |= in_halves(transport) | in_two_bits(transport)
+    transport.barrier()
+    return out
+
+
+def in_halves(transport: Transport) -> dict[str, Any]:
+    """A sum that travels as float16, beside numbers that do not."""
+    shared, rank = transport.sums(Compression(FP16), 20), transport.rank
+    first = [mx.nd.array([2049.0 + rank, 1 / 3]), mx.nd.array([60001.0, 0.1])]
+    shared.broadcast(first, exact=1)
+    out: dict[str, Any] = {"fp16, broadcast": numbers(first)}
+    given = [mx.nd.array([2048.0 - 2046.5 * rank, 0.25]), mx.nd.array([60001.0 + rank, 0.1 * rank])]
+    shared.begin_sum(given)
+    shared.finish_sum(given)
+    return {**out, "fp16, sum": numbers(given), "fp16, bytes": shared.take_traffic(), "fp16, largest": shared.largest}
+
+
+def in_two_bits(transport: Transport) -> dict[str, Any]:
+    """Sums of which three values travel, and what is left of them later, beside numbers that are exact."""
+    try:
+        shared = transport.sums(Compression(TWO_BIT, 0.003), 40)
+    except SetupError as error:
+        return {"2bit": str(error)}
+    first = [mx.nd.array([[1 / 3, 2049.0 + transport.rank]]), mx.nd.array([60001.0, 0.1])]
+    shared.broadcast(first, exact=1)
+    out: dict[str, Any] = {"2bit, broadcast": numbers(first)}
+    for round_ in (1, 2):
+        given = [mx.nd.array([WITH_TWO_BITS[transport.rank]]), mx.nd.array([60001.0 + transport.rank, -0.125])]
+        shared.begin_sum(given)
+        shared.finish_sum(given)
+        out[f"2bit, sum {round_}"] = numbers(given)
+    return {**out, "2bit, bytes": shared.take_traffic()}
+
+
+WITH_TWO_BITS = [0.004, -0.002], [0.003, -0.0025]  # by rank
+
+
+def numbers(arrays: list[mx.nd.NDArray]) -> list[list[float]]:
+    """All of each array."""
+    return [array.asnumpy().reshape(-1).tolist() for array in arrays]
+
+
+def server(transport: Transport) -> dict[str, Any]:
+    """An optimizer on the server, keys of both workers, pulls of a part, and who waits for whom."""
+    rank = transport.rank
+    if rank == 0:
+        transport.set_optimizer(adds_twice())
+    shared, other = transport.arrays(), transport.arrays(10)
+    first, second = two(1.0 + rank, 10.0 + rank), two(0.0, 0.0)
+    shared.broadcast(first)
+    other.define(second)
+    out: dict[str, Any] = {"broadcast": seen(first), "bytes at first": shared.take_traffic()}
+    transport.barrier()
+    if rank == 1:
+        push(shared, two(1.0, 2.0))
+    transport.barrier()
+    shared.pull(first)
+    shared.wait(first)
+    out["pushed by one, seen by all"] = seen(first)
+    out["bytes"] = shared.take_traffic()
+    transport.barrier()
+    if rank == 0:
+        push(other, two(0.5, 0.25))
+    transport.barrier()
+    last = second[1:]
+    other.pull(last, first=1)
+    transport.wait_all()
+    out["the second one alone"] = seen(last)
+    out["bytes of a part"] = other.take_traffic()
+    transport.barrier()
+    push(shared, two(1.0 + rank, 0.0))  # both at once: each counts, in whatever order
+    transport.barrier()
+    shared.pull(first)
+    shared.wait(first)
+    out["pushed by both"] = seen(first)
+    transport.barrier()
+    return out
+
+
+def push(shared: SharedArrays, arrays: list[mx.nd.NDArray]) -> None:
+    shared.push(arrays)
+    shared.wait_until_arrived(arrays)
+
+
+SCENARIOS = {TransportKind.SUM: sums, TransportKind.SERVER: server}
+
+
+def over_tcp(rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
+    """With a ring.
+
+    Args:
+        listener: file descriptor of this worker's listening socket.
+        addresses: of all, by rank.
+    """
+    from trainer.clock import RealClock
+    from trainer.collectives.connecting import connect
+    from trainer.collectives.group import MeshGroup
+    from trainer.collectives.schedules import ring
+    from trainer.transport.collective import CollectiveTransport
+
+    pairs = [(host, int(port)) for host, port in (address.split(":") for address in addresses)]
+    mesh = connect(rank, pairs, socket.socket(fileno=listener), "a job")
+    try:
+        return sums(CollectiveTransport(MeshGroup(mesh, ring), RealClock()))
+    finally:
+        mesh.close()
+
+
+def of_a_cluster(kind: TransportKind) -> dict[str, Any]:
+    """With MXNet's kvstore."""
+    from trainer.rendezvous import roles
+    from trainer.rendezvous.cluster import Cluster
+    from trainer.runtime.environment import prepare_environment
+
+    prepare_environment()
+    cluster = Cluster.from_environment()
+    assert cluster is not None
+    with roles.joined(cluster, kind, 60) as joined:
+        return {"rank": joined.transport.rank, **SCENARIOS[kind](joined.transport)}
+
+
+if __name__ == "__main__":
+    what, output, *more = sys.argv[1:]
+    saw = over_tcp(int(more[0]), int(more[1]), more[2:]) if what == "tcp" else of_a_cluster(TransportKind[what])
+    Path(output).write_text(json.dumps(saw))

@@ -1,0 +1,103 @@
+"""A worker that trains with the real WBSPTrainer and saves all that it uploaded and all that it pulled.
+
+python tests/helpers/wbsp_worker.py STATE_SERVER_PORT OVERLAP STEP_TIME OUTPUT.npz
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from few_images import few_images
+
+import models
+from algorithms import TransportKind
+from trainer.algorithms.wbsp import WBSPTrainer
+from trainer.clock import RealClock
+from trainer.context import Context
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.http import HttpLink
+from trainer.datasets import loading
+from trainer.device import DeviceFeed
+from trainer.engine import mx
+from trainer.membership import Membership
+from trainer.rendezvous import roles
+from trainer.rendezvous.cluster import Cluster
+from trainer.runtime.environment import prepare_environment
+from trainer.stop import Limits
+
+BATCH = 16
+SECONDS = 5.0
+
+
+class Recorded(WBSPTrainer):
+    """Keeps copies of everything that passes between this worker and the server, and how far its steps went."""
+
+    def broadcast(self):
+        super().broadcast()
+        self.initial = [array.asnumpy() for array in self.parameters.model()]
+        self.moved = [np.zeros_like(array) for array in self.initial]
+        self.uploads, self.releases = [], []
+
+    def local_step(self, images, labels):
+        before = [weight.asnumpy() for weight in self.parameters.weights]
+        done = super().local_step(images, labels)
+        for total, old, new in zip(self.moved, before, self.parameters.weights, strict=True):
+            total += new.asnumpy() - old
+        return done
+
+    def _upload(self, update, about, accuracy, save):
+        self.uploads.append((about.steps, [array.asnumpy() for array in update]))
+        uploaded = super()._upload(update, about, accuracy, save)
+        if uploaded.model is not None:
+            self.releases.append((uploaded.status, [array.asnumpy() for array in uploaded.model]))
+        return uploaded
+
+
+def main(port: str, overlap: str, step_time: str, output: str) -> None:
+    cluster = Cluster.from_environment()
+    assert cluster is not None
+    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, TransportKind.SERVER, 60) as (shared, *_):
+        train = loading.load("mnist", str(few_images())).train
+        rank = shared.rank
+        clock = RealClock()
+        context = Context(
+            network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
+            feed=DeviceFeed(mx.cpu(), 0),
+            batches=loading.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
+            warm_up_batch=loading.Samples(*(part[:BATCH] for part in train)),
+            limits=Limits(max_seconds=SECONDS),
+            membership=lambda: Membership(rank, shared.num_workers),
+            transport=shared,
+            state_server=StateClient(HttpLink("127.0.0.1", port, clock), clock, "wbsp", 0.0),
+            clock=clock,
+            min_step_time_s=float(step_time),
+        )
+        trainer = Recorded(context, 0.003, bool(int(overlap)))
+        trainer.run(lambda: Path(folder))
+        save(trainer, output)
+        del trainer
+
+
+def save(trainer: Recorded, path: str) -> None:
+    def flat(arrays):
+        return np.concatenate([array.reshape(-1) for array in arrays])
+
+    np.savez(
+        path,
+        initial=flat(trainer.initial),
+        moved=flat(trainer.moved),
+        rounds=trainer.rounds,
+        steps=np.array([steps for steps, _ in trainer.uploads]),
+        uploads=np.stack([flat(update) for _, update in trainer.uploads]),
+        releases=np.array([status.release for status, _ in trainer.releases]),
+        included=np.array([status.uploads for status, _ in trainer.releases]),
+        models=np.stack([flat(model) for _, model in trainer.releases]),
+    )
+
+
+if __name__ == "__main__":
+    prepare_environment()
+    main(*sys.argv[1:])

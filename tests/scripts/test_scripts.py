@@ -1,0 +1,580 @@
+"""The scripts: roles from options, the data, the environment. The supervisor and real clusters: elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_processes import ROOT
+from stand_ins import role as stand_in
+
+from algorithms import ENTRIES, OWNERS
+from scripts import demo, get_data
+from scripts.launch import job_options, local_cluster
+from scripts.launch.process import Kind
+from scripts.launch.roles import Options, build_roles
+from trainer import command_line
+from utils import EXIT_SETUP, SetupError
+
+SCRIPTS = ROOT / "scripts"
+
+# ------------------------------------------------------------------------------------------ roles from options
+
+
+def options(*arguments: str) -> Options:
+    return local_cluster.parse(arguments)
+
+
+def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
+    def names(*arguments: str) -> list[str]:
+        return [role.name for role in build_roles(options("--workers", "0,0.5", *arguments))]
+
+    trained = ["worker 0", "worker 1"]
+    for mode in ("esync", "wbsp", "wbsp-pcc", "sync-switch"):
+        assert names("-m", mode) == ["state server", "scheduler", "server 0", *trained]
+    assert names("-m", "dcasgd", "--servers", "2") == ["scheduler", "server 0", "server 1", *trained]
+    assert names("-m", "local") == trained
+    assert [role.name for role in build_roles(options("-m", "local"))] == ["worker 0"]
+
+
+def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_server(capsys):
+    given = options("-m", "local-sgd", "--collective", "ring", "--workers", "0,0.5")
+    state_server, *workers = build_roles(given, {})
+    assert [state_server.name, *(role.name for role in workers)] == ["state server", "worker 0", "worker 1"]
+    assert not state_server.page  # nobody tells it of the training
+    variables = {name: value for name, value in workers[1].environment.items() if name.startswith("DMLC_")}
+    assert variables == {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_INTERFACE": "lo"}
+    config = command_line.parse(workers[1].command[2:], pytest.fail)
+    assert (config.collective, config.state_server_port) == ("ring", str(given.state_server_port))
+    for option in (["--servers", "2"], ["--root-port", "9000"]):
+        with pytest.raises(SetupError, match=f"{' '.join(option)} does nothing with --collective ring"):
+            options("-m", "sync", "--collective", "ring", *option)
+    with pytest.raises(SetupError, match="--collective ring behind `--` contradicts the cluster, where it is ps"):
+        options("-m", "sync", "--", "--collective", "ring")
+    with pytest.raises(SystemExit):
+        options("-m", "async", "--collective", "ring")
+    assert "belongs to mode esync, sync, local-sgd or lb-bsp, not to async" in capsys.readouterr().err
+
+
+def test_a_job_with_a_state_server_has_a_status_page():
+    given = options("-m", "wbsp")
+    page = f"http://127.0.0.1:{given.state_server_port}/"
+    assert [role.page for role in build_roles(given) if role.page] == [page]
+    assert not any(role.page for role in build_roles(options("-m", "ssp")))
+
+
+def test_workers_differ_in_device_speed_and_port_alone(tmp_path):
+    given = options(
+        "-m", "dcasgd", "--split-by-class", "--workers", "0.1,2", "--log-base", str(tmp_path), "--", "-e", "5"
+    )
+    first, second = (role for role in build_roles(given, {}) if role.kind is Kind.WORKER)
+    host_folder = tmp_path / "lenet" / "dcasgd-niid" / socket.gethostname()
+    flags = dict(zip(first.command[2::2], first.command[3::2], strict=True))
+    assert {name: flags[name] for name in ("-m", "--use-dcasgd", "-s", "-c", "-n", "-ld", "-e")} == {
+        "-m": "async",
+        "--use-dcasgd": "1",
+        "-s": "1",
+        "-c": "1",
+        "-n": "lenet",
+        "-ld": str(host_folder),
+        "-e": "5",
+    }
+    assert set(second.command) - set(first.command) == {"cpu1", "2.0"}
+    assert {name for name in first.environment if first.environment[name] != second.environment[name]} == {"PORT"}
+    assert int(first.environment["PORT"]) < int(second.environment["PORT"])
+
+
+@pytest.mark.parametrize("mode", ENTRIES)
+def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
+    split = ["--split-by-class"] if OWNERS[mode].is_distributed else []
+    given = options("-m", mode, *split)
+    for role in build_roles(given, {}):
+        if role.kind is Kind.WORKER:
+            parsed = command_line.parse(role.command[2:], pytest.fail)
+            assert (parsed.mode, parsed.split_by_class) == (given.algorithm.name, len(split))
+            assert (parsed.use_dcasgd, parsed.wbsp_overlap) == (mode == "dcasgd", mode == "wbsp-pcc")
+
+
+def test_a_preset_chooses_workers_by_their_step_times_and_the_launcher_says_whom():
+    cluster = ["--workers", "0.4,0.04,0.04,0.4"]
+    fast, but_slow = options("-m", "alone", *cluster), options("-m", "without-slow", *cluster)
+    assert (fast.step_times_s, fast.algorithm.name, fast.log_folder.name) == ((0.04,), "local", "alone")
+    assert (but_slow.step_times_s, but_slow.algorithm.name) == ((0.4, 0.04, 0.04), "sync")
+    assert local_cluster.warnings(fast) == ["alone takes the fastest worker: row 1 (0.04 s a step)"]
+    assert "row 0 (0.4 s a step), row 1" in but_slow.chosen and len(but_slow.worker_ports) == 3
+
+
+def test_a_cluster_of_one_is_nothing_without_the_slowest():
+    with pytest.raises(SetupError, match="takes all workers but the slowest, and the cluster has no other: give it"):
+        options("-m", "without-slow", "--workers", "0.1")
+
+
+def test_one_device_alone_has_all_classes():
+    with pytest.raises(SetupError, match="--split-by-class does nothing in mode local"):
+        options("-m", "local", "--split-by-class")
+
+
+def test_the_environment_is_the_users_without_another_jobs_variables():
+    user = {"HOME": "/home/u", "DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "9", "PORT": "80", "OMP_NUM_THREADS": "2"}
+    roles = {role.name: role.environment for role in build_roles(options("--workers", "0,0"), user)}
+    assert roles["scheduler"]["DMLC_ROLE"] == "scheduler"
+    assert roles["worker 0"]["DMLC_NUM_WORKER"] == "2"
+    assert all(environment["HOME"] == "/home/u" for environment in roles.values())
+    assert all(environment["OMP_NUM_THREADS"] == "2" for environment in roles.values())
+    assert {name for name, environment in roles.items() if "PORT" in environment} == {"worker 0", "worker 1"}
+    assert not any(name.startswith("DMLC_") for name in roles["state server"])
+
+
+def test_every_port_is_another_one():
+    given = options("--workers", "0,0,0")
+    ports = [given.root_port, given.state_server_port, *given.worker_ports]
+    assert len(set(ports)) == 5
+    assert list(given.worker_ports) == sorted(given.worker_ports)
+
+
+@pytest.mark.parametrize("flag", ["--root-port", "--state-server-port"])
+def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path, flag, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code = local_cluster.main(["--log-base", str(tmp_path / "logs"), flag, str(port)])
+    assert (code, capsys.readouterr().err.splitlines()) == (
+        2,
+        [f"error: {flag} {port} is in use: choose another, or leave the flag out for a free one"],
+    )
+    assert not (tmp_path / "logs").exists()
+
+
+def test_two_ports_that_are_the_same_are_one_line(capsys):
+    assert local_cluster.main(["--root-port", "9000", "--state-server-port", "9000"]) == EXIT_SETUP
+    assert capsys.readouterr().err == "error: --root-port and --state-server-port are both 9000: choose two\n"
+
+
+@pytest.mark.parametrize(
+    "bad", ["--workers=", "--workers=1,x", "--workers=-1", "--servers=0", "--grace=nan", "--mod=x", "-- --nope=1"]
+)
+def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
+    with pytest.raises(SystemExit) as end:
+        options(*bad.split())
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "step_times_s", "told"),
+    [
+        ("3", (0.0,) * 3, "--workers 3: 3 worker(s), each as fast as this machine (3.0 is one worker of 3 s a step)"),
+        ("03", (0.0,) * 3, "--workers 3: 3 worker(s)"),
+        ("3.0", (3.0,), ""),
+        ("1e1", (10.0,), ""),
+        ("0.02", (0.02,), ""),
+        ("0,0", (0.0, 0.0), ""),
+    ],
+)
+def test_a_whole_number_alone_is_how_many_workers_there_are_and_the_job_says_so(given, step_times_s, told):
+    asked = options("--workers", given)
+    assert asked.step_times_s == step_times_s
+    assert asked.counted.startswith(told) and bool(told) == bool(asked.counted)
+    assert local_cluster.warnings(asked) == [asked.counted] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("0", "0 is no number of workers from 1 to 100 (0.0 is one worker as fast as this machine)"),
+        ("1000", "1000 is no number of workers from 1 to 100 (1000.0 is one worker of 1000 s a step)"),
+        ("-1", "-1 is no number of workers from 1 to 100"),
+        ("3,", "'3,' is no list of step times; give seconds with commas, such as 0.02,0.04,0.2, or a number of"),
+        (",", "',' is no list of step times"),
+    ],
+)
+def test_a_number_of_workers_that_cannot_be_is_refused_with_what_can_be_given(given, complaint, capsys):
+    with pytest.raises(SystemExit) as end:
+        options(f"--workers={given}")
+    assert end.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+TRAINS = "print('2026-11-23 02:00:00 worker 0 cpu0 | training begins', flush=True)"
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_a_larger_job_before_left_is_moved_once_the_next_one_trains_and_not_before(tmp_path, trains):
+    given = options("--workers", "0,0", "--log-base", str(tmp_path))
+    for device in ("cpu0", "cpu2", "cpu3"):
+        (given.host_folder / device).mkdir(parents=True)
+        (given.host_folder / device / "iter-1.txt").write_text(device)
+    (given.host_folder / "cpu3" / "notes.txt").touch()
+    (given.log_folder / "worker2.log").write_text("of the larger job")
+    lines: list[str] = []
+    local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, TRAINS if trains else "")], lines.append)
+    there = {path.name: [file.name for file in path.iterdir()] for path in given.host_folder.iterdir()}
+    earlier = tmp_path / "earlier" / given.began
+    if not trains:
+        assert there == {"cpu0": ["iter-1.txt"], "cpu2": ["iter-1.txt"], "cpu3": sorted(there["cpu3"])}
+        assert not earlier.exists() and not any("run before" in line for line in lines)
+        return
+    assert there == {"cpu0": ["iter-1.txt"], "cpu3": ["notes.txt"]}  # a worker moves its own
+    assert lines.count(f"the logs of the run before are in {earlier} now; the last 5 runs stay there") == 1
+    moved = earlier / given.host_folder.relative_to(tmp_path)
+    assert (moved / "cpu2" / "iter-1.txt").read_text() == "cpu2" and (moved / "cpu3" / "iter-1.txt").exists()
+    assert (moved.parent / "worker2.log").read_text() == "of the larger job"
+
+
+def test_a_job_that_goes_on_moves_nothing_and_its_processes_append_to_their_logs(tmp_path):
+    given = options("--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
+    stale = given.host_folder / "cpu7"
+    stale.mkdir(parents=True)
+    (stale / "iter-1.txt").touch()
+    log = tmp_path / "worker.log"
+    log.write_text("before\n")
+    local_cluster.run(given, lambda _: [stand_in(tmp_path, Kind.WORKER, TRAINS)], lambda line: None)
+    assert (stale / "iter-1.txt").exists() and not (tmp_path / "earlier").exists()
+    assert log.read_text().startswith("before\n")
+
+
+def test_logs_that_cannot_be_moved_are_one_line_before_anything_is_started(tmp_path, capsys):
+    (tmp_path / "earlier").touch()
+    folder = options("--log-base", str(tmp_path)).host_folder / "cpu0"
+    folder.mkdir(parents=True)
+    (folder / "iter-1.txt").touch()
+    assert local_cluster.main(["--log-base", str(tmp_path)], lambda _: pytest.fail("started")) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"{tmp_path / 'earlier'} is no folder; move it yourself, or choose another log folder" in line
+    assert (folder / "iter-1.txt").exists()
+
+
+def test_a_run_with_a_name_is_filed_in_a_log_tree_of_its_own(tmp_path):
+    given = options("--log-base", str(tmp_path), "--run", "with-gpu", "-m", "sync")
+    assert given.log_folder == tmp_path / "with-gpu" / "lenet" / "sync"
+    assert given.earlier == tmp_path / "with-gpu" / "earlier" / given.began
+    assert given.folder_there == Path("logs/with-gpu/lenet/sync")  # on another host
+
+
+@pytest.mark.parametrize("name", ["", ".x", "-x", "a/b", "..", "a b", "lenet", "none", "earlier", "seed-3", "x" * 65])
+def test_a_name_that_no_run_can_have_is_refused(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        options(f"--run={name}")
+    assert end.value.code == 2
+    assert "choose another name" in (told := capsys.readouterr().err) or "cannot name a run; use 1 to 64" in told
+
+
+def test_devices_of_a_job_that_goes_on_with_fewer_are_not_called_anothers(tmp_path):
+    given = options("--workers", "0,0", "--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
+    (given.host_folder / "cpu2").mkdir(parents=True)
+    assert local_cluster.warnings(given) == []
+
+
+@pytest.mark.parametrize("mode", demo.MODES)
+def test_the_demo_asks_for_the_job_that_its_options_say(mode):
+    given, for_main = demo.parse(["--seconds", "9", "--eval-seconds", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
+    job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
+    worker = command_line.parse(build_roles(job)[-1].command[2:], pytest.fail)
+    assert (worker.mode, worker.entry) == (OWNERS[mode].name, mode if mode != "alone" else "local")
+    assert (worker.max_seconds, worker.eval_seconds, worker.seed) == (9, 3, 7)
+    assert (worker.min_step_time, worker.device) == ((0.1, "cpu0") if mode == "alone" else (0.2, "cpu1"))
+
+
+# --------------------------------------------------------------------------------------------------- get_data
+
+CONTENT = {"images.gz": b"some images", "labels.gz": b"some labels"}
+SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
+
+
+def source(**content: bytes) -> get_data.Source:
+    def files(scratch: Path) -> Iterator[Path]:
+        for name, data in content.items():
+            path = scratch / f"{name}.gz"
+            path.write_bytes(gzip.compress(data))
+            yield path
+
+    return files
+
+
+GOOD = source(images=b"some images", labels=b"some labels")
+
+
+def test_the_first_source_that_has_everything_right_is_taken(tmp_path):
+    lines: list[str] = []
+    sources = {"partial": source(images=b"some images"), "wrong": source(images=b"x", labels=b"y"), "good": GOOD}
+    get_data.get(tmp_path / "data", SUMS, sources, lines.append)
+    found = {path.name: gzip.decompress(path.read_bytes()) for path in (tmp_path / "data").iterdir()}
+    assert found == CONTENT
+    assert lines == [f"{tmp_path / 'data'} has Fashion-MNIST now, from good"]
+
+
+def test_files_that_are_there_are_kept(tmp_path):
+    get_data.get(tmp_path, SUMS, {"good": GOOD}, lambda _: None)
+    before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    get_data.get(tmp_path, SUMS, {}, lambda _: None)
+    (tmp_path / "labels.gz").unlink()
+    get_data.get(tmp_path, SUMS, {"good": GOOD}, lambda _: None)
+    assert (tmp_path / "images.gz").stat().st_ino == before["images.gz"]
+
+
+def test_a_file_that_is_something_else_is_named_and_left_alone(tmp_path):
+    (tmp_path / "labels.gz").write_bytes(b"mine")
+    with pytest.raises(get_data.DataError, match=r"labels.gz is something else.*remove or rename it"):
+        get_data.get(tmp_path, SUMS, {"good": GOOD}, lambda _: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.gz"]
+    assert (tmp_path / "labels.gz").read_bytes() == b"mine"
+
+
+def test_without_any_source_the_error_says_what_to_do_and_what_was_tried(tmp_path):
+    with pytest.raises(get_data.DataError) as error:
+        get_data.get(tmp_path, SUMS, {"wrong": source(images=b"x")}, lambda _: None)
+    assert f"Put images.gz, labels.gz into {tmp_path} by hand" in str(error.value)
+    assert "wrong: images.gz there is not the published file" in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_checksums_are_those_that_the_trainers_check():
+    from trainer.datasets.loading import FASHION_MNIST_SHA256
+
+    assert get_data.checksums() == {f"{name}.gz": checksum for name, checksum in FASHION_MNIST_SHA256.items()}
+
+
+# ------------------------------------------------------------------------------------------ the shell scripts
+
+COMMANDS = sorted(path for path in SCRIPTS.glob("*.sh") if path.name != "common.sh")
+
+
+def shell(command: list[str | Path], cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", COMMANDS, ids=lambda path: path.name)
+def test_every_script_has_help_and_runs_from_any_folder(script, tmp_path):
+    done = shell([script, "--help"], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: scripts/{script.name}" in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say():
+    done = shell(["shellcheck", *SCRIPTS.glob("*.sh"), ROOT / ".ci" / "run"])
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "folder"),
+    [
+        ([], "resnet18-v1/esync"),
+        (["-n", "lenet", "-m", "async", "-dcasgd", "1", "-c", "1"], "lenet/dcasgd"),
+        (["-m", "wbsp", "--wbsp-overlap", "1", "-s", "1"], "resnet18-v1/wbsp-pcc-niid"),
+    ],
+)
+def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, folder):
+    for folder_of_files in ("scripts", "trainer"):
+        compiled = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
+    for name in ("algorithms.py", "config.py", "flag_values.py", "utils.py", "VERSION"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
+
+    def told(*more: str) -> list[str]:
+        done = shell([tmp_path / "scripts" / "worker.sh", *flags, *more], cwd=Path("/"), VENV=sys.prefix)
+        return done.stdout.split()
+
+    here = f"{folder}/{socket.gethostname()}"
+    assert told() == ["worker", "-ld", f"logs/{here}", "--earlier", "logs/earlier", *flags]
+    assert told("--run", "one") == ["worker", "-ld", f"logs/one/{here}", "--earlier", "logs/one/earlier", *flags]
+    own = command_line.parse(told("-ld", "mine")[1:])
+    assert (own.log_dir, own.earlier) == ("mine", "")
+    assert told("-ld", "mine", "--run", "one") == []
+    assert told("--nonsense") == []
+
+
+def copy_to(folder: Path) -> Path:
+    """A project with the real set-up scripts and nothing to install."""
+    (folder / "scripts").mkdir()
+    for name in ("common.sh", "setup.sh"):
+        shutil.copy(SCRIPTS / name, folder / "scripts" / name)
+    (folder / "requirements.txt").write_text("# nothing\n")
+    (folder / "requirements-test.txt").write_text("-r requirements.txt\n")
+    return folder
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A project without an environment yet."""
+    return copy_to(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose environment was made: it takes seconds."""
+    project = copy_to(tmp_path_factory.mktemp("project"))
+    made = set_up(project)
+    assert made.returncode == 0, made.stderr
+    assert "making" in made.stderr
+    return project
+
+
+def set_up(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    offline = {"PIP_NO_INDEX": "1", "VENV": "", "PYTHON": sys.executable}
+    return shell([project / "scripts" / "setup.sh", *arguments], **(offline | environment))
+
+
+def test_the_environment_is_made_once_and_installs_what_changed(ready):
+    (ready / "requirements.txt").write_text("# still nothing\n")
+    changed = set_up(ready)
+    assert "installing" in changed.stderr
+    assert "making" not in changed.stderr
+    assert set_up(ready).stderr == f"{ready}/.venv is ready\n"
+
+
+def test_an_environment_that_was_interrupted_is_made_again(ready):
+    (ready / ".venv" / ".unfinished").touch()
+    assert "making" in set_up(ready, "--test").stderr
+    assert set_up(ready).stderr == f"{ready}/.venv is ready\n"  # --test installs the other requirements too
+
+
+def stub(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+OTHER_PYTHON = 'case "$2" in *print*) echo 3.15 ;; *) exit 1 ;; esac'
+
+
+def test_without_a_supported_python_one_line_says_which_and_how_to_get_one(copy):
+    python = stub(copy / "bin" / "python", OTHER_PYTHON)
+    done = set_up(copy, PYTHON=str(python))
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert line.startswith(f"error: no supported Python here: {python} is 3.15; this project runs on 3.10 to 3.14")
+    assert "apt-get install" in line
+    assert not (copy / ".venv").exists()
+
+
+def python_of_version(path: Path, number: tuple[int, int]) -> Path:
+    """A Python that takes itself for another version."""
+    return stub(path, f'exec {sys.executable} -c "import sys; sys.version_info = {number}; exec(sys.argv[1])" "$2"')
+
+
+def without_pythons(project: Path) -> dict[str, str]:
+    """An environment in which the scripts find no Python but the stand-ins in the project's `bin`."""
+    for tool in ("bash", "dirname", "env", "realpath", "sed"):
+        stub(project / "bin" / tool, f'exec {shutil.which(tool)} "$@"')
+    nowhere = str(project / "nowhere")
+    return {"PATH": str(project / "bin"), "PYTHON": "", "PYENV_ROOT": nowhere, "XDG_DATA_HOME": nowhere}
+
+
+@pytest.mark.parametrize("minor", range(9, 16))
+def test_python_3_10_to_3_14_are_supported(copy, minor):
+    python = python_of_version(copy / "bin" / "python", (3, minor))
+    command = ["bash", "-c", f"source {copy}/scripts/common.sh && find_python"]
+    assert shell(command, PYTHON=str(python)).stdout == (f"{python}\n" if 10 <= minor <= 14 else "")
+
+
+def test_what_a_package_says_that_it_needs_is_not_asked(ready):
+    """MXNet says numpy<2, so the lists are complete and pip does not look beyond them."""
+    info = "needy-1.dist-info"
+    with zipfile.ZipFile(ready / "needy-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: needy\nVersion: 1\nRequires-Dist: nowhere<2\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    (ready / "requirements.txt").write_text("needy==1\n")
+    done = set_up(ready, PIP_FIND_LINKS=str(ready))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tests_run_with_every_python_that_is_there(copy):
+    """A machine with nothing but a Python 3.11, a 3.13 whose tests fail, and a 3.15."""
+    environment = without_pythons(copy)
+    python_of_version(copy / "bin" / "python3.11", (3, 11))
+    python_of_version(copy / "bin" / "python3.13", (3, 13))
+    python_of_version(copy / "bin" / "python3", (3, 15))
+    shutil.copy(SCRIPTS / "test_pythons.sh", copy / "scripts")
+    stub(copy / "scripts" / "test.sh", 'echo "$PYTHON $VENV $*"\ncase $PYTHON in *13) exit 1 ;; esac')
+    done = shell([copy / "scripts" / "test_pythons.sh", "tests/models/test_models.py"], **environment)
+    assert done.stdout.splitlines() == [
+        f"{copy}/bin/python3.13 {copy}/.venv-3.13 tests/models/test_models.py",
+        f"{copy}/bin/python3.11 {copy}/.venv-3.11 tests/models/test_models.py",
+    ]
+    summary = done.stderr.splitlines()[-5:]
+    assert summary == [f"Python 3.{minor}: {result}" for minor, result in (
+        (14, "not found"), (13, "failed"), (12, "not found"), (11, "passed"), (10, "not found")
+    )]  # fmt: skip
+    assert done.returncode == 1
+
+
+def test_a_python_is_found_behind_shims_that_fail(copy):
+    stub(copy / "bin" / "python3", OTHER_PYTHON)
+    stub(copy / "bin" / "python3.12", "exit 127")
+    stub(copy / "bin" / "python3.11", f'exec {sys.executable} "$@"')
+    command = ["bash", "-c", f"source {copy}/scripts/common.sh && find_python"]
+    assert shell(command, **without_pythons(copy)).stdout == f"{copy}/bin/python3.11\n"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["-m", "sync"],
+        ["-s", "1"],
+        ["-n", "alexnet"],
+        ["-ld", "elsewhere"],
+        ["--device-name", "x"],
+        ["-c", "0"],
+    ],
+)
+def test_a_flag_for_the_workers_must_not_contradict_the_cluster(tmp_path, flags, capsys):
+    arguments = ["--log-base", str(tmp_path), "-m", "esync", "--", *flags]
+    assert local_cluster.main(arguments) == EXIT_SETUP
+    assert "contradicts the cluster" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "made"),
+    [
+        ("esync", ["--outer-momentum", "0.9", "--outer-nesterov", "1"], "esync-outer"),
+        ("esync-outer", ["--policy", "upload-aware"], "esync-outer-aware"),
+        ("esync-outer-aware", ["--policy", "journal"], "esync-outer"),
+    ],
+)
+def test_flags_that_make_another_preset_are_refused_with_its_name(tmp_path, mode, flags, made, capsys):
+    assert local_cluster.main(["--log-base", str(tmp_path), "-m", mode, "--", *flags]) == EXIT_SETUP
+    text = f"the flags behind `--` make {made} of -m {mode}: leave them out, or give -m {made}"
+    assert text in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_alone_makes_no_preset():
+    assert options("-m", "esync", "--", "--policy", "upload-aware").mode_folder == Path("lenet/esync")
+
+
+def test_two_clusters_do_not_write_to_the_same_logs(tmp_path):
+    folder = tmp_path / "esync"
+    with job_options.claimed(folder), pytest.raises(SetupError, match="--log-base"), job_options.claimed(folder):
+        pass
+    with job_options.claimed(folder):
+        pass  # the first one is gone
+
+
+def test_a_log_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert local_cluster.main(["--log-base", str(tmp_path / "file")]) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--log-base" in line

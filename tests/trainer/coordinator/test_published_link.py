@@ -1,0 +1,334 @@
+"""What a worker's client sends to a published state server, and what it makes of the answers. A server in memory, in
+virtual time, stands for the published one; tests/trainer/rendezvous/test_foreign_programs.py has a real one."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainer import command_line
+from trainer.clock import VirtualClock, run_all
+from trainer.coordinator.client import StateClient
+from trainer.coordinator.http import PublishedServer
+from trainer.coordinator.protocol import NoAnswer, Reply, Timeouts
+from trainer.coordinator.published import Holds, PublishedLink, State, checked, holds
+from trainer.coordinator.queries import Queries
+from trainer.progress import EVALUATING
+from utils import JobError, PeerLost
+
+DJANGO_500 = "<html><head><title>IndexError\n   at /apply/</title></head>\n<body>" + 50_000 * "x" + "</body></html>"
+
+
+class Published:
+    """The published server's paths, where HttpLink would ask: every worker that asks with k > 0 is ready.
+
+    Attributes:
+        heard: path and form of each POST.
+        ready: what /apply/ says.
+        instead: answers of some paths that are others than the published ones.
+        is_away: the server does not answer.
+    """
+
+    address = "http://published"
+    round_trip_s = 0.0
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.ready = 1
+        self.instead: dict[str, Reply] = {}
+        self.is_away = False
+        self.restart()
+
+    def restart(self, num_workers: int = 0) -> None:
+        self.num_workers, self.t = num_workers, 1
+        self.records: list[list[Any]] = [[rank, 0, 0.0, 0.0, False, 1] for rank in range(num_workers)]
+
+    def check(self) -> None:
+        raise PublishedServer(self.address)
+
+    def get(self, path: str, timeouts: Timeouts) -> Reply:
+        state = {"num_workers": self.num_workers, "t": self.t, "epsilon": 0.5, "records": self.records}
+        return self.instead.get(path, Reply(200, state))
+
+    def post(self, path: str, timeouts: Timeouts, data: dict[str, Any]) -> Reply:
+        self.heard.append((path, data))
+        if self.is_away:
+            raise NoAnswer("Connection refused")
+        if path in self.instead:
+            return self.instead[path]
+        if path == "/init/":
+            self.restart(data["num_workers"])
+            return Reply(200, {})
+        if data["r"] >= len(self.records):
+            return Reply(500, {}, DJANGO_500)
+        row = self.records[data["r"]]
+        if path == "/reset/":
+            row[3:] = data["te"], False, data["t"]
+            self.t = max(self.t, data["t"])
+            return Reply(200, {})
+        row[1:4] = data["k"], data["c"], data["te"]
+        return Reply(200, {"ready": self.ready if data["k"] else 0})
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.heard]
+
+
+def follow(work: Callable[[Published, VirtualClock, Callable[[int], StateClient]], None]) -> None:
+    """Follows workers of a job of two on a new server."""
+    clock, server = VirtualClock(), Published()
+
+    def client(rank: int) -> StateClient:
+        made = StateClient(PublishedLink(server, clock, 2), clock, "journal", 0.25)  # type: ignore[arg-type]
+        made.join("job", rank, 2)
+        return made
+
+    run_all(clock, [lambda: work(server, clock, client)])
+
+
+def test_a_job_is_four_forms_and_the_first_tells_the_time_of_a_step_before_any_is_done() -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        first = client(0)
+        first.begin_job()
+        first.report(1, 0.1, 0.0, None)
+        clock.sleep(2.0)
+        assert first.query(1, 1, 0.2, 0.5) is True
+        first.report(2, 0.2, 0.5, 0.75)
+        assert server.heard == [
+            ("/init/", {"num_workers": 2, "epsilon": 0.25}),
+            ("/reset/", {"r": 0, "t": 1, "te": 0.0}),
+            ("/apply/", {"r": 0, "k": 0, "c": 0.1, "te": 0.0}),
+            ("/apply/", {"r": 0, "k": 1, "c": 0.2, "te": 2.0}),
+            ("/reset/", {"r": 0, "t": 2, "te": 2.0}),
+        ]
+
+    follow(work)
+
+
+def test_what_the_forms_cannot_say_and_what_was_overtaken_is_not_sent() -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        second = client(1)
+        server.restart(2)
+        second.report(1, 0.1, 0.0, None)
+        second.query(2, 3, 0.1, 0.0)  # overtakes the report of its round, which tells the same
+        before = list(server.paths)
+        assert before[-2:] == ["/reset/", "/apply/"]
+        second.report(2, 0.1, 0.0, None)
+        assert second.query(2, 2, 0.1, 0.0) is False
+        assert second.query(1, 9, 0.1, 0.0) is False
+        second._progress.doing = EVALUATING
+        second.tell_doing()
+        second.leave(None)
+        assert server.paths == before
+
+    follow(work)
+
+
+def test_a_server_that_was_restarted_is_told_of_the_job_once_and_the_rounds_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        both = [client(0), client(1)]
+        both[0].begin_job()
+        for one in both:
+            one.report(7, 0.1, 0.0, None)
+        server.restart()
+        server.heard.clear()
+        assert both[1].query(7, 1, 0.1, 0.0) is True
+        assert both[0].query(7, 1, 0.1, 0.0) is True
+        assert server.paths == ["/apply/", "/init/", "/reset/", "/apply/", "/apply/"]
+
+    follow(work)
+    assert caplog.messages == ["the state server at http://published was restarted; telling it about the job"]
+
+
+def test_a_server_that_was_away_is_told_the_round_again() -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        first = client(0)
+        first.begin_job()
+        first.report(7, 0.1, 0.0, None)
+        server.is_away, server.heard = True, []
+        back = clock.start(lambda: (clock.sleep(1.0), setattr(server, "is_away", False)), "back")
+        assert first.query(7, 1, 0.1, 0.0) is True
+        back.result()
+        assert server.paths[-2:] == ["/reset/", "/apply/"]
+
+    follow(work)
+
+
+@pytest.mark.parametrize(("slowest_s", "waited_s"), [(0.1, 30.0), (9.0, 90.0)])
+def test_a_worker_that_is_never_ready_aggregates_in_the_end(
+    slowest_s: float, waited_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        server.ready = 0
+        both = [client(0), client(1)]
+        both[0].begin_job()
+        for one, step_s in zip(both, (0.1, slowest_s), strict=True):
+            one.report(1, step_s, 0.0, None)
+        begin, steps = clock.now(), 0
+        while True:
+            clock.sleep(1.0)
+            steps += 1
+            if both[0].query(1, steps, 0.1, 0.0):
+                break
+        assert clock.now() - begin == pytest.approx(waited_s, abs=1.5)
+
+    follow(work)
+    (warning,) = caplog.messages
+    assert f"has not said ready for {waited_s:.0f} s; this worker aggregates" in warning
+
+
+HTML = "<!doctype html>\n<html><title>Sign in\n please</title></html>"
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "said"),
+    [
+        ("/apply/", Reply(200, {}, HTML), "/apply/ gets 200 'Sign in please'"),
+        ("/apply/", Reply(200, {"ready": 2}, '{"ready": 2}'), """/apply/ gets 200 '{"ready": 2}'"""),
+        ("/apply/", Reply(200, {"ready": "1"}, '{"ready": "1"}'), """/apply/ gets 200 '{"ready": "1"}'"""),
+        ("/apply/", Reply(200, {"ready": None}), "/apply/ gets 200"),
+        ("/init/", Reply(403, {}, HTML), "/init/ gets 403 'Sign in please'"),
+        ("/reset/", Reply(404, {}, "a\nb"), "/reset/ gets 404 'a b'"),
+        ("/apply/", Reply(500, {}, DJANGO_500), "answered 500: IndexError at /apply/; tried for 60 s"),
+        ("/init/", Reply(502, {}, "bad\ngateway"), "answered 502: bad gateway; tried for 60 s"),
+    ],
+)
+def test_other_answers_end_the_worker_with_one_line(path: str, answer: Reply, said: str) -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        server.instead[path] = answer
+        first = client(0)
+
+        def job() -> None:
+            first.begin_job()
+            first.report(1, 0.1, 0.0, None)
+            first.query(1, 1, 0.1, 0.0)
+
+        with pytest.raises(PeerLost) as error:
+            job()
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+        assert clock.now() <= 61.0
+
+    follow(work)
+
+
+def test_while_no_question_is_answered_a_worker_does_not_train_on() -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        first = client(0)
+        queries = Queries(first, clock, waits=False)
+        first.begin_job()
+        queries.report(1, 0.1, 0.0, None)
+        server.instead["/apply/"] = Reply(502, {}, "bad gateway")
+        steps = 0
+
+        def train() -> None:
+            nonlocal steps
+            while True:
+                clock.sleep(0.1)
+                steps += 1
+                queries.ask(1, steps, 0.1, 0.0)
+
+        with pytest.raises(PeerLost, match="answered 502: bad gateway; tried for 60 s"):
+            train()
+        assert steps <= 5
+
+    follow(work)
+
+
+@pytest.mark.parametrize("root", [Reply(200, {}, HTML), Reply(200, {"records": "x"}), Reply(500, {}, DJANGO_500)])
+def test_a_server_that_answers_nothing_but_errors_is_given_up(root: Reply) -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        server.instead = {"/": root, "/apply/": Reply(500, {}, DJANGO_500)}
+        first = client(0)
+        first.begin_job()
+        with pytest.raises(PeerLost, match="answered 500: IndexError at /apply/; tried for 60 s"):
+            first.report(1, 0.1, 0.0, None)
+
+    follow(work)
+
+
+def test_of_two_jobs_on_one_server_the_one_that_has_no_row_any_more_ends() -> None:
+    def work(server: Published, clock: VirtualClock, client: Callable[[int], StateClient]) -> None:
+        second = client(1)
+        server.restart(2)
+        second.report(5, 0.1, 0.0, None)
+        server.restart(1)
+        server.post("/apply/", Timeouts(1, 1), {"r": 0, "k": 1, "c": 0.3, "te": 9.0})
+        with pytest.raises(JobError, match="has lost this job: another one has begun there"):
+            second.query(5, 1, 0.1, 0.0)
+
+    follow(work)
+
+
+@pytest.mark.parametrize(
+    ("state", "whose"),
+    [
+        (None, Holds.NONE),
+        (State(0, 1, (), False), Holds.NONE),
+        (State(6, 1, (0.0,) * 6, False), Holds.NONE),
+        (State(2, 1, (0.0, 0.0), False), Holds.OURS),
+        (State(2, 6, (0.1, 0.1), True), Holds.OURS),
+        (State(2, 7, (0.1, 0.1), True), Holds.ANOTHER),
+        (State(6, 5, (0.1,) * 6, True), Holds.ANOTHER),
+        (State(1, 5, (0.1,), True), Holds.ANOTHER),
+    ],
+)
+def test_whose_job_a_state_is(state: State | None, whose: Holds) -> None:
+    assert holds(state, num_workers=2, round_=5) is whose
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[]",
+        '{"num_workers": 2, "t": 1, "records": [[0, 0]]}',
+        '{"num_workers": 1e999, "t": 1, "records": []}',
+        '{"num_workers": 1, "t": 1, "records": [[0, 0, NaN, 0, false, 1]]}',
+        '{"num_workers": 1, "t": 1, "records": [{"rank": 0}]}',
+        '{"num_workers": null, "t": 1, "records": []}',
+    ],
+)
+def test_what_is_no_state_is_not_read(said: str) -> None:
+    value = json.loads(said)
+    assert State.read(value if isinstance(value, dict) else {}) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("-m esync", "(computing time, epsilon 0.5 s), and --policy journal does nothing."),
+        ("-m esync --policy upload-aware", "and --policy upload-aware does nothing."),
+        ("-m esync --policy preprint --epsilon 0.1", "(computing time, epsilon 0.1 s). It counts"),
+    ],
+)
+def test_esync_speaks_the_published_form_and_says_what_is_lost(
+    flags: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    link = checked(Published(), clock, command_line.parse(flags.split()), 2)  # type: ignore[arg-type]
+    assert isinstance(link, PublishedLink)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert said in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("-m lb-bsp", "and its rule is not that of mode lb-bsp"),
+        ("-m esync --collective ring --job a", "through which the workers of --collective ring find each other"),
+        ("-m sync --collective butterfly --job a", "through which the workers of --collective butterfly find"),
+    ],
+)
+def test_what_needs_this_projects_server_says_why(flags: str, said: str) -> None:
+    with pytest.raises(PublishedServer) as error:
+        checked(Published(), VirtualClock(), command_line.parse(flags.split()), 2)  # type: ignore[arg-type]
+    assert said in str(error.value)
+    assert "scripts/state_server.sh" in str(error.value)
+    assert error.value.exit_code == 2

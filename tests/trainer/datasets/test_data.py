@@ -1,0 +1,345 @@
+"""Datasets are read whole and checked, partitions use every sample once, batches lose none."""
+
+import gzip
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cifar_files import CIFAR10, CIFAR100, arrays, write_binary, write_python
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_data import write_mnist
+
+from trainer.datasets.loading import Dataset, EndlessBatches, Samples, hold_out, load, partition
+from utils import SetupError
+
+DATA = Path(__file__).parents[3] / "data"
+
+
+def test_fashion_mnist_is_the_published_one():
+    train, test, classes = load("fashion-mnist", str(DATA))
+    assert classes == 10
+    assert train.images.shape == (60000, 1, 28, 28)
+    assert test.images.shape == (10000, 1, 28, 28)
+    assert train.images.dtype == np.uint8
+    assert np.bincount(train.labels).tolist() == [6000] * 10
+    assert np.bincount(test.labels).tolist() == [1000] * 10
+
+
+def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(SetupError, match=r"fashion-mnist/train-images-idx3-ubyte\.gz.*get_data\.sh"):
+        load("fashion-mnist", str(tmp_path))
+
+
+def test_in_the_image_the_folder_is_got_on_the_host_and_mounted(tmp_path, monkeypatch):
+    monkeypatch.setenv("ESYNC_IMAGE", "1")
+    with pytest.raises(SetupError, match=r"get it on the host with scripts/get_data\.sh.*/esync/data"):
+        load("fashion-mnist", str(tmp_path))
+
+
+@pytest.mark.parametrize(("image", "text"), [("", "let this user read it"), ("1", "--user")])
+def test_data_of_another_user_is_named_with_what_to_do(fashion_copy, monkeypatch, image, text):
+    if image:
+        monkeypatch.setenv("ESYNC_IMAGE", image)
+    fashion_copy.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # who may read everything
+        os.seteuid(65534)
+    try:
+        with pytest.raises(SetupError, match=f"cannot be read: Permission denied.*{text}"):
+            load("fashion-mnist", str(fashion_copy))
+    finally:
+        os.seteuid(user)
+        fashion_copy.chmod(0o700)
+
+
+@pytest.fixture
+def fashion_copy(tmp_path):
+    (tmp_path / "fashion-mnist").mkdir()
+    for path in (DATA / "fashion-mnist").glob("*.gz"):
+        (tmp_path / "fashion-mnist" / path.name).symlink_to(path)
+    return tmp_path
+
+
+def test_another_content_is_not_taken_for_fashion_mnist(fashion_copy):
+    path = fashion_copy / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(gzip.compress(bytes(content)))
+    with pytest.raises(SetupError, match=r"t10k-labels.*SHA-256"):
+        load("fashion-mnist", str(fashion_copy))
+
+
+def test_a_truncated_file_is_named(fashion_copy):
+    path = fashion_copy / "fashion-mnist" / "train-labels-idx1-ubyte.gz"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SetupError, match=r"train-labels.*damaged"):
+        load("fashion-mnist", str(fashion_copy))
+
+
+def test_uncompressed_files_will_do(fashion_copy):
+    path = fashion_copy / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz"
+    content = gzip.decompress(path.read_bytes())
+    path.unlink()
+    path.with_suffix("").write_bytes(content)
+    assert len(load("fashion-mnist", str(fashion_copy)).test.labels) == 10000
+
+
+def write_idx(path, array):
+    header = b"\0\0\x08" + bytes([array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    path.write_bytes(gzip.compress(header + array.tobytes()))
+
+
+def test_mnist_is_read_from_the_same_format(tmp_path):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    images = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    for part in ("train", "t10k"):
+        write_idx(folder / f"{part}-images-idx3-ubyte.gz", images)
+        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.array([7, 9], dtype=np.uint8))
+    train, test, _ = load("mnist", str(tmp_path))
+    assert train.images[:, 0].tolist() == images.tolist()
+    assert test.labels.tolist() == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("labels", "trouble"),
+    [([1, 2, 3], "are no samples"), ([1, 10], "10 classes"), ([], "are no samples")],
+)
+def test_labels_that_do_not_fit_the_images_are_an_error(tmp_path, labels, trouble):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        write_idx(folder / f"{part}-images-idx3-ubyte.gz", np.zeros((2, 3, 3), dtype=np.uint8))
+        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.array(labels, dtype=np.uint8))
+    with pytest.raises(SetupError, match=trouble):
+        load("mnist", str(tmp_path))
+
+
+cifars = pytest.mark.parametrize(("name", "form"), [("cifar10", CIFAR10), ("cifar100", CIFAR100)])
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "folder", "write"),
+    [
+        ("cifar10", CIFAR10, "cifar-10-batches-bin", write_binary),
+        ("cifar10", CIFAR10, "cifar-10-batches-py", write_python),
+        ("cifar10", CIFAR10, "cifar10", write_python),
+        ("cifar100", CIFAR100, "cifar-100-binary", write_binary),
+        ("cifar100", CIFAR100, "cifar-100-python", write_python),
+        ("cifar100", CIFAR100, "cifar100", write_binary),
+    ],
+)
+def test_cifar_is_read_from_both_published_forms(tmp_path, name, form, folder, write):
+    write(form, tmp_path / folder)
+    dataset = load(name, str(tmp_path))
+    assert dataset.classes == form.classes
+    *train, test = (arrays(form, file) for file in form.files)
+    for part, files in ((dataset.train, train), (dataset.test, [test])):
+        assert part.images.shape == (4 * len(files), 3, 32, 32)
+        assert part.images.reshape(-1, 3072).tolist() == [image for images, _ in files for image in images.tolist()]
+        assert part.labels.tolist() == [label for _, labels in files for label in labels[:, -1].tolist()]
+
+
+@cifars
+def test_cifar_that_is_nowhere_is_named_with_what_to_do(tmp_path, name, form):
+    number = form.classes
+    archives = f"cifar-{number}-binary.tar.gz or cifar-{number}-python.tar.gz"
+    with pytest.raises(SetupError, match=f"no CIFAR-{number} batches in .*/{name}, .*: unpack {archives} there"):
+        load(name, str(tmp_path))
+
+
+@cifars
+def test_a_pickle_that_would_run_code_is_refused(tmp_path, name, form):
+    write_python(form, tmp_path / name)
+    (tmp_path / name / form.files[-1]).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
+    with pytest.raises(SetupError, match=rf"{form.files[-1]} is not a CIFAR-{form.classes} .*system"):
+        load(name, str(tmp_path))
+
+
+@cifars
+def test_a_missing_or_truncated_cifar_file_is_named(tmp_path, name, form):
+    write_binary(form, tmp_path / name)
+    path = tmp_path / name / f"{form.files[-1]}.bin"
+    with path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(SetupError, match=f"{path} has {path.stat().st_size} bytes, no multiple of 307"):
+        load(name, str(tmp_path))
+    path.unlink()
+    with pytest.raises(SetupError, match=f"{path} is not there: unpack the CIFAR-{form.classes} archive again"):
+        load(name, str(tmp_path))
+
+
+@cifars
+@pytest.mark.parametrize("write", [write_binary, write_python])
+def test_a_class_that_cifar_does_not_have_is_named(tmp_path, name, form, write):
+    write(form._replace(classes=200), tmp_path / name)
+    there = f"there are {form.classes} classes, from 0 to {form.classes - 1}"
+    with pytest.raises(SetupError, match=rf"{name}/{form.files[0]}.*: a label is \d+; {there}"):
+        load(name, str(tmp_path))
+
+
+@cifars
+def test_the_python_file_of_another_dataset_is_named(tmp_path, name, form):
+    write_python(form._replace(labels=("coarse_labels",)), tmp_path / name)
+    with pytest.raises(SetupError, match=f"{form.files[0]} is not a CIFAR-{form.classes} python batch .*labels"):
+        load(name, str(tmp_path))
+
+
+@cifars
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_a_python_file_that_python_3_saved_again_is_read(tmp_path, name, form, protocol):
+    write_python(form, tmp_path / name)
+    for file in form.files:
+        images, labels = arrays(form, file)
+        content = {"data": images, form.labels[-1]: labels[:, -1].astype(np.int64)}
+        (tmp_path / name / file).write_bytes(pickle.dumps(content, protocol))
+    *_, (images, labels) = (arrays(form, file) for file in form.files)
+    test = load(name, str(tmp_path)).test
+    assert test.images.reshape(-1, 3072).tolist() == images.tolist()
+    assert test.labels.tolist() == labels[:, -1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda images, labels: [images, labels], "it holds a list in place of a dictionary"),
+        (lambda images, labels: {"data": images}, "it has no 'labels', but ['data']"),
+        (lambda images, labels: {"data": images / 255, "labels": labels}, "its 'data' are not whole numbers"),
+        (lambda images, labels: {"data": images + 300, "labels": labels}, "its pixels are from"),
+        (lambda images, labels: {"data": images.reshape(-1, 32, 32, 3), "labels": labels}, "not (N, 3072) and (N,)"),
+        (lambda images, labels: {"data": images, "labels": labels[1:]}, "not (N, 3072) and (N,)"),
+        (lambda images, labels: {"data": images, "labels": labels + 256}, "a label is 2"),
+        (lambda images, labels: {"data": images, "labels": labels - 10}, "a label is -"),
+    ],
+)
+def test_a_python_file_with_other_content_is_named_with_what_it_holds(tmp_path, change, told):
+    write_python(CIFAR10, tmp_path / "cifar10")
+    images, labels = arrays(CIFAR10, "test_batch")
+    path = tmp_path / "cifar10" / "test_batch"
+    path.write_bytes(pickle.dumps(change(images.astype(int), labels[:, 0].astype(int))))
+    with pytest.raises(SetupError) as error:
+        load("cifar10", str(tmp_path))
+    assert str(error.value).startswith(str(path))
+    assert told in str(error.value)
+
+
+def test_a_python_file_that_is_cut_off_is_named_without_the_parsers_words(tmp_path):
+    write_python(CIFAR10, tmp_path / "cifar10")
+    path = tmp_path / "cifar10" / "test_batch"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SetupError, match=r"test_batch is not a CIFAR-10 python batch \(it is damaged, cut off or no"):
+        load("cifar10", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\0\x08\x01\0\0", b"\0\0\x08\x03" + 12 * b"\xff", b"\0\0\x08\xff" + 2000 * b"\1"]
+)
+def test_a_file_that_is_no_idx_file_is_named(tmp_path, content):
+    write_mnist(tmp_path / "mnist")
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(SetupError, match=r"t10k-labels-idx1-ubyte\.gz is not an IDX file of bytes"):
+        load("mnist", str(tmp_path))
+
+
+labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(lambda values: np.array(values, np.uint8))
+
+
+@given(st.integers(2, 60), st.data())
+def test_samples_that_are_held_out_are_evaluated_on_and_not_trained_on(total, data):
+    count = data.draw(st.integers(1, total - 1))
+    samples = Samples(np.arange(total), np.arange(total) % 10)
+    whole = Dataset(samples, samples, 10)
+    train, test, classes = hold_out(whole, count)
+    assert (len(test.labels), classes) == (count, 10)
+    assert sorted([*train.images, *test.images]) == list(range(total))
+    assert all((part.labels == part.images % 10).all() for part in (train, test))
+    assert (hold_out(whole, count).test.images == test.images).all()  # the same ones every time
+
+
+def test_holding_out_everything_is_refused():
+    samples = Samples(np.arange(5), np.arange(5))
+    with pytest.raises(SetupError, match="--validation 5 leaves nothing of the 5 training samples"):
+        hold_out(Dataset(samples, samples, 10), 5)
+
+
+@given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
+def test_over_all_workers_every_sample_is_used_once(labels, num_workers, by_class, seed):
+    parts = partition(labels, num_workers, by_class, seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+@given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
+def test_parts_differ_by_one_sample_at_most(labels, num_workers, by_class, seed):
+    sizes = [len(part) for part in partition(labels, num_workers, by_class, seed)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_by_class_the_samples_in_order_of_their_classes_are_cut_into_equal_parts():
+    labels = np.tile(np.arange(10, dtype=np.uint8), 6)
+    parts = [labels[part].tolist() for part in partition(labels, 4, True, 0)]
+    assert [len(part) for part in parts] == [15] * 4
+    assert [label for part in parts for label in part] == sorted(labels.tolist())
+
+
+@pytest.mark.parametrize("num_workers", [3, 4, 6])
+def test_every_worker_holds_as_many_samples_of_fashion_mnist_by_class(num_workers):
+    labels = load("fashion-mnist", str(DATA)).train.labels
+    parts = partition(labels, num_workers, True, 0)
+    assert {len(part) for part in parts} == {60000 // num_workers}
+
+
+@given(st.integers(1, 30), st.integers(1, 50), st.integers(0, 5))
+def test_every_epoch_uses_every_sample_once_whatever_the_batch_size(num_samples, batch_size, seed):
+    samples = Samples(np.arange(num_samples, dtype=np.uint8), np.arange(num_samples, dtype=np.uint8))
+    batches = EndlessBatches(samples, np.arange(num_samples), batch_size, seed)
+    drawn = [next(batches) for _ in range(2 * num_samples)]  # 2 x batch_size epochs
+    assert all(len(batch.labels) == batch_size for batch in drawn)
+    assert all((batch.images == batch.labels).all() for batch in drawn)
+    stream = np.concatenate([batch.labels for batch in drawn])
+    for epoch in stream.reshape(-1, num_samples):
+        assert sorted(epoch.tolist()) == list(range(num_samples))
+
+
+def test_samples_come_in_the_same_order_whatever_the_sizes_of_the_batches():
+    samples = Samples(np.arange(7, dtype=np.uint8), np.arange(7, dtype=np.uint8))
+    streams = []
+    for sizes in ((4, 4, 4, 4, 4), (2, 5, 1, 9, 3)):
+        batches, drawn = EndlessBatches(samples, np.arange(7), 4, 0), []
+        for size in sizes:
+            batches.resize(size)
+            drawn.append(next(batches).labels)
+        assert [len(part) for part in drawn] == list(sizes)
+        streams.append(np.concatenate(drawn).tolist())
+    assert streams[0] == streams[1]
+
+
+def test_a_batch_that_was_put_back_is_the_next_one_again():
+    samples = Samples(np.arange(10, dtype=np.uint8), np.arange(10, dtype=np.uint8))
+    batches = EndlessBatches(samples, np.arange(10), 5, 0)
+    first = next(batches)
+    batches.put_back(first)
+    again, second = next(batches), next(batches)
+    assert again is first
+    assert sorted([*first.labels, *second.labels]) == list(range(10))
+
+
+def test_batches_depend_on_the_seed_alone():
+    samples = Samples(np.arange(100, dtype=np.uint8), np.arange(100, dtype=np.uint8))
+
+    def first(seed):
+        return next(EndlessBatches(samples, np.arange(100), 50, seed)).labels.tolist()
+
+    assert first((1, 0)) == first((1, 0))
+    assert first((1, 0)) != first((1, 1))
+
+
+def test_an_empty_part_is_an_error():
+    samples = Samples(np.zeros(1), np.zeros(1))
+    with pytest.raises(SetupError, match="fewer workers"):
+        EndlessBatches(samples, np.array([], dtype=int), 4, 0)

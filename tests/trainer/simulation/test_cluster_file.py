@@ -1,0 +1,245 @@
+"""Cluster files: what they say, what is wrong with them, and the workers that come of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import config
+from scripts.launch import local_cluster
+from scripts.launch.process import Kind
+from scripts.launch.roles import build_roles
+from trainer import command_line, straggler_trace
+from trainer.simulation import cluster_file
+from trainer.simulation.cluster_file import READY_MADE, Cluster, Worker
+from utils import EXIT_SETUP, SetupError
+
+ROOT = Path(__file__).resolve().parents[3]
+HEADER = "step_time_s,straggler_trace\n"
+TRACE = "start_s,duration_s,extra_s\n20,60,0.01\n"
+
+
+def cluster(folder: Path, rows: str, header: str = HEADER) -> Path:
+    path = folder / "cluster.csv"
+    path.write_text(header + rows)
+    return path
+
+
+def worker_configs(*arguments: str) -> list[config.Config]:
+    """What the workers' main.py is told in a job of mode sync with these options."""
+    roles = build_roles(local_cluster.parse(["-m", "sync", *arguments]))
+    return [command_line.parse(role.command[2:]) for role in roles if role.kind is Kind.WORKER]
+
+
+def test_a_row_is_a_worker_and_its_trace_lies_beside_the_file(tmp_path):
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "late.csv").write_text(TRACE)
+    path = cluster(tmp_path, "0.1\n0,\n\n 1.5 , traces/late.csv \n")
+    workers = Worker(0.1), Worker(0), Worker(1.5, tmp_path / "traces" / "late.csv")
+    assert cluster_file.read(path) == Cluster(workers)
+
+
+def test_a_file_may_say_more_of_each_worker_and_of_the_server(tmp_path):
+    columns = "latency_s,step_time_s,bandwidth_mbit_s,step_spread,state_server_round_trip_s,sample_time_s"
+    path = cluster(tmp_path, "0.025,0.1,10,0.2,0.05,0.002\n,0.3\n", f"server_bandwidth_mbit_s,850\n{columns}\n")
+    far = Worker(
+        0.1, latency_s=0.025, bandwidth_mbit_s=10, step_spread=0.2, state_server_round_trip_s=0.05, sample_time_s=0.002
+    )
+    assert cluster_file.read(path) == Cluster((far, Worker(0.3)), server_bandwidth_mbit_s=850)
+
+
+@pytest.mark.parametrize("value", ["", ",0", ",1,2"])
+def test_a_wrong_line_of_the_server_is_named(tmp_path, value):
+    line = f"server_bandwidth_mbit_s{value}"
+    with pytest.raises(SetupError, match=rf"cluster\.csv, line 1: '{line}'; give server_bandwidth_mbit_s, a comma"):
+        cluster_file.read(cluster(tmp_path, "0.1\n", f"{line}\nstep_time_s\n"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "what"),
+    [
+        ("", 2, "no worker"),
+        ("0.1,\nfast,\n", 3, "'fast,'; give for step_time_s the shortest time of a step"),
+        ("-1,\n", 2, "0 or more"),
+        ("nan,\n", 2, "0 or more"),
+        ("inf,\n", 2, "0 or more"),
+        (",\n", 2, "0 or more"),
+        ("0.1,,\n", 2, r"has 3 values for 2 column\(s\)"),
+        ("0.1,\n\n0.2,gone.csv\n", 4, r"gone\.csv cannot be read"),
+        ("0.2,bad.csv\n", 2, r"bad\.csv, line 2: '1,2'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path, rows, line, what):
+    (tmp_path / "bad.csv").write_text("start_s,duration_s,extra_s\n1,2\n")
+    with pytest.raises(SetupError, match=rf"cluster\.csv, line {line}: .*{what}"):
+        cluster_file.read(cluster(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "words"),
+    [
+        ("bandwidth_mbit_s", "0", "above 0"),
+        ("latency_s", "-1", "0 or more"),
+        ("step_spread", "wide", "0 or more"),
+        ("overhead_s", "inf", "0 or more"),
+        ("state_server_round_trip_s", "nan", "0 or more"),
+    ],
+)
+def test_what_is_wrong_in_a_column_is_named_with_what_it_may_hold(tmp_path, column, text, words):
+    with pytest.raises(SetupError, match=rf"cluster\.csv, line 2: '0.1,{text}'; give for {column} .*{words}"):
+        cluster_file.read(cluster(tmp_path, f"0.1,{text}\n", f"step_time_s,{column}\n"))
+
+
+@pytest.mark.parametrize("header", ["", "0.1,\n", "latency_s\n", "step_time_s,speed\n", "step_time_s,step_time_s\n"])
+def test_another_header_is_refused(tmp_path, header):
+    with pytest.raises(SetupError, match=r"cluster\.csv, line 1: .*must name columns, step_time_s and"):
+        cluster_file.read(cluster(tmp_path, "0.1,\n", header))
+
+
+def test_a_file_without_a_worker_is_refused(tmp_path):
+    with pytest.raises(SetupError, match=r"cluster\.csv, line 3: no worker"):
+        cluster_file.read(cluster(tmp_path, "", "server_bandwidth_mbit_s,850\nstep_time_s\n"))
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    (tmp_path / "cluster.csv").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, tmp_path / "cluster.csv"):
+        with pytest.raises(SetupError, match="cannot be read"):
+            cluster_file.read(path)
+
+
+def test_a_path_goes_before_a_ready_made_file_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cluster_file.find("wbsp-h1") == cluster_file.find("wbsp-h1.csv") == READY_MADE / "wbsp-h1.csv"
+    (tmp_path / "wbsp-h1").touch()
+    assert cluster_file.find("wbsp-h1") == Path("wbsp-h1")
+    with pytest.raises(SetupError, match=r"wbsp-h9 does not exist.*wbsp-h1, wbsp-h2, wbsp-h3"):
+        cluster_file.find("wbsp-h9")
+
+
+@pytest.mark.parametrize(
+    ("name", "step_times_s", "stragglers", "extra_s"),
+    [
+        ("wbsp-h1", [0.1, 0.1, 0.6, 0.6], 0, 0),
+        ("wbsp-h2", [0.1, 0.1, 1.1, 1.1], 0, 0),
+        ("wbsp-h3", [0.1, 0.1, 1.6, 1.6], 0, 0),
+        ("sync-switch-1x10ms", [0.05] * 8, 1, 0.010),
+        ("sync-switch-2x30ms", [0.05] * 8, 2, 0.030),
+        ("sync-switch-2x30ms-early", [0.05] * 8, 2, 0.030),
+    ],
+)
+def test_the_ready_made_clusters_are_the_published_ones(name, step_times_s, stragglers, extra_s):
+    workers = cluster_file.read(cluster_file.find(name)).workers
+    traces = [worker.straggler_trace for worker in workers if worker.straggler_trace]
+    assert [worker.step_time_s for worker in workers] == step_times_s
+    entries = {entry for trace in traces for entry in straggler_trace.read(trace)}
+    assert {entry.extra_s for entry in entries} == ({extra_s} - {0})
+    assert {entry.kind for entry in entries} <= {"network"}
+    assert len(traces) == stragglers
+    assert workers[0] == Worker(min(step_times_s))  # rank 0 evaluates
+
+
+def test_every_ready_made_cluster_is_explained():
+    text = (READY_MADE / "README.md").read_text()
+    for path in READY_MADE.glob("*.csv"):
+        assert f"`{path.stem}`" in text or f"`{path.stem[path.stem.rindex('-') :]}`" in text, path
+
+
+def test_the_preprints_link_carries_ssgds_models_in_its_published_time():
+    """Key by key, six of ResNet-18's 44.7 MB go up and then down through one link, so that SSGD trains 45 samples/s."""
+    paper = cluster_file.read(cluster_file.find("paper"))
+    way_s = 6 * 44.7e6 * 8 / (paper.server_bandwidth_mbit_s * 1e6)
+    assert [worker.step_time_s for worker in paper.workers] == [0.03] * 4 + [3.5] * 2
+    assert 6 * 64 / (3.5 + 2 * way_s) == pytest.approx(45, rel=0.001)
+
+
+def test_a_real_cluster_says_what_it_leaves_out_of_a_file(tmp_path):
+    told = [
+        local_cluster.warnings(local_cluster.parse(["-m", "sync", "--cluster", name, "--log-base", str(tmp_path)]))
+        for name in ("slow-link", "sync-switch-1x10ms")
+    ]
+    assert told == [
+        [
+            "warning: bandwidth_mbit_s, latency_s, state_server_round_trip_s, server_bandwidth_mbit_s of the cluster "
+            "file count in simulate.py only; here there are step times and traces"
+        ],
+        [],
+    ]
+
+
+def test_each_worker_gets_its_rows_step_time_and_trace(tmp_path):
+    (tmp_path / "late.csv").write_text(TRACE)
+    first, second = worker_configs("--cluster", str(cluster(tmp_path, "0.25,\n0.5,late.csv\n")))
+    assert (first.min_step_time, first.straggler_trace) == (0.25, "")
+    assert (second.min_step_time, second.straggler_trace) == (0.5, str(tmp_path / "late.csv"))
+
+
+def test_each_worker_gets_its_rows_time_for_a_sample(tmp_path):
+    path = cluster(tmp_path, "0.25,0.002\n0.5,\n", "step_time_s,sample_time_s\n")
+    assert [(each.min_step_time, each.sample_time) for each in worker_configs("--cluster", str(path))] == [
+        (0.25, 0.002),
+        (0.5, 0.0),
+    ]
+
+
+def test_by_the_sample_the_machines_of_nine_ways_are_the_same_at_batch_64():
+    by_step, by_sample = (cluster_file.read(cluster_file.find(name)).workers for name in (
+        "nine-ways", "nine-ways-per-sample",
+    ))  # fmt: skip
+    assert [each.shortest_step_s(64) for each in by_sample] == [each.step_time_s for each in by_step]
+
+
+def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tmp_path):
+    path, trace = cluster(tmp_path, "0.25,\n0.5,\n"), tmp_path / "all.csv"
+    trace.write_text(TRACE)
+    told = worker_configs("--cluster", str(path), "--", "--straggler-trace", str(trace))
+    assert [worker.straggler_trace for worker in told] == [str(trace)] * 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--", "--straggler-trace", "nowhere.csv"], "nowhere.csv cannot be read"),
+        (["-m", "wbsp", "--servers", "2"], "mode wbsp keeps the model on one parameter server, here there are 2"),
+        (["-m", "backup", "--", "--backup", "3"], "--backup 3 of 3 worker(s) leaves nobody whose gradient counts"),
+        (["-m", "sync-switch", "--", "--train-steps", "9000000", "1"], "27000003 batches of all workers"),
+    ],
+)
+def test_what_the_workers_would_refuse_is_one_line_before_anything_starts(tmp_path, capsys, flags, complaint):
+    assert local_cluster.main(["--log-base", str(tmp_path / "logs"), *flags]) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_trace_for_all_workers_contradicts_those_of_the_cluster_file(tmp_path, capsys):
+    (tmp_path / "late.csv").write_text(TRACE)
+    path = cluster(tmp_path, "0.25,\n0.5,late.csv\n")
+    arguments = ["--log-base", str(tmp_path / "logs"), "--cluster", str(path), "--", "--straggler-trace", "all.csv"]
+    assert local_cluster.main(arguments) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--straggler-trace all.csv behind `--` contradicts the cluster, where it is not given" in line
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_wrong_cluster_file_is_one_line_before_anything_starts(tmp_path, capsys):
+    path = cluster(tmp_path, "0.1,\nx,\n")
+    assert local_cluster.main(["--log-base", str(tmp_path / "logs"), "--cluster", str(path)]) == EXIT_SETUP
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: cluster file {path}, line 3: 'x,'")
+    assert not (tmp_path / "logs").exists()
+
+
+def test_workers_are_given_in_one_way_only(capsys):
+    with pytest.raises(SystemExit) as end:
+        local_cluster.parse(["--workers", "0.1,0.2", "--cluster", "wbsp-h1"])
+    assert end.value.code == EXIT_SETUP
+    assert "--cluster: not allowed with argument --workers" in capsys.readouterr().err
+
+
+def test_the_launcher_imports_no_mxnet():
+    program = "import sys, scripts.launch.local_cluster; sys.exit('mxnet' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

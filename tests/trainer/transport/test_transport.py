@@ -1,0 +1,279 @@
+"""One suite over all transports: MXNet's kvstore and TCP in real processes, and the memory of this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_processes import DEADLINE_S, ROOT, cluster
+from transport_worker import SCENARIOS, seen, two
+
+from algorithms import TransportKind
+from trainer.clock import VirtualClock, run_all
+from trainer.collectives.schedules import SUMS
+from trainer.simulation.network import Link
+from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+from trainer.transport.collective import in_memory
+from trainer.transport.protocol import Transport
+from utils import PeerLost
+
+Saw = list[dict[str, Any]]  # what each worker saw, by rank
+
+
+def through_the_kvstore(kind: TransportKind, folder: Path) -> Saw:
+    with cluster(folder, num_workers=2) as processes:
+        for rank in range(2):
+            processes.start_worker(
+                rank, str(ROOT / "tests/helpers/transport_worker.py"), kind.name, str(folder / f"{rank}.json")
+            )
+        assert set(processes.exit_codes().values()) == {0}, processes.log("worker0")
+    return sorted((json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)), key=lambda saw: saw["rank"])
+
+
+LINKS = (Link(1e3, 0.1), Link(1e2, 0.2))
+
+
+def in_this_process(kind: TransportKind, clock: VirtualClock, place: Callable[[int], Transport]) -> Saw:
+    saw: Saw = [{"rank": rank} for rank in range(2)]
+
+    def worker(rank: int) -> Callable[[], None]:
+        return lambda: saw[rank].update(SCENARIOS[kind](place(rank)))
+
+    run_all(clock, [worker(rank) for rank in range(2)])
+    return saw
+
+
+def through_memory(kind: TransportKind, folder: Path) -> Saw:
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind, LINKS)
+    return in_this_process(kind, clock, lambda rank: MemoryTransport(server, rank))
+
+
+def through_a_collective(name: str) -> Callable[[TransportKind, Path], Saw]:
+    def through(kind: TransportKind, folder: Path) -> Saw:
+        clock = VirtualClock()
+        network = MemoryNetwork(clock, LINKS)
+        return in_this_process(kind, clock, lambda rank: in_memory(network, SUMS[name], rank))
+
+    return through
+
+
+def over_tcp(kind: TransportKind, folder: Path) -> Saw:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    outputs, processes = [folder / f"{rank}.json" for rank in range(2)], []
+    for rank, (listener, output) in enumerate(zip(listeners, outputs, strict=True)):
+        words = ["tcp", str(output), str(rank), str(listener.fileno()), *addresses]
+        command = [sys.executable, str(ROOT / "tests/helpers/transport_worker.py"), *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        processes.append(subprocess.Popen(command, cwd=ROOT, pass_fds=[listener.fileno()], env=environment))
+        listener.close()
+    try:
+        assert [process.wait(DEADLINE_S) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [json.loads(output.read_text()) for output in outputs]
+
+
+TRANSPORTS = {
+    "kvstore": through_the_kvstore,
+    "memory": through_memory,
+    **{name: through_a_collective(name) for name in SUMS},
+    "tcp": over_tcp,
+}
+BOTH = (pytest.param("kvstore", marks=pytest.mark.cluster), "memory")
+ALL = (*BOTH, *SUMS, pytest.param("tcp", marks=pytest.mark.cluster))
+BYTES = 4 * (3 + 4)  # of both arrays
+
+
+@pytest.fixture(scope="module", params=ALL)
+def summed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
+    return TRANSPORTS[request.param](TransportKind.SUM, tmp_path_factory.mktemp("sum"))
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saw:
+    return TRANSPORTS[request.param](TransportKind.SERVER, tmp_path_factory.mktemp("server"))
+
+
+def of_both(saw: Saw, what: str) -> list[Any]:
+    return [one[what] for one in saw]
+
+
+NO_BYTES = {"bytes_pushed": 0, "bytes_pulled": 0}
+
+
+def test_all_that_sum_begin_with_rank_0s_values_which_are_no_traffic_of_the_rounds(summed) -> None:
+    assert of_both(summed, "broadcast") == [[1.0, 10.0]] * 2
+    assert of_both(summed, "bytes at first") == [NO_BYTES] * 2
+
+
+def test_all_on_a_server_begin_with_rank_0s_values_which_are_no_traffic_of_the_rounds(served) -> None:
+    assert of_both(served, "broadcast") == [[1.0, 10.0]] * 2
+    assert of_both(served, "bytes at first") == [NO_BYTES] * 2
+
+
+def test_every_worker_gets_the_sum_over_all_of_each_round(summed) -> None:
+    assert of_both(summed, "sum 1") == [[1.0 + 2.0, 10.0 + 20.0]] * 2
+    assert of_both(summed, "sum 2") == [[2.0 + 3.0, 20.0 + 30.0]] * 2
+
+
+def test_the_bytes_of_the_sums_are_counted_once(summed) -> None:
+    assert of_both(summed, "bytes") == [{"bytes_pushed": 2 * BYTES, "bytes_pulled": 2 * BYTES}] * 2
+    assert of_both(summed, "bytes, taken again") == [NO_BYTES] * 2
+
+
+def test_what_travels_as_float16_begins_as_it_is_and_is_summed_with_11_bits_the_same_on_all(summed) -> None:
+    (first, exact), other = summed[0]["fp16, broadcast"], summed[1]["fp16, broadcast"]
+    assert (first, exact) == ([2049.0, np.float32(1 / 3)], [60001.0, np.float32(0.1)]) and other == [first, exact]
+    # 2048 + 1.5, of which float16 has every second number; the counts are as they were.
+    assert of_both(summed, "fp16, sum") == [[[2050.0, 0.5], [120003.0, np.float32(0.1)]]] * 2
+    sent = 2 * 2 + 4 * 2
+    assert of_both(summed, "fp16, bytes") == [{"bytes_pushed": sent, "bytes_pulled": sent}] * 2
+    assert of_both(summed, "fp16, largest") == [2.0**15 / 2] * 2
+
+
+def test_two_bits_are_the_parameter_servers_and_bring_a_step_of_the_threshold_or_none_and_the_rest_later(
+    summed,
+) -> None:
+    if "2bit" in summed[0]:
+        expected = (
+            "workers that sum among themselves have no parameter server for 2bit compression: take --collective ps"
+        )
+        assert of_both(summed, "2bit") == [expected] * 2
+        return
+    assert of_both(summed, "2bit, broadcast") == [[[np.float32(1 / 3), 2049.0], [60001.0, np.float32(0.1)]]] * 2
+    step, exact = float(np.float32(0.003)), [120003.0, -0.25]
+    assert of_both(summed, "2bit, sum 1") == [[[2 * step, 0.0], exact]] * 2
+    assert of_both(summed, "2bit, sum 2") == [[[2 * step, -2 * step], exact]] * 2
+    digits = 2 * 56  # of the two exact numbers
+    sent = {"bytes_pushed": 2 * (4 + digits // 16 * 4), "bytes_pulled": 2 * 4 * (2 + digits)}
+    assert of_both(summed, "2bit, bytes") == [sent] * 2
+
+
+def test_the_bytes_of_pushes_and_pulls_are_counted_once(served) -> None:
+    assert of_both(served, "bytes") == [{"bytes_pushed": sent, "bytes_pulled": BYTES} for sent in (0, BYTES)]
+    assert of_both(served, "bytes of a part") == [{"bytes_pushed": sent, "bytes_pulled": 16} for sent in (BYTES, 0)]
+
+
+def test_an_optimizer_on_the_server_is_told_of_each_push_and_of_its_key(served) -> None:
+    assert of_both(served, "pushed by one, seen by all") == [[1.0 + 2.0, 10.0 + 4.0]] * 2
+    assert of_both(served, "the second one alone") == [[3 * 0.25]] * 2
+
+
+def test_pushes_of_two_workers_at_once_both_count(served) -> None:
+    assert of_both(served, "pushed by both") == [[3.0 + 2 * (1.0 + 2.0), 14.0]] * 2
+
+
+def on_a_server(*workers: Callable[[MemoryTransport], None], kind: TransportKind = TransportKind.SUM) -> MemoryServer:
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind, [Link()] * len(workers))
+    run_all(
+        clock, [lambda rank=rank, work=work: work(MemoryTransport(server, rank)) for rank, work in enumerate(workers)]
+    )
+    return server
+
+
+def test_whoever_waits_for_a_worker_that_is_lost_is_told() -> None:
+    told: list[str] = []
+
+    def waits(transport: MemoryTransport) -> None:
+        shared, arrays = transport.sums(), two(1.0, 1.0)
+        shared.broadcast(arrays)
+        shared.begin_sum(arrays)
+        with pytest.raises(PeerLost, match="worker 1 was lost"):
+            shared.finish_sum(arrays)
+        with pytest.raises(PeerLost, match="worker 1 was lost"):
+            transport.barrier()
+        told.append("twice")
+
+    def is_lost(transport: MemoryTransport) -> None:
+        transport.sums().broadcast(two(1.0, 1.0))
+        transport.server.clock.sleep(5)
+        transport.server.lose(transport.rank)
+
+    on_a_server(waits, is_lost)
+    assert told == ["twice"]
+
+
+def test_the_time_of_a_transfer_is_told_without_the_wait_for_others() -> None:
+    clock = VirtualClock()
+    server = MemoryServer(clock, TransportKind.SUM, [Link(BYTES / 2, 0.5)] * 2)
+    took_s: list[float | None] = []
+
+    def worker(rank: int) -> None:
+        shared, arrays = MemoryTransport(server, rank).sums(), two(1.0, 1.0)
+        shared.broadcast(arrays)
+        clock.sleep(7.0 * rank)
+        shared.begin_sum(arrays)
+        took_s.append(shared.finish_sum(arrays, timed=True))
+
+    run_all(clock, [lambda: worker(0), lambda: worker(1)])
+    assert took_s == [pytest.approx(2.5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("late", "starts_s", "timed", "ended_s"),
+    [
+        # The array of 12 bytes has come while the late worker pushed, that of 16 waits for its last bytes.
+        (Link(14.0), 0.0, False, 2.0 + 16 / 28),
+        (Link(14.0), 0.0, True, 2.0 + 1.0),
+        (Link(14.0, 0.5), 0.0, False, 2.5 + 0.5 + 16 / 28),  # each way has its latency
+        (Link(14.0, 0.5), 0.0, True, 2.5 + 0.5 + 1.0),
+        # The late worker's push is over before those 12 bytes are, so the others follow them.
+        (Link(280.0), 5.0, False, 5.0 + 1.0),
+        (Link(280.0, 0.5), 5.0, False, 5.5 + 0.5 + 1.0),
+    ],
+)
+def test_an_early_worker_gets_sums_while_the_last_one_still_pushes(
+    late: Link, starts_s: float, timed: bool, ended_s: float
+) -> None:
+    clock = VirtualClock()
+    early = Link(28.0, late.latency_s)  # both arrays in 1 s
+    server = MemoryServer(clock, TransportKind.SUM, [early, late])
+    ended: list[float] = [0.0, 0.0]
+
+    def worker(rank: int) -> None:
+        transport, arrays = MemoryTransport(server, rank), two(1.0, 1.0)
+        shared = transport.sums()
+        shared.broadcast(arrays)
+        transport.barrier()
+        begin = clock.now()
+        clock.sleep(starts_s * rank)
+        shared.begin_sum(arrays)
+        shared.finish_sum(arrays, timed)
+        ended[rank] = clock.now() - begin
+        assert seen(arrays) == [2.0, 2.0]
+
+    run_all(clock, [lambda: worker(0), lambda: worker(1)])
+    assert ended[0] == pytest.approx(ended_s)
+    assert ended[1] == pytest.approx(starts_s + 2 * (late.latency_s + BYTES / late.bytes_per_s))
+
+
+@pytest.mark.parametrize("kind", [TransportKind.SUM, TransportKind.SERVER])
+def test_a_workers_pull_comes_behind_its_own_push(kind: TransportKind) -> None:
+    clock = VirtualClock()
+    server = MemoryServer(clock, kind, [Link(BYTES, 0.25)])
+    ended: list[float] = []
+
+    def worker() -> None:
+        shared, arrays = MemoryTransport(server, 0).arrays(), two(1.0, 1.0)
+        shared.define(arrays)
+        shared.push(arrays)
+        shared.pull(arrays)
+        shared.wait(arrays)
+        ended.append(clock.now())
+
+    run_all(clock, [worker])
+    assert ended == [pytest.approx(2 * 1.25)]
