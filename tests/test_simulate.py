@@ -22,7 +22,7 @@ from algorithms import ENTRIES, OWNERS
 from report import metrics
 from scripts import why
 from scripts.launch.side_by_side import run_side_by_side
-from trainer import context, version
+from trainer import version, worker
 from trainer.run_logs.round_log import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json
@@ -201,7 +201,7 @@ def test_why_a_job_was_slow_can_be_asked_with_gradients(place, capsys, monkeypat
     for path in (place / "logs").rglob("run.json"):  # as a real job beside which a process evaluated
         about = read_json(path)
         path.write_text(json.dumps(about | {"config": about["config"] | {"evaluator": 1}}))
-    monkeypatch.setattr(context, "EvaluatorProcess", lambda *_: pytest.fail("a process in virtual time"))
+    monkeypatch.setattr(worker, "EvaluatorProcess", lambda *_: pytest.fail("a process in virtual time"))
     why_slow = ["-b", str(place / "logs"), "-n", "mlp", "--target", "0.3", "--without", "1"]
     assert why.main([*why_slow, "--train"]) == EXIT_OK
     times = {line.split("  ")[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if line}

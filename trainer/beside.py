@@ -1,11 +1,17 @@
-"""What travels beside the arrays that workers sum: a few numbers, whose sums over the workers come back."""
+"""The numbers that travel beside the arrays of a sum over the workers; their sums come back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from trainer.bad_numbers import present
+
+if TYPE_CHECKING:
+    from trainer.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -41,3 +47,29 @@ class Beside:
         stop, *rest = sums
         numbers, known = rest[: len(self.numbers)], rest[len(self.numbers) :]
         return replace(self, stop=stop, numbers=tuple(numbers), **dict(zip(names, known, strict=True)))
+
+
+def of_worker(trainer: Trainer, wants_stop: bool, numbers: Sequence[float], is_missing: bool = False) -> Beside:
+    """What a worker says in the sum of this round.
+
+    Args:
+        numbers: the algorithm's own.
+        is_missing: its arrays hold nothing.
+    """
+    return Beside(
+        float(wants_stop),
+        tuple(numbers),
+        None if trainer.context.run.rule.schedule.is_constant else float(trainer.seen.own),
+        float(trainer.membership.counted * is_missing) if trainer.checks.are_made else None,
+        None if trainer.recovery is None else float(trainer.recovery.wants_pause),
+    )
+
+
+def take(trainer: Trainer, sums: Beside) -> bool:
+    """Tells a worker what all of them have said; returns whether any of them wants to stop."""
+    trainer.pauses = bool(sums.pause)
+    if sums.missing is not None:
+        trainer.present = present(trainer.membership.counted_of_all, sums.missing)
+    if sums.samples is not None:
+        trainer.seen.told(trainer.seen.of_all + round(sums.samples), trainer.seen.own)
+    return bool(sums.stop)

@@ -132,3 +132,24 @@ class Progress:
         elapsed = {"elapsed": self._clock()} if self._clock else {}
         way = {"way": self.way} if self.way else {}
         return {**elapsed, "total": self.total.to_wire(), **way}
+
+
+class Accuracy:
+    """The newest test accuracy that a worker knows.
+
+    Attributes:
+        newest: None before the first evaluation.
+    """
+
+    def __init__(self) -> None:
+        self.newest: float | None = None
+        self._untold: float | None = None
+
+    def measured(self, accuracy: float | None) -> None:
+        """An evaluation is done."""
+        self.newest = self._untold = accuracy
+
+    def take(self) -> float | None:
+        """Returns an accuracy that was measured since the last call, and clears it."""
+        accuracy, self._untold = self._untold, None
+        return accuracy

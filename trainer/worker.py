@@ -17,22 +17,27 @@ from config import MPI, Config
 from trainer import step_size, straggler_trace
 from trainer.clock import Clock, RealClock
 from trainer.command_line import check_job, job_setup
-from trainer.context import Context
+from trainer.context import Context, Peers
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
 from trainer.datasets import loading, plausible
 from trainer.datasets.samples import Dataset
+from trainer.emulation import Speed
 from trainer.engine import device_context
 from trainer.evaluation.evaluating import Candidate, Choice
-from trainer.loop import Trainer
+from trainer.evaluation.evaluator_process import EvaluatorProcess
+from trainer.evaluation.saved_model import ModelSaver
+from trainer.from_flags import learning_task, model_card, run_settings
+from trainer.loop import Loop
 from trainer.membership import Membership, of_all, without
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import Cluster, named_by_task
 from trainer.rendezvous.config_check import DATA
 from trainer.rendezvous.joined import Joined
 from trainer.rendezvous.meeting_client import EVALUATOR
+from trainer.run_logs.earlier_runs import NEWEST
 from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
@@ -40,6 +45,7 @@ from trainer.stop import SignalWatch
 from trainer.survival import trainer_state
 from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of
 from trainer.survival.recovery import Recovery
+from trainer.trainer import Trainer
 from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
 
 
@@ -76,25 +82,29 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             check_folder(config.checkpoint_folder, bool(config.resume))
         data_hash = loading.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, data_hash, link) as joined:
-        context = Context.from_config(
+        membership = _membership(config, dataset, joined)
+        task = learning_task(config, dataset, device, membership())
+        settings = run_settings(
             config,
-            dataset,
-            device,
-            _membership(config, dataset, joined),
-            folder,
-            transport=joined.transport if joined else None,
-            recovery=partial(Recovery, joined.elastic_group) if joined and joined.elastic_group else None,
-            num_servers=cluster.num_servers if cluster else 0,
-            state_server=state,
             clock=clock,
-            trace=trace,
             stop_requested=lambda: signals.requested and not config.leave,
+            speed=Speed(config.min_step_time, config.sample_time, trace=trace),
+            evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json") if config.evaluator else None,
+            saver=ModelSaver(folder.path, task.network, model_card(config, dataset, folder.commit)),
+            pacing=_pacing(config, joined),
+            keeper=_keeper(config, joined, data_hash),
+        )
+        peers = Peers(
+            membership,
+            joined.transport if joined else None,
+            cluster.num_servers if cluster else 0,
+            state,
+            recovery=partial(Recovery, joined.elastic_group) if joined and joined.elastic_group else None,
+            lost=joined.lost if joined else frozenset,
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
-            lost=joined.lost if joined else frozenset,
-            keeper=_keeper(config, joined, data_hash),
-            pacing=_pacing(config, joined),
         )
+        context = Context(config, task, peers, settings)
         train(context, folder, joined.members if joined else None, signals.be_patient)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
     return EXIT_OK
@@ -117,9 +127,10 @@ def train(
     Raises:
         JobOver: this worker has left alone, so that a parameter server's job must take it for lost.
     """
-    config, membership = context.config, context.membership()
+    config, membership = context.config, context.peers.membership()
     build = pkgutil.resolve_name(config.algorithm.trainer)
     trainer: Trainer = build(context)
+    loop = Loop(trainer)
     facts: dict[str, Any] = {
         "rank": membership.rank,
         "num_workers": membership.num_workers,
@@ -134,11 +145,11 @@ def train(
         membership.rank, membership.num_workers, membership.num_samples,
     )  # fmt: skip
 
-    if context.classes:
+    if context.task.classes:
         logging.info("%s", step_size.told(config, membership.num_workers))
 
     def open_log() -> Path:
-        path = folder.open(trainer.job_age_s, _is_new(trainer))
+        path = folder.open(loop.job_age_s, _is_new(loop))
         logging.info(BEGINS)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
@@ -146,20 +157,20 @@ def train(
         folder.describe(facts)
         return path
 
-    reason = trainer.run(open_log)
+    reason = loop.run(open_log)
     facts["final_weights_sha256"] = trainer.parameters.sha256()
     folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
-    for line in context.pacing.at_the_end() if context.pacing is not None else ():
+    for line in context.run.pacing.at_the_end() if context.run.pacing is not None else ():
         logging.warning("warning: %s", line)
-    if trainer.has_left and context.recovery is None:
+    if trainer.has_left and loop.recovery is None:
         raise JobOver("asked to leave")
     return facts
 
 
-def _is_new(trainer: Trainer) -> bool:
-    """Whether a job goes on from a checkpoint together with a worker that has not taken part in it before."""
-    return trainer.job_age_s is None and trainer.goes_on and trainer_state.is_new(trainer)
+def _is_new(loop: Loop) -> bool:
+    """Whether a job resumes from a checkpoint together with a worker that has not taken part in it before."""
+    return loop.job_age_s is None and loop.trainer.resumes and trainer_state.is_new(loop.trainer)
 
 
 def _check_cluster(config: Config, cluster: Cluster) -> None:

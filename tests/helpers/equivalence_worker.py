@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
+from contexts import context_of
 from few_images import few_images
 from page import Page
 
@@ -35,7 +36,7 @@ from trainer.coordinator.queries import Queries
 from trainer.datasets import loading
 from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.loop import Trainer
+from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rates import parse_schedule
 from trainer.rendezvous import roles
@@ -46,6 +47,7 @@ from trainer.simulation.network import Link
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
+from trainer.trainer import Trainer
 from trainer.transport.protocol import Transport
 
 ROUNDS = 3
@@ -87,7 +89,7 @@ def parts(rank: int, num_workers: int) -> Iterator[loading.Samples]:
 
 def a_context(rank: int, num_workers: int, **others: Any) -> Context:
     batches = list(parts(rank, num_workers))
-    return Context(
+    return context_of(
         # Only rank 0's weights may count: every rank begins with others.
         network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
         feed=DeviceFeed(mx.cpu(), 0),
@@ -113,7 +115,7 @@ def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: An
     if algorithm == "sync":
         return SyncTrainer(mine, LEARNING_RATE)
     if algorithm == "esync":
-        return ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.clock, waits=True))
+        return ESyncTrainer(mine, LEARNING_RATE, 1.0, Queries(state, mine.run.clock, waits=True))
     if algorithm in ("bsp", "asp"):
         # ASP divides the learning rate by the number of workers.
         bsp = algorithm == "bsp"
@@ -136,7 +138,7 @@ def train(algorithm: str, trainer: Trainer, shared: Transport, clock: Clock) -> 
         if algorithm.startswith(("async", "dcasgd", "asp")):
             take_turns(trainer, shared, Path(folder), clock)
         else:
-            trainer.run(lambda: Path(folder))
+            Loop(trainer).run(lambda: Path(folder))
     return [weight.asnumpy() for weight in trainer.parameters.weights]
 
 
@@ -144,7 +146,7 @@ def train_alone(path: str) -> None:
     """Plain SGD on the big batches. SSGD divides the sum of two workers' gradients by two: so does this."""
     trainer = LocalTrainer(a_context(0, 1), LEARNING_RATE / 2)
     with tempfile.TemporaryDirectory() as folder:
-        trainer.run(lambda: Path(folder))
+        Loop(trainer).run(lambda: Path(folder))
     np.savez(path, *(weight.asnumpy() for weight in trainer.parameters.weights))
 
 
@@ -162,7 +164,7 @@ def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarra
     clock = VirtualClock()
     server = MemoryServer(clock, kind_of(algorithm), [Link()] * num_workers)
     shared = [MemoryTransport(server, rank) for rank in range(num_workers)]
-    trainers = [trainer_of(algorithm, each, 1, clock=clock, min_step_time_s=1.0) for each in shared]
+    trainers = [trainer_of(algorithm, each, 1, clock=clock, min_step_s=1.0) for each in shared]
     done: dict[int, list[np.ndarray]] = {}
 
     def work(rank: int) -> Callable[[], None]:

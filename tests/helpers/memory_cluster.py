@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from contexts import context_of
 from one_worker import Batches
 
 from algorithms import TransportKind
@@ -22,7 +23,7 @@ from trainer.coordinator.client import StateClient
 from trainer.datasets.loading import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
-from trainer.loop import Trainer
+from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import Link
@@ -30,6 +31,7 @@ from trainer.simulation.virtual_mesh import MemoryNetwork
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
+from trainer.trainer import Trainer
 from trainer.transport.collective import in_memory
 from trainer.transport.protocol import Transport
 
@@ -164,7 +166,7 @@ def train(
                 if rank in (killed or {}):
                     trainers[rank].begin_round = die  # type: ignore[method-assign]
                 try:
-                    trainers[rank].run(lambda: path)
+                    Loop(trainers[rank]).run(lambda: path)
                 except Killed:
                     lost.add(rank)
                 if trainers[rank].has_left:
@@ -183,7 +185,7 @@ def train(
                 left = tuple(0 if each in lost else count for each, count in enumerate(always.sample_counts))
                 return replace(always, sample_counts=left, lost=frozenset(lost))
 
-            context = Context(
+            context = context_of(
                 network=network(),
                 feed=DeviceFeed(mx.cpu(), 0),
                 batches=Batches(*worker.batches),
@@ -197,8 +199,8 @@ def train(
                 num_servers=1,
                 state_server=state_server.client(clock) if state_server else None,
                 rule=rule,
-                min_step_time_s=worker.step_s,
-                sample_time_s=worker.sample_s,
+                min_step_s=worker.step_s,
+                sample_s=worker.sample_s,
                 clock=clock,
             )
             trainers.append(build(context))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from contexts import context_of
 
 from trainer.algorithms.local import LocalTrainer
 from trainer.context import Context
@@ -83,7 +84,7 @@ def a_context(batch: Samples, **more: Any) -> Context:
         "batches": Batches(batch),
         "warm_up_batch": batch,
     }
-    return Context(**{**given, **more})
+    return context_of(**{**given, **more})
 
 
 class Steps(LocalTrainer):

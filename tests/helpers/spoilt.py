@@ -10,7 +10,7 @@ from memory_cluster import batch, gradient
 
 from trainer.context import Context
 from trainer.device import NetworkPasses
-from trainer.loop import Trainer
+from trainer.trainer import Trainer
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))
@@ -45,9 +45,9 @@ def spoil(
     """Builds trainers that look at their numbers; one worker's gradients are spoilt in these of its steps."""
 
     def spoilt(context: Context) -> Trainer:
-        context.max_bad_steps = MOST
-        if context.membership().rank == rank:
-            context.passes = Spoilt(context.network, steps, what)
+        context.run.max_bad_steps = MOST
+        if context.peers.membership().rank == rank:
+            context.task.passes = Spoilt(context.task.network, steps, what)
         return build(context)
 
     return spoilt

@@ -12,8 +12,12 @@ from algorithms import TransportKind
 from config import NO_NETWORK, Config
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.clock import VirtualClock, run_all
+from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.queries import Queries
+from trainer.emulation import Speed
+from trainer.from_flags import run_settings
+from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.simulation import stub_network
 from trainer.simulation.in_process import InProcessServer
@@ -119,17 +123,11 @@ def follow(
     for rank, worker in enumerate(workers):
         membership = Membership(rank, len(workers))
         client = StateClient(state_server.link(worker.round_trip_s), clock, policy, epsilon_s, batch_size=1)
-        context = stub_network.context(
-            Config(network=NO_NETWORK, batch_size=1, max_rounds=rounds, log_form="lines"),
-            membership=lambda membership=membership: membership,
-            transport=MemoryTransport(server, rank),
-            num_servers=1,
-            state_server=client,
-            clock=clock,
-            min_step_time_s=worker.step_s,
-            pace=_pace_of(worker, trainers, rank),
-            tell_every_s=math.inf,
-        )
+        config = Config(network=NO_NETWORK, batch_size=1, max_rounds=rounds, log_form="lines", max_bad_steps=0)
+        settings = run_settings(config, clock=clock, speed=Speed(worker.step_s, pace=_pace_of(worker, trainers, rank)))
+        settings.tell_every_s = math.inf
+        peers = Peers(lambda membership=membership: membership, MemoryTransport(server, rank), 1, client)
+        context = Context(config, stub_network.learning_task(1, None), peers, settings)
         trainer = _Watched(context, 0.1, 1.0, Queries(client, clock, waits))
         trainer.noted, trainer.transmission_s = [], worker.transmission_s
         trainers.append(trainer)
@@ -150,7 +148,7 @@ def _pace_of(worker: Worker, trainers: Sequence[_Watched], rank: int) -> Callabl
 
 
 def _run(trainer: _Watched, folder: Path) -> Callable[[], object]:
-    return lambda: trainer.run(lambda: folder)
+    return lambda: Loop(trainer).run(lambda: folder)
 
 
 def _rounds(noted: Sequence[Sequence[_Noted]]) -> list[list[Round]]:

@@ -10,18 +10,19 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from contexts import context_of
 from few_images import few_images
 
 import models
 from algorithms import TransportKind
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.clock import RealClock
-from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.datasets import loading
 from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import Cluster
@@ -63,7 +64,7 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
         train = loading.load("mnist", str(few_images())).train
         rank = shared.rank
         clock = RealClock()
-        context = Context(
+        context = context_of(
             network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
             feed=DeviceFeed(mx.cpu(), 0),
             batches=loading.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
@@ -73,10 +74,10 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
             transport=shared,
             state_server=StateClient(HttpLink("127.0.0.1", port, clock), clock, "wbsp", 0.0),
             clock=clock,
-            min_step_time_s=float(step_time),
+            min_step_s=float(step_time),
         )
         trainer = Recorded(context, 0.003, bool(int(overlap)))
-        trainer.run(lambda: Path(folder))
+        Loop(trainer).run(lambda: Path(folder))
         save(trainer, output)
         del trainer
 

@@ -28,7 +28,8 @@ from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
 from trainer.finite import first_not_finite
-from trainer.loop import Trainer
+from trainer.loop import Loop
+from trainer.trainer import Trainer
 from utils import DIVERGED, EXIT_BUG, JobError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, of gradients that nearly cancel
@@ -89,8 +90,8 @@ def test_ssgd_steps_along_the_mean_of_the_others_samples(what: float) -> None:
 
 def test_where_nobodys_gradient_is_good_nothing_changes() -> None:
     def build(context: Context) -> SyncTrainer:
-        context.max_bad_steps = MOST
-        context.passes = Spoilt(context.network, {2}, float("nan"))
+        context.run.max_bad_steps = MOST
+        context.task.passes = Spoilt(context.task.network, {2}, float("nan"))
         return SyncTrainer(context, ETA)
 
     workers = [Worker([batch(rank)]) for rank in range(2)]
@@ -131,7 +132,7 @@ class Overflows(LocalSGDTrainer):
 
 def test_a_model_update_that_is_not_finite_reaches_nobody() -> None:
     def build(context: Context) -> LocalSGDTrainer:
-        context.max_bad_steps = MOST
+        context.run.max_bad_steps = MOST
         return Overflows(context, ETA, 1.0, sync_every=2)
 
     workers = [Worker([batch(rank)]) for rank in range(3)]
@@ -193,7 +194,7 @@ def of_page(build: Callable[[Context], Trainer]) -> Callable[[Context], Trainer]
     """With a state server that is only told."""
 
     def built(context: Context) -> Trainer:
-        context.state_server = Page()  # type: ignore[assignment]
+        context.peers.state_server = Page()  # type: ignore[assignment]
         return build(context)
 
     return built
@@ -213,12 +214,14 @@ MODES: dict[str, tuple[TransportKind, Callable[[Context], Trainer], str]] = {
     "sync": (SUM, lambda context: SyncTrainer(context, ETA), ""),
     "esync": (
         SUM,
-        lambda context: ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.clock, True)),
+        lambda context: ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.run.clock, True)),
         "journal",
     ),
     "esync, FedNova": (
         SUM,
-        lambda context: ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.clock, False), normalise=True),
+        lambda context: ESyncTrainer(
+            context, ETA, 1.0, Queries(context.state, context.run.clock, False), normalise=True
+        ),
         "journal",
     ),
     "local-sgd": (SUM, lambda context: LocalSGDTrainer(context, ETA, 1.0, 2), ""),
@@ -264,7 +267,7 @@ def test_the_log_of_a_round_has_its_bad_steps_and_no_loss_where_the_last_had_non
 
     samples = some_batch()
     context = a_context(samples, batches=Batches(samples), limits=Limits(3), max_bad_steps=MOST)
-    context.passes = Spoilt(context.network, (), float("nan"))
+    context.task.passes = Spoilt(context.task.network, (), float("nan"))
     trainer = LocalTrainer(context, 0.01)
     weight = trainer.parameters.weights[0]
 
@@ -273,7 +276,7 @@ def test_the_log_of_a_round_has_its_bad_steps_and_no_loss_where_the_last_had_non
         weight[:] = mx.nd.ones_like(weight) if good else mx.nd.full(weight.shape, float("nan"))
 
     trainer.begin_round = begin_round  # type: ignore[method-assign]
-    trainer.run(lambda: tmp_path)
+    Loop(trainer).run(lambda: tmp_path)
     records = [json.loads((tmp_path / f"iter-{number}.txt").read_text()) for number in (1, 2, 3)]
     assert [record.get("bad_steps", 0) for record in records] == [0, 1, 0]
     assert ["loss" in record for record in records] == [True, False, True]

@@ -25,14 +25,9 @@ def batch():
 class Asked(LocalTrainer):
     """Asks in the middle of its steps whether the round is over, and hears `answers`."""
 
-    can_abandon = True
-
     def __init__(self, context, answers):
         super().__init__(context, LEARNING_RATE)
-        self._answers = iter(answers)
-
-    def round_is_over(self):
-        return next(self._answers)
+        self.give_up = iter(answers).__next__
 
 
 def model(trainer):
@@ -45,7 +40,7 @@ def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tm
     trainer.measure = Measure(tmp_path)
     before = model(trainer)
     assert len(before) == len(trainer.parameters.weights) + 1  # the last one holds BatchNorm's statistics
-    assert trainer.local_step(*trainer.context.feed(batch)) is whole
+    assert trainer.local_step(*trainer.context.task.feed(batch)) is whole
     moved = [not np.array_equal(was, now) for was, now in zip(before, model(trainer), strict=True)]
     # A bias in front of BatchNorm has no gradient; everything else moves in a whole step.
     assert not any(moved) if not whole else moved[0] and moved[-1]
@@ -56,7 +51,7 @@ def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(bat
     assert trainer.membership.sample_share == 0.375
     gradients = []
     for weight in (1.0, trainer.membership.weight):
-        trainer.compute_gradients(*trainer.context.feed(batch), weight)
+        trainer.compute_gradients(*trainer.context.task.feed(batch), weight)
         gradients.append([gradient.asnumpy() for gradient in trainer.parameters.gradients])
     for plain, weighed in zip(*gradients, strict=True):
         np.testing.assert_allclose(weighed, 1.5 * plain, rtol=1e-3, atol=1e-4)
@@ -81,8 +76,8 @@ def test_an_evaluation_has_statistics_of_its_own_where_they_are_asked_for_and_tr
             left.append(lambda: trainer.parameters.statistics()[0].asnumpy()[0])
             return 0.5
 
-        context.evaluate = evaluate
-        context.is_evaluator = lambda step_s: trainer.membership.rank == 0
+        context.task.evaluate = evaluate
+        context.peers.is_evaluator = lambda step_s: trainer.membership.rank == 0
         return trainer
 
     train(TransportKind.SUM, [Worker([each]) for each in images], build, 1, network=normalised)

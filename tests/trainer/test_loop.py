@@ -5,6 +5,7 @@ from one_worker import Batches, HandClock, Steps, a_context, some_batch
 
 from trainer.coordinator.queries import FORWARD_SHARE
 from trainer.datasets.loading import Samples
+from trainer.loop import Loop
 from trainer.run_logs.round_log import read_rounds
 from trainer.stop import Limits
 
@@ -12,7 +13,7 @@ from trainer.stop import Limits
 def run(tmp_path, step_s=1.0, passed=lambda trainer: None, **more):
     """Trains with a step of one second; returns why it ended, and the logs of its rounds."""
     trainer = Steps(a_context(some_batch(), **{"clock": HandClock(), **more}), step_s=step_s, passed=passed)
-    reason = trainer.run(lambda: tmp_path)
+    reason = Loop(trainer).run(lambda: tmp_path)
     return reason, list(read_rounds(tmp_path, pytest.fail))
 
 
@@ -77,7 +78,7 @@ def test_an_accuracy_is_told_once(tmp_path):
     told = []
     run(
         tmp_path,
-        passed=lambda trainer: told.append(trainer.evaluations.take_accuracy()),
+        passed=lambda trainer: told.append(trainer.accuracy.take()),
         limits=Limits(4, 0, 0), evaluate=lambda: 0.5, eval_every=2,
     )  # fmt: skip
     assert told == [None, None, 0.5, None]
@@ -86,14 +87,13 @@ def test_an_accuracy_is_told_once(tmp_path):
 class Abandons(Steps):
     """Gives up its second step half-way. `asked_s` has when it asked."""
 
-    can_abandon = True
-
     def __init__(self, given):
         super().__init__(given, step_s=0.0)
         self.asked_s = []
+        self.give_up = self._is_over
 
-    def round_is_over(self):
-        self.asked_s.append(self.clock.now() - self._step_began)
+    def _is_over(self):
+        self.asked_s.append(self.emulation.step_age_s)
         return self.rounds == 1 and self.steps == 1
 
     def ready(self):
@@ -103,13 +103,13 @@ class Abandons(Steps):
 def test_a_batch_whose_step_was_given_up_is_the_next_one_again(tmp_path):
     batches = Batches(some_batch(), Samples(*(part[:8] for part in some_batch())))
     trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), batches=batches))
-    trainer.run(lambda: tmp_path)
+    Loop(trainer).run(lambda: tmp_path)
     assert batches.drawn == [0, 1, 1]
     assert [record["num_samples"] for record in read_rounds(tmp_path, pytest.fail)] == [16, 8]
 
 
 def test_a_step_that_is_made_longer_asks_after_the_share_of_its_forward_pass(tmp_path):
-    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_time_s=3.0))
-    trainer.run(lambda: tmp_path)
+    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_s=3.0))
+    Loop(trainer).run(lambda: tmp_path)
     assert min(trainer.asked_s) == pytest.approx(3.0 * FORWARD_SHARE)
     assert max(trainer.asked_s) == pytest.approx(3.0)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from contexts import context_of
 from memory_cluster import Worker, batch, dense, gradient, train
 
 from algorithms import TransportKind
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.sync import SyncTrainer
-from trainer.context import Context
 from trainer.datasets.loading import EndlessBatches, Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
 from trainer.stop import Limits
 
@@ -81,7 +82,7 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
             drawn.append(int(self._order[0]) if len(self._order) else -1)
             return super().__next__()
 
-    context = Context(
+    context = context_of(
         network=dense(),
         feed=DeviceFeed(mx.cpu(), 0),
         batches=Noted(samples, first, 1, 0),
@@ -89,6 +90,6 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
         membership=changes(*(of_parts([part])[0] for part in parts)),
         limits=Limits(3),
     )
-    LocalTrainer(context, ETA).run(lambda: tmp_path)
+    Loop(LocalTrainer(context, ETA)).run(lambda: tmp_path)
     # A new epoch (-1) begins with the job, and where the samples are others.
     assert [number == -1 for number in drawn] == ([True, False, False] if again else [True, True, True])

@@ -21,10 +21,11 @@ from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.datasets.loading import Samples
 from trainer.engine import mx
-from trainer.loop import Trainer
+from trainer.loop import Loop
 from trainer.rates import parse_schedule
 from trainer.steps import PLAIN, Rule, Stepper, which_decay
 from trainer.stop import Limits
+from trainer.trainer import Trainer
 
 ETA, MU, DECAY, B = 0.5, 0.9, 0.02, 2
 ZERO = np.zeros((2, 4))
@@ -46,7 +47,7 @@ def run(
     steps_s: Sequence[float] = (1.0, 1.0),
 ) -> Trained:
     def ruled(context: Context) -> Trainer:
-        context.rule = rule
+        context.run.rule = rule
         return build(context)
 
     workers = [Worker(mine, step_s=step_s) for mine, step_s in zip(batches, steps_s, strict=True)]
@@ -91,7 +92,7 @@ def test_each_worker_keeps_the_velocity_of_its_local_steps_when_the_models_are_a
 
 def test_a_step_of_one_device_alone_is_the_same_as_mxnets_own_sgd() -> None:
     """With a constant step size MXNet's v, which holds steps, is minus eta times this one's."""
-    network = a_context(some_batch()).network
+    network = a_context(some_batch()).task.network
     parameters = [each for each in network.collect_params().values() if each.grad_req != "null"]
     start = [each.data().copy() for each in parameters]
     gradients = [mx.nd.random.normal(shape=each.shape) for each in parameters]
@@ -230,10 +231,10 @@ def scheduled(text: str) -> Rule:
 
 def test_a_warm_up_of_one_device_alone_counts_the_samples_of_the_step_itself(tmp_path: Any) -> None:
     context = a_context(batch(0, B), network=dense_with_one_batch())
-    context.rule = scheduled("warmup:8")
-    context.limits = Limits(5)
+    context.run.rule = scheduled("warmup:8")
+    context.run.limits = Limits(5)
     trainer = LocalTrainer(context, ETA)
-    trainer.run(lambda: tmp_path)
+    Loop(trainer).run(lambda: tmp_path)
     weight = ZERO
     for factor in (0.25, 0.5, 0.75, 1, 1):
         weight = weight - ETA * factor * gradient(weight, of(0))

@@ -12,9 +12,9 @@ from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.server_sgd import ServerSGD
 from trainer.context import Context
 from trainer.engine import mx
-from trainer.loop import Trainer
 from trainer.run_logs.round_log import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
+from trainer.trainer import Trainer
 
 
 class AsyncTrainer(Trainer):
@@ -44,15 +44,15 @@ class AsyncTrainer(Trainer):
         super().__init__(context)
         self._transport = transport = context.shared
         num_workers = self.membership.num_workers
-        self._values = mx.nd.zeros((num_counters + (context.keeper is not None),))  # the last: when to save
+        self._values = mx.nd.zeros((num_counters + (context.run.keeper is not None),))  # the last: when to save
         num_arrays, decays = len(self.parameters.weights), which_decay(self.parameters.weights)
         if compensation is None:
             self._num_models, keys_per_worker = 1, num_arrays
-            self._optimizer = ServerSGD(learning_rate, keys_per_worker, decays, context.rule)
+            self._optimizer = ServerSGD(learning_rate, keys_per_worker, decays, context.run.rule)
         else:
             # Arrays of one position must lie on the same server under every worker's key. ps-lite places a key by its
             # remainder modulo the number of servers.
-            keys_per_worker = -(-num_arrays // context.num_servers) * context.num_servers
+            keys_per_worker = -(-num_arrays // context.peers.num_servers) * context.peers.num_servers
             self._num_models = num_workers
             self._optimizer = PerWorkerDCASGD(
                 learning_rate,
@@ -60,7 +60,7 @@ class AsyncTrainer(Trainer):
                 keys_per_worker,
                 num_workers * keys_per_worker,
                 decays,
-                context.rule,
+                context.run.rule,
                 adaptive,
             )
         self._keys_per_worker = keys_per_worker
@@ -74,10 +74,10 @@ class AsyncTrainer(Trainer):
         self._optimizer.looks_at_gradients = self.checks.are_made
         weights = self.parameters.weights
         models = [weights for _ in self._models]
-        if self.context.keeper is not None:
-            self._optimizer.writer = self.context.keeper.for_server()
-            if self.context.keeper.of_server is not None:
-                models = self._restored(self.context.keeper.of_server)
+        if self.context.run.keeper is not None:
+            self._optimizer.writer = self.context.run.keeper.for_server()
+            if self.context.run.keeper.of_server is not None:
+                models = self._restored(self.context.run.keeper.of_server)
         if self.membership.rank == 0:
             self._transport.set_optimizer(self._optimizer)
         for model, first in zip(self._models, models, strict=True):
@@ -124,7 +124,7 @@ class AsyncTrainer(Trainer):
         if wants_stop:
             self.post(0)
         self.before_pull()
-        self.wait_for_slow_link()
+        self.emulation.wait_for_link()
         self._model.pull(self.parameters.weights)
         return bool(self.read_counters()[0] > 0)
 

@@ -15,10 +15,10 @@ from trainer.algorithms.backup_optimizer import BackupOptimizer, Status
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
 from trainer.engine import mx
-from trainer.loop import Trainer
 from trainer.parameters import wait_for
 from trainer.run_logs.round_log import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
+from trainer.trainer import Trainer
 
 
 class BackupTrainer(Trainer):
@@ -37,7 +37,9 @@ class BackupTrainer(Trainer):
         super().__init__(context)
         num_sent = len(self.parameters.model())
         self._keys = Keys(num_sent, num_sent, self.membership.num_workers)
-        self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link, context.lost)
+        self.exchange = self._link = ModelLink(
+            context.shared, self._keys, self.emulation.wait_for_link, context.peers.lost
+        )
         self._learning_rate = learning_rate
         self._num_backup = num_backup
         self._status = Status(over=False, version=0, answered=0, at_once=False, dropped=0)
@@ -53,10 +55,10 @@ class BackupTrainer(Trainer):
             self._learning_rate,
             which_decay(self.parameters.weights),
             self.membership.sample_counts,
-            self.context.rule,
+            self.context.run.rule,
         )
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, model, self.context.keeper)
+        self._link.define(optimizer, model, self.context.run.keeper)
         self.parameters.take_back(model)
 
     def save_server(self) -> None:
@@ -97,7 +99,7 @@ class BackupTrainer(Trainer):
 
     def _is_answered(self) -> bool:
         """Asks the server; tells it of a stop request that comes while this worker waits for others."""
-        self._status = Status.read(self._link.look(self._stop_request))
+        self._status = Status.read(self._link.look(self.stop_request))
         return self._status.answered >= self._gradients_sent
 
     def notes(self) -> dict[str, Any]:

@@ -42,13 +42,14 @@ class ESyncTrainer(ModelAveragingTrainer):
         super().__init__(context, learning_rate, global_learning_rate, outer, normalise)
         self._state = context.state
         self._queries = queries
-        self.can_abandon = not queries.waits
+        if not queries.waits:  # whether an answer to an earlier question has come meanwhile
+            self.give_up = lambda: queries.is_ready(self.rounds)
         self._transmission = Smoothed()
         self._round_began = 0.0
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
-        begin_job(self.context, self.progress, self.goes_on)
+        begin_job(self.context, self.progress, self.resumes)
         super().broadcast()
 
     def begin_round(self) -> None:
@@ -56,20 +57,7 @@ class ESyncTrainer(ModelAveragingTrainer):
         super().begin_round()
         self._round_began = self.clock.now()
         self.measure.enter(CHECK_READY)
-        self._queries.report(self.rounds, self.step_s, self._transmission.value, self.evaluations.take_accuracy())
-
-    def go_on_with(self, meets: bool, job: str, generation: int) -> None:
-        """Also tells the state server of the workers that are left, before any of them asks again."""
-        super().go_on_with(meets, job, generation)
-        rank, num_workers = self.membership.rank, self.membership.num_workers
-        self._state.join(job, rank, num_workers, self.progress, generation)
-        if rank == 0:
-            self._state.begin_job(resumed=True)
-        self.transport.barrier()
-
-    def round_is_over(self) -> bool:
-        """Whether an answer to an earlier question has come meanwhile."""
-        return self._queries.is_ready(self.rounds)
+        self._queries.report(self.rounds, self.step_s, self._transmission.value, self.accuracy.take())
 
     def ready(self) -> bool:
         """Asks the state server. The time of the question belongs to what follows from it."""
@@ -79,14 +67,10 @@ class ESyncTrainer(ModelAveragingTrainer):
             return True
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 
-    def evaluation_begins(self) -> None:
-        """All wait for it: the state server hears of it at once."""
-        self._state.tell_doing()
-
     def end(self) -> None:
         """Waits for questions that are still under way, and takes leave."""
         self._queries.close()
-        self._state.leave(self.evaluations.take_accuracy())
+        self._state.leave(self.accuracy.take())
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
         """Also notes how long one model takes over the network."""
@@ -104,6 +88,6 @@ class ESyncTrainer(ModelAveragingTrainer):
 def build(context: Context) -> ESyncTrainer:
     """From the flags."""
     config = context.config
-    queries = Queries(context.state, context.clock, waits=config.query == "blocking")
+    queries = Queries(context.state, context.run.clock, waits=config.query == "blocking")
     outer = OuterMomentum.from_config(config)
     return ESyncTrainer(context, config.local_lr, config.global_lr, queries, outer, bool(config.normalise))

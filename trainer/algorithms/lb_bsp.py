@@ -40,29 +40,29 @@ class LBBSPTrainer(SyncTrainer):
         self._batch_size = batch_size
         self.numbers = [0.0]
         self._state = context.state
-        self._questions = BatchSizeQuestions(context.state, context.clock)
+        self._questions = BatchSizeQuestions(context.state, self.clock)
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights, and tells the time of a test
         step."""
-        begin_job(self.context, self.progress, self.goes_on)
+        begin_job(self.context, self.progress, self.resumes)
         super().broadcast()
         self._state.report(self.rounds + 1, self.step_s, 0.0, None, self.step_samples)
 
     def begin_round(self) -> None:
         """The batch of this round is as large as the last answer said."""
-        self.context.batches.resize(self._questions.newest() or self._batch_size)
+        self.context.task.batches.resize(self._questions.newest() or self._batch_size)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient of the summed loss, which already weighs each sample alike."""
         self.compute_gradients(images, labels)
-        self.gradients_are_good(self._shared.largest)
+        self.gradients_are_good(self.sums.largest)
         return True
 
     def computed(self) -> None:
         """Tells how long the step took, and asks for the size of the batches to come, while the gradients travel."""
-        self.step_s = self.clock.now() - self._step_began
-        self._questions.ask(self.rounds, self.step_s, self.step_samples, self.evaluations.take_accuracy)
+        self.step_s = self.emulation.step_age_s
+        self._questions.ask(self.rounds, self.step_s, self.step_samples, self.accuracy.take)
 
     def statistics_weight(self) -> float:
         """b_k / b: BatchNorm's statistics are averaged as the gradients are."""
@@ -77,14 +77,10 @@ class LBBSPTrainer(SyncTrainer):
         """B / b, which is N where the sizes are those of one decision."""
         return self.numbers[0] / self._batch_size
 
-    def evaluation_begins(self) -> None:
-        """All wait for it: the state server hears of it at once."""
-        self._state.tell_doing()
-
     def end(self) -> None:
         """Waits for a question that is still under way, and takes leave."""
         self._questions.close()
-        self._state.leave(self.evaluations.take_accuracy(), self.rounds)
+        self._state.leave(self.accuracy.take(), self.rounds)
 
 
 def build(context: Context) -> LBBSPTrainer:

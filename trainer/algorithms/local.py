@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.context import Context
 from trainer.engine import mx
-from trainer.loop import Trainer
+from trainer.trainer import Trainer
 
 
 class LocalTrainer(Trainer):

@@ -20,7 +20,9 @@ class SSPTrainer(AsyncTrainer):
         Args:
             staleness: s, steps that a worker may be ahead of the slowest.
         """
-        super().__init__(context, learning_rate, compensation=None, num_counters=1 + context.membership().num_workers)
+        super().__init__(
+            context, learning_rate, compensation=None, num_counters=1 + context.peers.membership().num_workers
+        )
         self._staleness = staleness
 
     def broadcast(self) -> None:
@@ -37,7 +39,7 @@ class SSPTrainer(AsyncTrainer):
 
     def _may_go_on(self) -> bool:
         votes, *clocks = self.read_counters()[: 1 + self.membership.num_workers]
-        lost = self.context.lost()
+        lost = self.context.peers.lost()
         slowest = min(round(steps) for rank, steps in enumerate(clocks) if rank not in lost)
         return bool(self.rounds - slowest <= self._staleness or votes > 0)
 

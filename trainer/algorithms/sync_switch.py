@@ -22,10 +22,10 @@ from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
-from trainer.loop import Trainer
 from trainer.rates import Ramp, parse_ramp, parse_schedule
 from trainer.run_logs.round_log import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
+from trainer.trainer import Trainer
 from utils import SetupError
 
 TELL_EVERY_S = 1.0  # the state server hears of a worker of which there is nothing new
@@ -44,7 +44,9 @@ class SyncSwitchTrainer(Trainer):
         self._state = context.state  # is told what its page shows
         num_sent = len(self.parameters.model())
         self._keys = Keys(num_sent, num_sent, self.membership.num_workers)
-        self.exchange = self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link, context.lost)
+        self.exchange = self._link = ModelLink(
+            context.shared, self._keys, self.emulation.wait_for_link, context.peers.lost
+        )
         self._told_at = 0.0  # when the state server was last told something
         self._gradients_sent = 0
         self._transmission = Smoothed()  # seconds of this worker's own push and pull
@@ -55,19 +57,19 @@ class SyncSwitchTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is rank 0's, or that of the checkpoint."""
-        announce_job(self.context, self.progress, self.goes_on)
+        announce_job(self.context, self.progress, self.resumes)
         settings = self._settings
         model = self.parameters.model()
         schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy)
         optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights))
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, model, self.context.keeper)
+        self._link.define(optimizer, model, self.context.run.keeper)
         self.parameters.take_back(model)
         self._status = Status.read(self._link.status())
         if self._status.finished:
             raise SetupError("--resume: the job of this checkpoint is done: nothing is left to train")
         self._note_way()
-        if not self.goes_on:
+        if not self.resumes:
             self._state.tell(1, 0, self.step_s, 0.0)
 
     def save_server(self) -> None:
@@ -78,8 +80,8 @@ class SyncSwitchTrainer(Trainer):
         """Tells the state server of an accuracy, and of a job that was resumed; goes over to a phase's batch size."""
         status = self._status
         if size := self._settings.rule(phase_under(self._settings.order, status.phase, status.bsp)).batch_size:
-            self.context.batches.resize(size)
-        accuracy = self.evaluations.take_accuracy()
+            self.context.task.batches.resize(size)
+        accuracy = self.accuracy.take()
         if accuracy is not None or self.is_first_of_resumed:
             self._tell(0, accuracy)
 
@@ -90,7 +92,7 @@ class SyncSwitchTrainer(Trainer):
         if self.gradients_are_good():
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()
-        self.step_s = self.clock.now() - self._step_began
+        self.step_s = self.emulation.step_age_s
         return True
 
     def ready(self) -> bool:
@@ -139,13 +141,9 @@ class SyncSwitchTrainer(Trainer):
             notes["steps_lost"], self._steps_lost = self._steps_lost, 0
         return notes
 
-    def evaluation_begins(self) -> None:
-        """Under BSP all wait for it: the state server hears of it at once."""
-        self._state.tell_doing()
-
     def end(self) -> None:
         """Takes leave."""
-        self._state.leave(self.evaluations.take_accuracy(), self.rounds)
+        self._state.leave(self.accuracy.take(), self.rounds)
 
     # ---------------------------------------------------------------------------------------- the state server
 
@@ -195,7 +193,7 @@ class SyncSwitchTrainer(Trainer):
 
         def is_dealt_with() -> bool:
             self._tell_now_and_then()
-            self._take(Status.read(self._link.look(self._stop_request)))
+            self._take(Status.read(self._link.look(self.stop_request)))
             return self._is_dealt_with(self._status)
 
         self.clock.wait_until(is_dealt_with)

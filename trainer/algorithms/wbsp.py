@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,8 @@ from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
-from trainer.loop import Trainer
 from trainer.run_logs.round_log import GLOBAL_AGGREGATE
+from trainer.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,20 @@ class Uploaded:
     status: Status
     traffic: dict[str, int]
     samples: int  # that the upload was of
+
+
+class TakenTraffic:
+    """Bytes of the uploads that were taken in this round."""
+
+    def __init__(self) -> None:
+        self._bytes = Counter(bytes_pushed=0, bytes_pulled=0)
+
+    def add(self, traffic: Mapping[str, int]) -> None:
+        self._bytes.update(traffic)
+
+    def take_traffic(self) -> dict[str, int]:
+        taken, self._bytes = self._bytes, Counter(bytes_pushed=0, bytes_pulled=0)
+        return dict(taken)
 
 
 class WBSPTrainer(Trainer):
@@ -59,7 +73,7 @@ class WBSPTrainer(Trainer):
         super().__init__(context)
         self._buckets = Buckets(self.parameters.model())
         self._keys = Keys(len(self._buckets), len(self._buckets), self.membership.num_workers)
-        self._link = ModelLink(context.shared, self._keys, self.wait_for_slow_link, context.lost)
+        self._link = ModelLink(context.shared, self._keys, self.emulation.wait_for_link, context.peers.lost)
         self._learning_rate = learning_rate
         self._state = context.state  # is told what its page shows
         self._overlap = overlap
@@ -72,7 +86,7 @@ class WBSPTrainer(Trainer):
         self._round_to_save = 0  # by the server; 0: none
         self._release = 0  # number of the latest that was taken
         self._stop = False  # all stop, as the last upload brought it
-        self._traffic = Counter(bytes_pushed=0, bytes_pulled=0)
+        self.exchange = self._traffic = TakenTraffic()
         self._events: list[dict[str, str]] = []
         # Of whichever thread communicates:
         self._pull_s = 0.0  # that the last release took
@@ -81,13 +95,13 @@ class WBSPTrainer(Trainer):
 
     def broadcast(self) -> None:
         """The initial model is release 0."""
-        announce_job(self.context, self.progress, self.goes_on)
+        announce_job(self.context, self.progress, self.resumes)
         self._released = self._base = self._packed_model()
         optimizer = WBSPOptimizer(self._keys)
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, self._released, self.context.keeper)
+        self._link.define(optimizer, self._released, self.context.run.keeper)
         self.parameters.replace(self._buckets.unpack(self._released))
-        if self.goes_on:
+        if self.resumes:
             self._release = Status.read(self._link.status()).release
         self._state.tell(self._release + 1, 0, self.step_s, 0.0)
 
@@ -126,15 +140,6 @@ class WBSPTrainer(Trainer):
         events, self._events = self._events, []
         return {"release": self._release} | ({"events": events} if events else {})
 
-    def take_traffic(self) -> dict[str, int]:
-        """Of the uploads that were taken in this round."""
-        traffic, self._traffic = self._traffic, Counter(bytes_pushed=0, bytes_pulled=0)
-        return dict(traffic)
-
-    def evaluation_begins(self) -> None:
-        """Nobody waits for it, but this worker uploads nothing meanwhile."""
-        self._state.tell_doing()
-
     def end(self) -> None:
         """Uploads what was not uploaded yet, and takes leave."""
         self._take()
@@ -143,7 +148,7 @@ class WBSPTrainer(Trainer):
             self._take()
         if self._round_to_save:
             self._link.command(SAVE, self._round_to_save)
-        self._state.leave(self.evaluations.take_accuracy())
+        self._state.leave(self.accuracy.take())
 
     # --------------------------------------------------------------------------------- of the training thread
 
@@ -164,7 +169,7 @@ class WBSPTrainer(Trainer):
             self._transmission.value,
         )
         self._steps_to_hand_over = self._samples_to_hand_over = 0
-        accuracy = self.evaluations.take_accuracy()
+        accuracy = self.accuracy.take()
         save, self._round_to_save = self._round_to_save, 0
         self._under_way = self.clock.start(lambda: self._upload(update, about, accuracy, save), "communication")
 
@@ -178,7 +183,7 @@ class WBSPTrainer(Trainer):
         uploaded = self._under_way.result()
         self._under_way = None
         self._stop = uploaded.status.stop
-        self._traffic.update(uploaded.traffic)
+        self._traffic.add(uploaded.traffic)
         self.seen.told(uploaded.status.samples, uploaded.samples)
         if uploaded.model is None:
             return

@@ -57,7 +57,7 @@ def announce_job(context: Context, progress: Progress, resumed: bool = False) ->
 
 
 def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> None:
-    state, membership = context.state, context.membership()
+    state, membership = context.state, context.peers.membership()
     number = mx.nd.array(draw_job_number())
     if membership.rank == 0:
         state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from trainer.clock import Clock, Task
 from trainer.coordinator.client import StateClient
+from trainer.emulation import FORWARD_SHARE
 
 # More messages than these are not under way at once: the question after the next step says all that is left out.
 MAX_UNDER_WAY = 16
 
-FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two gradients where it computes one value
 LATENESS = 2.0  # how many times its usual round trip an answer may take to be waited for, at least
 SILENCE_S = 0.25  # without an answer, at least, until the state server counts as away
 

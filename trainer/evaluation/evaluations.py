@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.progress import EVALUATING, TRAINING
 from trainer.run_logs.earlier_runs import NEWEST
 from trainer.run_logs.round_log import EVALUATION, SAVING
-
-if TYPE_CHECKING:
-    from trainer.loop import Trainer
+from trainer.trainer import Trainer
 
 
 class Evaluations:
-    """Those of a worker.
-
-    Attributes:
-        accuracy: the last that was measured.
-    """
+    """Those of one worker. The trainer's `accuracy` has what they measure."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._context = trainer.context
-        self.accuracy: float | None = None
-        self._fresh_accuracy: float | None = None  # the same, until it is taken
-        self._evaluated_s = 0.0  # when it was, since training began
+        self._run = trainer.context.run
+        self._evaluate = trainer.context.task.evaluate
+        self._state_server = trainer.context.peers.state_server
+        self._evaluated_s = 0.0  # of the last evaluation, since training began
         self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker
         self._late: list[Evaluation] = []  # of earlier rounds' models, until they are logged
 
     def begin(self) -> None:
         """Training begins."""
-        if self._context.saver is not None:
-            self._context.saver.begin()
-        if self._context.evaluator is not None and self._trainer.is_evaluator:
-            self._beside = self._context.evaluator()
+        if self._run.saver is not None:
+            self._run.saver.begin()
+        if self._run.evaluator is not None and self._trainer.is_evaluator:
+            self._beside = self._run.evaluator()
 
     def end(self) -> None:
         """Training has ended."""
         if self._beside is not None:
             self._beside.close()
-        if self._context.saver is not None:
-            self._context.saver.end()
+        if self._run.saver is not None:
+            self._run.saver.end()
 
     def after_round(self, last: bool, is_stopped: bool = False) -> float | None:
         """Evaluates where that is due, or has it done, and saves the model if it is the best so far, or the last.
@@ -54,7 +48,7 @@ class Evaluations:
         Returns:
             The accuracy, where this worker has measured it now.
         """
-        evaluate, saver, trainer = self._context.evaluate, self._context.saver, self._trainer
+        evaluate, saver, trainer = self._evaluate, self._run.saver, self._trainer
         if evaluate is None or not trainer.is_evaluator or trainer.has_left:  # then another one does it
             return None
         if self._beside is not None:
@@ -70,10 +64,11 @@ class Evaluations:
             if is_due:
                 trainer.measure.enter(EVALUATION)
                 trainer.progress.doing = EVALUATING
-                trainer.evaluation_begins()
+                if self._state_server is not None:
+                    self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
                 accuracy = evaluate()
                 trainer.progress.doing = TRAINING
-                self.accuracy = self._fresh_accuracy = accuracy
+                trainer.accuracy.measured(accuracy)
                 self._evaluated_s = trainer.measure.elapsed_s
             if saver is not None and (kinds := saver.due(accuracy, last)):
                 trainer.measure.enter(SAVING)
@@ -81,19 +76,19 @@ class Evaluations:
         return accuracy
 
     def _is_due(self) -> bool:
-        if self._context.eval_every_s:
-            return self._trainer.measure.elapsed_s - self._evaluated_s >= self._context.eval_every_s
-        return self._trainer.rounds % self._context.eval_every == 0
+        if self._run.eval_every_s:
+            return self._trainer.measure.elapsed_s - self._evaluated_s >= self._run.eval_every_s
+        return self._trainer.rounds % self._run.eval_every == 0
 
     def _ask(self, beside: EvaluatorProcess) -> None:
         """Has the model evaluated beside training, unless the one before still is."""
         if not beside.is_free:
             return
-        assert self._context.saver is not None
+        assert self._run.saver is not None
         trainer = self._trainer
         trainer.measure.enter(SAVING)
         with trainer.global_model():
-            self._context.saver.save([NEWEST], trainer.rounds, None)
+            self._run.saver.save([NEWEST], trainer.rounds, None)
         beside.ask(trainer.rounds)
         self._evaluated_s = trainer.measure.elapsed_s
 
@@ -104,17 +99,12 @@ class Evaluations:
         found = beside.take(wait)
         if found is None:
             return
-        assert self._context.saver is not None
+        assert self._run.saver is not None
         self._trainer.measure.enter(SAVING)
         self._late.append(found)
-        self.accuracy = self._fresh_accuracy = found.accuracy
-        self._context.saver.evaluated(found.accuracy)
+        self._trainer.accuracy.measured(found.accuracy)
+        self._run.saver.evaluated(found.accuracy)
         logging.info("the model of round %d has accuracy %.4f", found.round, found.accuracy)
-
-    def take_accuracy(self) -> float | None:
-        """The last accuracy, the first time that it is asked for after it was measured."""
-        accuracy, self._fresh_accuracy = self._fresh_accuracy, None
-        return accuracy
 
     def take_late(self) -> list[dict[str, Any]]:
         """Accuracies of earlier rounds' models that came since the last time, for the log."""

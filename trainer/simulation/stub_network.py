@@ -7,17 +7,14 @@ that travel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from config import Config
-from trainer.collectives import compression
-from trainer.context import Context
+from trainer.context import LearningTask
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
-from trainer.stop import Limits
 
 MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector
 NUM_ARRAYS = 5  # so that each is a fifth of the model, as ResNet-18's largest array is: the last that a pull waits for
@@ -72,26 +69,16 @@ class _EqualBatches:
         """As data.Batches says."""
 
 
-def context(config: Config, **others: Any) -> Context:
-    """What the flags say, as Context.from_config, of a worker that computes nothing, and evaluates only in `others`.
-
-    Args:
-        others: fields of Context that are no matter of flags.
-    """
-    batch = _samples(config.batch_size)
-    return Context(
+def learning_task(batch_size: int, evaluate: Callable[[], None] | None) -> LearningTask:
+    """The task of a worker that computes nothing."""
+    batch = _samples(batch_size)
+    return LearningTask(
         network=_network(),
         feed=lambda samples: samples,
         batches=_EqualBatches(batch),
         warm_up_batch=batch,
         passes=_NoPasses(),
-        config=config,
-        compression=compression.of_config(config),
-        limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
-        logs_lines=config.logs_lines,
-        eval_every=config.eval_duration,
-        eval_every_s=config.eval_seconds,
-        **others,
+        evaluate=evaluate,
     )
 
 

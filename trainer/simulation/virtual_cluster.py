@@ -26,13 +26,16 @@ from trainer.algorithms.buckets import Buckets
 from trainer.clock import VirtualClock
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
-from trainer.context import Context
+from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.job import client_from_config
 from trainer.datasets.loading import content_hash
 from trainer.device import Evaluator
+from trainer.emulation import Speed
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
+from trainer.evaluation.saved_model import ModelSaver
+from trainer.from_flags import learning_task, model_card, run_settings
 from trainer.membership import Membership, of_all
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_logs.run_folder import RunFolder
@@ -43,6 +46,7 @@ from trainer.simulation.network import Link
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_mesh import MemoryNetwork
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+from trainer.steps import PLAIN
 from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of, wait_until_written
 from trainer.transport.collective import in_memory
 from trainer.transport.protocol import Transport
@@ -148,28 +152,31 @@ class _Run:
     def _context(self, rank: int) -> Context:
         row, membership = self._rows[rank], self._memberships[rank]
         config = self._job.worker_config(rank)
-        others: dict[str, Any] = {
-            "membership": lambda: membership,
-            "num_servers": 1,
-            "state_server": self._state_client(config, row),
-            "clock": self._clock,
-            "trace": worker.trace_of(config),
-            "stop_requested": self._stop_requested,
-            "is_evaluator": lambda step_s: rank == self._evaluating_rank,
-            "pace": _pace(config.seed, rank, row.step_spread),
-        }
+        pace, trace = _pace(config.seed, rank, row.step_spread), worker.trace_of(config)
+        settings = run_settings(
+            config,
+            clock=self._clock,
+            stop_requested=self._stop_requested,
+            speed=Speed(row.step_time_s + row.overhead_s, row.sample_time_s, pace, trace),
+        )
+        settings.tell_every_s = math.inf  # rounds with an evaluation are told
         if self._dataset is None:
-            made = stub_network.context(config, **others)
-            made.evaluate = self._only_take_time if self._job.evaluation_s else None
+            settings.rule, settings.max_bad_steps = PLAIN, 0
+            take_time = self._only_take_time if self._job.evaluation_s else None
+            task = stub_network.learning_task(config.batch_size, take_time)
         else:
-            made = Context.from_config(config, self._dataset, mx.cpu(), folder=self._folders[rank], **others)
-            evaluate = Evaluator(made.network, self._dataset.test, made.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
-            made.evaluate = partial(self._evaluate, evaluate)
-            made.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
-        made.min_step_time_s = row.step_time_s + row.overhead_s
-        made.sample_time_s = row.sample_time_s
-        made.tell_every_s = math.inf  # rounds with an evaluation are told
-        return made
+            task, folder = learning_task(config, self._dataset, mx.cpu(), membership), self._folders[rank]
+            evaluate = Evaluator(task.network, self._dataset.test, task.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
+            task.evaluate = partial(self._evaluate, evaluate)
+            task.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
+            settings.saver = ModelSaver(folder.path, task.network, model_card(config, self._dataset, folder.commit))
+        peers = Peers(
+            membership=lambda: membership,
+            num_servers=1,
+            state_server=self._state_client(config, row),
+            is_evaluator=lambda step_s: rank == self._evaluating_rank,
+        )
+        return Context(config, task, peers, settings)
 
     def _keep(self) -> None:
         """Gives each worker its checkpoints, where there are any."""
@@ -179,7 +186,7 @@ class _Run:
             data_hash = content_hash(self._dataset) if self._dataset is not None else ""
             good = [Keeper(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
             for rank in ranks:
-                self._contexts[rank].keeper = keeper_of(config, data_hash, rank, len(ranks), lambda mine: good)
+                self._contexts[rank].run.keeper = keeper_of(config, data_hash, rank, len(ranks), lambda mine: good)
 
     def _state_client(self, config: Config, row: Worker) -> StateClient | None:
         if self._state_server is None:
@@ -215,14 +222,14 @@ class _Run:
             algorithm = SUMS.get(collective, ring)  # of MPI's own, for what-ifs, the usual one
             place = partial(in_memory, network, algorithm, size_of=self._size_of())
         for rank, context in enumerate(self._contexts):
-            context.transport = place(rank)
+            context.peers.transport = place(rank)
 
     def _size_of(self) -> Callable[[mx.nd.NDArray], int]:
         """Bytes of an array on its way: the model's arrays make up as many as the model is to have."""
         counted = self._counted_bytes.get("parameter_bytes")
         if counted is None:
             return num_bytes
-        model = Parameters(self._contexts[0].network).model()
+        model = Parameters(self._contexts[0].task.network).model()
         factor = counted / sum(map(num_bytes, model))
         # WBSP packs them. Elsewhere an array that belongs to no model may have the shape of a packed one.
         packed = Buckets(model).pack(model) if self._job.config.algorithm.one_server else []

@@ -15,17 +15,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from algorithms import MEMBERS
 from trainer.rendezvous.config_check import ProcessInfo, verdict
 from trainer.run_logs.round_log import Measure, logged_rounds, read_rounds
 from trainer.survival.generations import Generation, Generations
-from trainer.transport.collective import CollectiveTransport
+from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from utils import LEFT, PeerLost, SetupError
 
 if TYPE_CHECKING:
-    from trainer.algorithms.sync import SynchronousTrainer
+    from trainer.algorithms.summing import SynchronousTrainer
+    from trainer.loop import Loop
     from trainer.rendezvous.cluster import Gathers
 
 
@@ -112,9 +113,10 @@ def members_of(generation: Generation) -> dict[str, str]:
 class Recovery:
     """What the loop asks, in place of the trainer, where a job survives: to come together, to exchange, and to part."""
 
-    def __init__(self, elastic_group: ElasticGroup, trainer: SynchronousTrainer) -> None:
+    def __init__(self, elastic_group: ElasticGroup, loop: Loop) -> None:
         self._group = elastic_group
-        self._trainer = trainer
+        self._loop = loop
+        self._trainer = cast("SynchronousTrainer", loop.trainer)
         self._rounds_done = 0
         self._takes_part = False
         self._is_over = False  # this worker has done its last round, or was behind others who have done theirs
@@ -136,7 +138,7 @@ class Recovery:
     @property
     def _wants_to_leave(self) -> bool:
         """Whether this worker leaves after the round, while the others go on."""
-        return self._trainer.context.leaves()
+        return self._trainer.context.peers.leaves()
 
     def come_together(self) -> None:
         """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree. Where others
@@ -144,7 +146,7 @@ class Recovery:
         self._rounds_done = self._trainer.rounds  # of the checkpoint that this worker goes on from
         while not self._until_met(first=True):
             try:
-                self._trainer.come_together()
+                self._loop.come_together()
             except PeerLost:
                 if not self.is_broken:
                     raise
@@ -153,18 +155,20 @@ class Recovery:
             else:
                 break
         self._takes_part = True
-        if self._trainer.context.keeper is not None:
-            self._trainer.context.keeper.set_aside(self._trainer.rounds)  # it may have one that is later than the job
+        if self._trainer.context.run.keeper is not None:
+            self._trainer.context.run.keeper.set_aside(
+                self._trainer.rounds
+            )  # it may have one that is later than the job
 
     def open_measure(self, folder: Path) -> Measure:
         """As Trainer's; rounds and seconds of a job at work are those of the others."""
         trainer = self._trainer
         if self.job_age_s is None:
-            measure = trainer.open_measure(folder)
+            measure = self._loop.open_measure(folder)
         else:
             before_it_was_lost = list(read_rounds(folder, logging.warning))
             trainer.progress.go_on(before_it_was_lost, trainer.is_evaluator)
-            lines = trainer.context.logs_lines
+            lines = trainer.context.run.logs_lines
             measure = Measure(folder, trainer.clock.now, trainer.rounds, self.job_age_s, as_lines=lines)
         self._missed = trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])
         return measure
@@ -257,22 +261,40 @@ class Recovery:
         """Tells the others how far this worker is, and goes on as all of them decide; returns whether the job is at
         work."""
         trainer, generation = self._trainer, self._group.generations.taken
-        trainer.take_place()
+        self._loop.take_place()
         told = [WorkerReport(**each) for each in self._group.attendance.gather("where", vars(self._report())) or ()]
         decided = arrange(told)
         self._check_setups(told, decided)
         if decided.source is None:
             return False
-        if first:
+        if first:  # in place of `broadcast`
+            self._sums.prepare(*trainer.broadcast_arrays(trainer.parameters.statistics()))
             trainer.come_late()
         report = told[decided.source]
         if decided.behind:
             self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
         if decided.is_at_work:
-            trainer.go_on_with(report.meets, report.job, generation.number)
+            self._sums.go_on(report.meets)
+            self._rejoin_state_server(report.job, generation.number)
             self._note(generation, decided.newcomers)
-            trainer.choose_evaluator()
+            self._loop.choose_evaluator()
         return decided.is_at_work  # else all go on from the newest checkpoint, and the job begins
+
+    @property
+    def _sums(self) -> CollectiveSums:
+        assert isinstance(self._trainer.sums, CollectiveSums)
+        return self._trainer.sums
+
+    def _rejoin_state_server(self, job: str, generation: int) -> None:
+        """Tells the state server of the workers that are left, before any of them asks again."""
+        trainer, state_server = self._trainer, self._trainer.context.peers.state_server
+        if state_server is None:
+            return
+        rank, num_workers = trainer.membership.rank, trainer.membership.num_workers
+        state_server.join(job, rank, num_workers, trainer.progress, generation)
+        if rank == 0:
+            state_server.begin_job(resumed=True)
+        self._group.transport.barrier()
 
     def _report(self) -> WorkerReport:
         trainer = self._trainer
@@ -282,10 +304,10 @@ class Recovery:
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
             trainer.seen.of_all,
-            trainer.evaluations.accuracy,
+            trainer.accuracy.newest,
             trainer.stepper.updates,
-            trainer.sums_meet,
-            trainer.context.state_server.job if trainer.context.state_server else "",
+            self._sums.meets,
+            trainer.context.peers.state_server.job if trainer.context.peers.state_server else "",
             self._is_over,
         )
 
@@ -320,7 +342,7 @@ class Recovery:
         trainer.adopt(state)
         trainer.stepper.updates = report.updates
         missed = report.rounds - self._rounds_done
-        trainer.seen.of_all, trainer.evaluations.accuracy = report.seen, report.accuracy
+        trainer.seen.of_all, trainer.accuracy.newest = report.seen, report.accuracy
         self._is_over = report.is_over
         if self._takes_part:  # in the log the round under way is the last of those that the others have finished
             missed -= 1

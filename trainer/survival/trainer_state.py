@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from algorithms import RESUME, TransportKind
 from trainer.engine import mx
 from trainer.run_logs.round_log import LINES_FILE, iter_files, logged_rounds, read_rounds
 from trainer.steps import Seen
+from trainer.trainer import Trainer
 from utils import write_atomically
-
-if TYPE_CHECKING:
-    from trainer.loop import Trainer
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
@@ -24,8 +22,8 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "rounds": trainer.rounds,
         "elapsed_s": trainer.measure.elapsed_s,
         "seen": [trainer.seen.of_all, trainer.seen.own],
-        "accuracy": trainer.evaluations.accuracy,
-        "batches": trainer.context.batches.state(),
+        "accuracy": trainer.accuracy.newest,
+        "batches": trainer.context.task.batches.state(),
         "partition": dict(trainer.membership.partition_sha256),
         "model": [array.asnumpy() for array in trainer.parameters.model()],
         "steps": trainer.stepper.state(),
@@ -38,7 +36,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
 
 def _resumed(trainer: Trainer) -> Mapping[str, Any]:
     """The checkpoint that the keeper has chosen; empty where there is none."""
-    keeper = trainer.context.keeper
+    keeper = trainer.context.run.keeper
     return (keeper.resumed if keeper is not None else None) or {}
 
 
@@ -64,9 +62,9 @@ def restore(trainer: Trainer) -> None:
     trainer.rounds = state["rounds"]
     trainer.resumed_s = state["elapsed_s"]
     trainer.seen = Seen(*state["seen"])
-    trainer.evaluations.accuracy = state["accuracy"]
+    trainer.accuracy.newest = state["accuracy"]
     if state.get("partition", trainer.membership.partition_sha256) == trainer.membership.partition_sha256:
-        trainer.context.batches.restore(state["batches"])
+        trainer.context.task.batches.restore(state["batches"])
     else:
         logging.info("this worker has other samples than before: its batches begin anew")
     trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
@@ -121,7 +119,7 @@ def is_new(trainer: Trainer) -> bool:
     places, before = trainer.membership.places, _workers_before(trainer)
     if places and before:
         return places[trainer.membership.rank] not in before
-    return trainer.context.keeper is not None and trainer.context.keeper.is_anothers
+    return trainer.context.run.keeper is not None and trainer.context.run.keeper.is_anothers
 
 
 def _was_away(trainer: Trainer) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import emulate
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
@@ -59,11 +60,11 @@ class Cluster:
                 return stop
 
         def build(context: Context) -> BackupTrainer:
-            mine = context.membership().rank
-            context.trace = tuple(slow for rank, slow in (trace or {}).items() if rank == mine)
+            mine = context.peers.membership().rank
+            emulate(context, *(slow for rank, slow in (trace or {}).items() if rank == mine))
             trainer = Noted(context, ETA, 1)
             if stop_at_s and mine in stop_at_s:
-                context.stop_requested = lambda: trainer.measure.elapsed_s >= stop_at_s[mine]
+                context.run.stop_requested = lambda: trainer.measure.elapsed_s >= stop_at_s[mine]
             return trainer
 
         counts = samples or [1] * len(steps_s)
@@ -115,7 +116,7 @@ def test_without_backup_workers_it_is_ssgd(network, samples, rule) -> None:
     ]
 
     def ruled(context: Context) -> Context:
-        context.rule = rule
+        context.run.rule = rule
         return context
 
     here = train(TransportKind.SERVER, workers, lambda context: BackupTrainer(ruled(context), ETA, 0), 4, network)
@@ -131,7 +132,7 @@ def test_batchnorms_statistics_are_the_mean_over_those_that_counted() -> None:
     cluster = Cluster((1.0, 1.0, 2.5), rounds=1, samples=(5, 3, 1), network=normalised)
     means = [0.5 * (batch(rank, 4).images / 255).mean() for rank in (0, 1)]
     for trainer in cluster.trained.trainers:
-        running_mean = trainer.context.network[0].running_mean.data().asscalar()
+        running_mean = trainer.context.task.network[0].running_mean.data().asscalar()
         assert running_mean == pytest.approx((5 * means[0] + 3 * means[1]) / 8, rel=1e-5)
 
 

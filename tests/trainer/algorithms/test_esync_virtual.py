@@ -40,7 +40,7 @@ def follow(steps_s: Sequence[float], round_trip_s: float, rounds: int, waits: bo
         def compute_gradients(self, *batch) -> bool:
             is_whole = super().compute_gradients(*batch)
             if self.rounds:
-                moments = (self._step_began - begin_s, self.clock.now() - begin_s)
+                moments = (self.emulation._step_began - begin_s, self.clock.now() - begin_s)
                 done.passes_s[self.membership.rank].append((*moments, is_whole))
             return is_whole
 
@@ -51,7 +51,7 @@ def follow(steps_s: Sequence[float], round_trip_s: float, rounds: int, waits: bo
             return stop
 
     def build(context) -> ESyncTrainer:
-        return Watched(context, ETA, 1.0, Queries(context.state, context.clock, waits=waits))
+        return Watched(context, ETA, 1.0, Queries(context.state, context.run.clock, waits=waits))
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
     done.trained = train(TransportKind.SUM, workers, build, rounds, state_server=server)

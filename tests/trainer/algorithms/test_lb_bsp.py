@@ -82,7 +82,7 @@ def test_the_step_is_right_whichever_decision_each_worker_has_heard_of() -> None
     """5 and 1 samples are 6, where 8 were meant."""
 
     def build(context: Context) -> Noted:
-        return Noted(context, lambda trainer: context.batches.resize((5, 1)[trainer.membership.rank]))
+        return Noted(context, lambda trainer: context.task.batches.resize((5, 1)[trainer.membership.rank]))
 
     trained = train(TransportKind.SUM, two_workers(), build, rounds=2, state_server=server())
     expected = stepped(stepped(np.zeros((2, 4)), (5, 1)), (5, 1))
@@ -112,12 +112,12 @@ def test_batchnorms_statistics_are_weighed_by_the_samples_that_they_are_of() -> 
     """Running mean 0.5 * old + 0.5 * batch's."""
 
     def build(context: Context) -> Noted:
-        return Noted(context, lambda trainer: context.batches.resize((6, 2)[trainer.membership.rank]))
+        return Noted(context, lambda trainer: context.task.batches.resize((6, 2)[trainer.membership.rank]))
 
     trained = train(TransportKind.SUM, two_workers(), build, 1, normalised, state_server=server())
     means = [0.5 * (first(batch(rank, 12), size).images / 255).mean() for rank, size in enumerate((6, 2))]
     for trainer in trained.trainers:
-        running_mean = trainer.context.network[0].running_mean.data().asscalar()
+        running_mean = trainer.context.task.network[0].running_mean.data().asscalar()
         assert running_mean == pytest.approx((6 * means[0] + 2 * means[1]) / 8, rel=1e-5)
 
 

@@ -33,10 +33,10 @@ from trainer.command_line import parse
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, Choice
-from trainer.loop import Trainer
 from trainer.membership import of_all, without
 from trainer.rates import Ramp
 from trainer.run_logs.round_log import read_rounds
+from trainer.trainer import Trainer
 from utils import LEFT, RUN_FILE, read_json
 
 ETA = 0.5
@@ -61,7 +61,7 @@ def run(
     """Returns, too, when each worker's last round ended, since training began."""
 
     def with_page(context: Context) -> Trainer:
-        context.state_server = Page()  # type: ignore[assignment]
+        context.peers.state_server = Page()  # type: ignore[assignment]
         return build(context)
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]

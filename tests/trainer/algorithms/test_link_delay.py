@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from contexts import context_of
 from equivalence_worker import OneStepARound
 from page import Page
 
@@ -19,11 +20,11 @@ from trainer.algorithms.sync import SyncTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
 from trainer.algorithms.sync_switch_optimizer import Settings
 from trainer.algorithms.wbsp import WBSPTrainer
-from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.datasets.loading import EndlessBatches, Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
+from trainer.loop import Loop
 from trainer.run_logs.round_log import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
@@ -43,7 +44,7 @@ def a_context(state, trace=TRACE):
     samples = Samples(
         generator.integers(0, 255, (64, 1, 28, 28), dtype=np.uint8), generator.integers(0, 10, 64).astype(np.int32)
     )
-    return Context(
+    return context_of(
         network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), 0),
         feed=DeviceFeed(mx.cpu(), 0),
         batches=EndlessBatches(samples, np.arange(64), 8, seed=(0, 0)),
@@ -62,7 +63,7 @@ def sync_switch(context, tmp_path):
 
 
 def esync(context, tmp_path):
-    return ESyncTrainer(context, 0.001, 1.0, Queries(context.state, context.clock, waits=True))
+    return ESyncTrainer(context, 0.001, 1.0, Queries(context.state, context.run.clock, waits=True))
 
 
 TRAINERS = {
@@ -87,7 +88,7 @@ def test_each_push_and_each_pull_takes_longer_and_counts_as_aggregation(mode, tm
             slept.append((seconds, trainer.measure._stage))
 
     monkeypatch.setattr(time, "sleep", sleep)
-    trainer.run(lambda: tmp_path)
+    Loop(trainer).run(lambda: tmp_path)
     over_the_link = [stage for seconds, stage in slept if seconds == LINK_S]
     assert len(over_the_link) == 2 * ROUNDS
     assert set(over_the_link) <= {GLOBAL_AGGREGATE, GLOBAL_UPDATE}
@@ -103,7 +104,7 @@ def test_over_a_slow_link_nobody_sees_a_push_before_it_has_travelled(mode, tmp_p
     push = getattr(trainer.exchange, name)
     monkeypatch.setattr(trainer.exchange, name, lambda arrays: (happened.append("push"), push(arrays)))
     monkeypatch.setattr(time, "sleep", lambda seconds: happened.append("link") if seconds == LINK_S else None)
-    trainer.run(lambda: tmp_path)
+    Loop(trainer).run(lambda: tmp_path)
     assert happened == ["link", "push", "link"] * ROUNDS
 
 
@@ -111,5 +112,5 @@ def test_over_a_slow_link_nobody_sees_a_push_before_it_has_travelled(mode, tmp_p
 def test_the_state_server_is_told_of_the_slow_link(mode, tmp_path):
     """Here the link is slow for real, by little, and the steps are not."""
     state = StateServer()
-    TRAINERS[mode](a_context(state, (Slowdown(0, 1000, 0.04, NETWORK),)), tmp_path).run(lambda: tmp_path)
+    Loop(TRAINERS[mode](a_context(state, (Slowdown(0, 1000, 0.04, NETWORK),)), tmp_path)).run(lambda: tmp_path)
     assert state.told[-1][3] >= 2 * 0.04

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import emulate
 from memory_cluster import Trained, Worker, batch, gradient, train
 from page import Page
 
@@ -74,9 +75,9 @@ class Cluster:
                 return super().open_measure(folder)
 
         def build(context: Context) -> SyncSwitchTrainer:
-            mine = context.membership().rank
-            context.trace = tuple(slow for rank, slow in (trace or {}).items() if rank == mine)
-            context.state_server = self.pages[mine]  # type: ignore[assignment]
+            mine = context.peers.membership().rank
+            emulate(context, *(slow for rank, slow in (trace or {}).items() if rank == mine))
+            context.peers.state_server = self.pages[mine]  # type: ignore[assignment]
             return Noted(context, settings)
 
         workers = [

@@ -5,6 +5,7 @@ from one_worker import HandClock, a_context, some_batch
 
 from trainer.algorithms.esync import TIMED_EVERY, TIMED_ROUNDS_AT_START, ESyncTrainer
 from trainer.engine import mx
+from trainer.loop import Loop
 
 
 class SlowTransport:
@@ -41,7 +42,7 @@ def trainer():
 
 def transmission_after(trainer, tmp_path, *pulls, round_s=0.0):
     """What is reported in the round behind some whose pulls took so many seconds."""
-    trainer.measure = trainer.open_measure(tmp_path)
+    trainer.measure = Loop(trainer).open_measure(tmp_path)
     for pull_s in pulls:
         trainer.rounds += 1
         trainer.begin_round()

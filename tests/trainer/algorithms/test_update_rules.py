@@ -93,10 +93,13 @@ SHARES = (0.5, 0.4, 0.1)  # of the samples, by rank
 class Uneven(ModelAveragingTrainer):
     """Takes as many local steps as its rank and the round say; where that is none, it gives up its first."""
 
-    can_abandon = True
     local: list[tuple[int, ...]]  # by round, of each rank
 
-    def round_is_over(self) -> bool:
+    def __init__(self, *given, **more) -> None:
+        super().__init__(*given, **more)
+        self.give_up = self._is_over
+
+    def _is_over(self) -> bool:
         return self.rounds > 0 and self.local[self.rounds - 1][self.membership.rank] == 0
 
     def ready(self) -> bool:
@@ -208,7 +211,7 @@ def test_model_averaging_averages_batchnorms_statistics_whatever_the_outer_optim
                 means[rank] = 0.5 * means[rank] + 0.5 * (batches[rank].images / 255).mean()
         expected = sum(count / 4 * mean for count, mean in zip(samples, means, strict=True))
     for trainer in trained.trainers:
-        running_mean = trainer.context.network[0].running_mean.data().asscalar()
+        running_mean = trainer.context.task.network[0].running_mean.data().asscalar()
         assert running_mean == pytest.approx(expected, rel=1e-5)
 
 
@@ -223,7 +226,7 @@ def test_esync_fills_the_stragglers_step_and_adds_the_mean_of_what_all_have_done
             return super().synchronize(wants_stop)
 
     def build(context) -> ESyncTrainer:
-        return Counted(context, ETA, 0.7, Queries(context.state, context.clock, waits=True))
+        return Counted(context, ETA, 0.7, Queries(context.state, context.run.clock, waits=True))
 
     workers = [Worker([batch(rank)], step_s=step_s) for rank, step_s in enumerate(steps_s)]
     trained = train(TransportKind.SUM, workers, build, rounds=2, state_server=server)

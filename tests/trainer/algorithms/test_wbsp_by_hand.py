@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contexts import emulate
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 from page import Page
 
@@ -47,10 +48,10 @@ def trained(
     ]
 
     def build(context: Context) -> WBSPTrainer:
-        rank = context.membership().rank
-        context.rule = rule
-        context.trace = (slowdown,) if slowdown and rank == 1 else ()
-        context.state_server = pages[rank]  # type: ignore[assignment]
+        rank = context.peers.membership().rank
+        context.run.rule = rule
+        emulate(context, *([slowdown] if slowdown and rank == 1 else ()))
+        context.peers.state_server = pages[rank]  # type: ignore[assignment]
         return kind(context, ETA, overlap)
 
     return train(TransportKind.SERVER, workers, build, rounds, network), pages
@@ -158,7 +159,7 @@ def test_batchnorms_statistics_are_uploaded_and_released_like_weights() -> None:
     """Running mean 0.5 * old + 0.5 * batch's, at each worker."""
     done, _ = trained(False, rounds=1, network=normalised)
     means = [0.5 * (batch(rank).images / 255).mean() for rank in (0, 1)]
-    running = done.trainers[1].context.network[0].running_mean.data().asscalar()
+    running = done.trainers[1].context.task.network[0].running_mean.data().asscalar()
     assert running == pytest.approx(sum(means) / 2, rel=1e-5)
 
 

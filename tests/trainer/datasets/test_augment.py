@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from trainer.command_line import parse
-from trainer.context import Context
 from trainer.datasets.augment import PADDING, CropAndFlip, crop_and_flip
 from trainer.datasets.loading import Dataset, EndlessBatches, Samples
 from trainer.engine import mx
+from trainer.from_flags import learning_task
 from trainer.membership import Membership
-from trainer.run_logs.run_folder import RunFolder
 
 IMAGES = np.arange(1, 1 + 6 * 2 * 3 * 4, dtype=np.uint8).reshape(6, 2, 3, 4)  # no pixel is black
 SAMPLES = Samples(np.random.default_rng(0).integers(1, 256, (40, 3, 8, 8), np.uint8), np.arange(40, dtype=np.uint8) % 7)
@@ -88,26 +87,25 @@ def test_a_batch_that_was_put_back_comes_again_unchanged_and_the_next_ones_too()
 
 
 @pytest.fixture
-def contexts(tmp_path):
+def tasks(tmp_path):
     """A worker's, without augmentation and with it; the network is the same."""
     made = []
     for augment in "01":
-        logs = tmp_path / augment
-        config = parse(["-m", "local", "-c", "1", "-n", "mlp", "-b", "16", "--augment", augment, "-ld", str(logs)])
+        config = parse(["-m", "local", "-c", "1", "-n", "mlp", "-b", "16", "--augment", augment, "-ld", str(tmp_path)])
         dataset = Dataset(SAMPLES, SAMPLES, 7)
-        made.append(Context.from_config(config, dataset, mx.cpu(), Membership, RunFolder(config)))
+        made.append(learning_task(config, dataset, mx.cpu(), Membership()))
     return made
 
 
-def test_the_flag_changes_training_images_and_no_test_images(contexts):
-    plain, augmented = contexts
+def test_the_flag_changes_training_images_and_no_test_images(tasks):
+    plain, augmented = tasks
     assert next(plain.batches).images.tolist() == next(batches()).images.tolist()
     assert next(augmented.batches).images.tolist() == next(batches(CropAndFlip((0, 0)))).images.tolist()
     seen = []
-    for context in contexts:
+    for task in tasks:
         outputs = []
-        context.network.register_forward_hook(lambda _, images, out, outputs=outputs: outputs.append(out.asnumpy()))
-        assert 0 <= context.evaluate() <= 1
+        task.network.register_forward_hook(lambda _, images, out, outputs=outputs: outputs.append(out.asnumpy()))
+        assert 0 <= task.evaluate() <= 1
         seen.append(np.concatenate(outputs))
     np.testing.assert_array_equal(*seen)
     assert seen[0].shape == (40, 7)

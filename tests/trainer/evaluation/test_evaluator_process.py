@@ -15,6 +15,7 @@ from trainer.device import DeviceFeed, Evaluator
 from trainer.engine import mx
 from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
+from trainer.loop import Loop
 from trainer.run_logs.earlier_runs import NEWEST, saved_files
 from trainer.run_logs.round_log import EVALUATION, iter_file, read_rounds
 from trainer.stop import Limits
@@ -77,9 +78,9 @@ class Slow:
 def run(folder, process, own=0.5, **more):
     """Trains with rounds of a second; returns why it ended and the logs of the rounds."""
     network, clock = network_with_statistics(), HandClock()
-    given = {"clock": clock, "network": network, "saver": ModelSaver(folder, network, ABOUT), "min_step_time_s": 1.0}
+    given = {"clock": clock, "network": network, "saver": ModelSaver(folder, network, ABOUT), "min_step_s": 1.0}
     given |= {"evaluate": lambda: own, "evaluator": lambda: process, **more}
-    reason = LocalTrainer(a_context(some_batch(), **given), 0.01).run(lambda: folder)
+    reason = Loop(LocalTrainer(a_context(some_batch(), **given), 0.01)).run(lambda: folder)
     assert process.is_closed and not saved_files(folder, NEWEST)
     return reason, list(read_rounds(folder, pytest.fail))
 

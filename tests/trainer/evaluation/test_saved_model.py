@@ -10,17 +10,18 @@ import sys
 import numpy as np
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT
+from contexts import context_of
 
 import models
 from scripts import saved_model as program
 from trainer import version
 from trainer.algorithms.local import LocalTrainer
 from trainer.command_line import parse
-from trainer.context import Context
 from trainer.datasets import loading
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.evaluation.saved_model import ModelSaver, SavedModel, symbol_and_parameters
+from trainer.loop import Loop
 from trainer.run_logs.round_log import SAVING, read_rounds
 from trainer.run_logs.run_folder import RunFolder
 from trainer.stop import Limits
@@ -53,7 +54,7 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
         outputs.append(network(images()).asnumpy())
         return accuracies[len(outputs) - 1]
 
-    context = Context(
+    context = context_of(
         network=network,
         feed=DeviceFeed(mx.cpu(), 0),
         batches=loading.EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
@@ -65,7 +66,7 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
         saver=ModelSaver(folder, network, ABOUT) if saves else None,
     )
     trainer = LocalTrainer(context, step_size)
-    trainer.run(lambda: folder)
+    Loop(trainer).run(lambda: folder)
     return outputs
 
 

@@ -20,6 +20,7 @@ import draw
 import summary
 from report import metrics, tables
 from scripts import demo
+from trainer.loop import Loop
 from trainer.run_logs.pace import (
     EVALUATION_ADVICE,
     PACE_ADVICE,
@@ -122,20 +123,20 @@ def run(folder: Path, step_s: float, **more: object) -> tuple[list[str], list[fl
     """What a worker says at the end of ten rounds, and what their logs say was emulated."""
     mine = pacing()
     given = {"clock": HandClock(), "limits": Limits(10, 0, 0), "pacing": mine, **more}
-    Steps(a_context(some_batch(), **given), step_s=step_s).run(lambda: folder)
+    Loop(Steps(a_context(some_batch(), **given), step_s=step_s)).run(lambda: folder)
     return mine.at_the_end(), [record["emulated_s"] for record in read_rounds(folder, pytest.fail)]
 
 
 def test_a_step_that_fits_into_its_padding_is_kept_and_one_that_does_not_is_told(tmp_path: Path) -> None:
-    assert run(tmp_path, 0.9, min_step_time_s=0.2, sample_time_s=0.05) == ([], [pytest.approx(1.0)] * 10)
-    said, _ = run(tmp_path, 1.3, min_step_time_s=0.2, sample_time_s=0.05)
+    assert run(tmp_path, 0.9, min_step_s=0.2, sample_s=0.05) == ([], [pytest.approx(1.0)] * 10)
+    said, _ = run(tmp_path, 1.3, min_step_s=0.2, sample_s=0.05)
     assert said == ["a step took longer than it emulates on this worker (1.3 s in place of 1 s)", PACE_ADVICE]
 
 
 def test_what_a_straggler_trace_adds_is_emulated_too(tmp_path: Path) -> None:
     trace = (Slowdown(0, 1e9, 3.0, COMPUTE), Slowdown(0, 1e9, 0.25, SAMPLE), Slowdown(0, 1e9, 9.0, LINK))
-    assert run(tmp_path, 0.9, min_step_time_s=1.0, trace=trace) == ([], [8.0] * 10)
-    said, _ = run(tmp_path, 3.0, min_step_time_s=1.0, trace=trace)  # it computes for 3 s and waits for 7
+    assert run(tmp_path, 0.9, min_step_s=1.0, trace=trace) == ([], [8.0] * 10)
+    said, _ = run(tmp_path, 3.0, min_step_s=1.0, trace=trace)  # it computes for 3 s and waits for 7
     assert said[0] == "a step took longer than it emulates on this worker (10 s in place of 8 s)"
 
 
@@ -157,7 +158,9 @@ def test_much_evaluation_is_told(tmp_path: Path) -> None:
 
 def test_in_virtual_time_logs_say_nothing(tmp_path: Path) -> None:
     """Not even where a step there takes longer than its padding, or evaluations as long as training."""
-    Steps(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_time_s=0.1)).run(lambda: tmp_path)
+    Loop(Steps(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_s=0.1))).run(
+        lambda: tmp_path
+    )
     assert all("emulated_s" not in record for record in read_rounds(tmp_path, pytest.fail))
 
 

@@ -27,10 +27,10 @@ from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
 from trainer.finite import first_not_finite
-from trainer.loop import Trainer
 from trainer.simulation.network import Link
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
+from trainer.trainer import Trainer
 from trainer.transport.collective import in_memory
 from trainer.transport.encoded import digits_of, number_of
 from trainer.transport.protocol import Transport
@@ -245,7 +245,7 @@ def ssgd(context: Context) -> Trainer:
 
 
 def esync(context: Context) -> Trainer:
-    return ESyncTrainer(context, SMALL, 1.0, Queries(context.state, context.clock, True), normalise=True)
+    return ESyncTrainer(context, SMALL, 1.0, Queries(context.state, context.run.clock, True), normalise=True)
 
 
 SMALL = 0.05  # a step, with which a rounding stays one
@@ -356,7 +356,7 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
             return super().ready()
 
     def build(context: Context) -> Trainer:
-        context.max_bad_steps = MOST
+        context.run.max_bad_steps = MOST
         return GoesFar(context, ETA, 1.0, sync_every=2)
 
     trained = train(TransportKind.SUM, [Worker([batch(rank)]) for rank in range(3)], build, 1, compression=HALVES)
@@ -368,8 +368,8 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_where_nobody_looks_the_infinity_ends_the_job(collective: str) -> None:
     def build(context: Context) -> Trainer:
-        if context.membership().rank == 1:
-            context.passes = Spoilt(context.network, {2}, 1e5)
+        if context.peers.membership().rank == 1:
+            context.task.passes = Spoilt(context.task.network, {2}, 1e5)
         return SyncTrainer(context, ETA)
 
     with pytest.raises(JobError, match=DIVERGED):

@@ -1,0 +1,32 @@
+"""A trainer's context from fields of all its groups. Not a test itself."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from config import Config
+from trainer.context import Context, LearningTask, Peers, RunSettings
+from trainer.emulation import Speed
+from trainer.straggler_trace import Slowdown
+
+GROUPS = {"task": LearningTask, "peers": Peers, "run": RunSettings}
+
+
+def context_of(**given: Any) -> Context:
+    """Puts each field into its group, and those of Speed into `run.speed`."""
+    config = given.pop("config", None) or Config()
+    speed = {field.name: given.pop(field.name) for field in fields(Speed) if field.name in given}
+    given["speed"] = Speed(**speed)
+    names = {name: {field.name for field in fields(group)} for name, group in GROUPS.items()}
+    assert not given.keys() - set().union(*names.values()), given.keys()
+    groups = {
+        name: group(**{key: value for key, value in given.items() if key in names[name]})
+        for name, group in GROUPS.items()
+    }
+    return Context(config, **groups)
+
+
+def emulate(context: Context, *trace: Slowdown) -> None:
+    """Gives the worker a straggler trace."""
+    context.run.speed = replace(context.run.speed, trace=trace)

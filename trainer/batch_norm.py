@@ -1,0 +1,29 @@
+"""BatchNorm's running statistics of an averaged model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from trainer.trainer import Trainer
+
+
+@contextlib.contextmanager
+def with_estimated_statistics(trainer: Trainer, batches: int) -> Iterator[None]:
+    """Gives the model statistics of its own for the duration; training keeps the averaged ones.
+
+    A mean of running variances is not the variance under the mean of the weights. After a few steps a round the two
+    hardly differ; after a hundred the model may be no better than chance (results/reproduction/README.md).
+
+    Args:
+        batches: to estimate from; 0: the averaged statistics stay.
+    """
+    averaged = trainer.parameters.statistics() if batches else []
+    for batch in trainer.context.task.batches.look(batches if averaged else 0):
+        trainer.passes.forward(*trainer.context.task.feed(batch))
+        trainer.passes.backward(1.0)  # moves the statistics, and no weights
+        trainer.wait_for_gradients()
+    try:
+        yield
+    finally:
+        trainer.parameters.set_statistics(averaged)

@@ -1,0 +1,81 @@
+"""What the flags say of the task and of the run; the same for a process of a cluster and for a virtual worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import models
+from config import Config
+from trainer.collectives import compression
+from trainer.context import LearningTask, RunSettings
+from trainer.datasets.augment import CropAndFlip
+from trainer.datasets.loading import WHITE, EndlessBatches
+from trainer.datasets.samples import Dataset, Samples
+from trainer.device import DeviceFeed, Evaluator
+from trainer.engine import mx
+from trainer.evaluation.saved_model import INPUT_NAME
+from trainer.membership import Membership
+from trainer.steps import Rule
+from trainer.stop import Limits
+
+TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps
+
+
+def learning_task(config: Config, dataset: Dataset, device: mx.Context, mine: Membership) -> LearningTask:
+    """The network, and the batches of this worker's partition."""
+    input_size = models.REGISTRY[config.network].input_size
+    network = models.build(config.network, _image_shape(config, dataset), dataset.classes, device, config.seed)
+    # Same initial weights everywhere, but every rank its own dropout masks and its own order of samples.
+    mx.random.seed(config.seed + 1 + mine.rank)
+    feed = DeviceFeed(device, input_size)
+    seed = (config.seed, mine.rank)
+    indices = np.arange(len(dataset.train.labels)) if mine.partition is None else mine.partition
+    augment = CropAndFlip(seed) if config.augment else None
+    return LearningTask(
+        network=network,
+        feed=feed,
+        batches=EndlessBatches(dataset.train, indices, config.batch_size, seed, augment),
+        warm_up_batch=Samples(*(part[: config.batch_size] for part in dataset.train)),
+        classes=dataset.classes,
+        evaluate=Evaluator(network, dataset.test, feed, config.batch_size),
+    )
+
+
+def run_settings(config: Config, **others: Any) -> RunSettings:
+    """How the job is run.
+
+    Args:
+        others: fields that flags do not decide.
+    """
+    return RunSettings(
+        rule=Rule.from_config(config),
+        compression=compression.of_config(config),
+        limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
+        eval_every=config.eval_duration,
+        eval_every_s=config.eval_seconds,
+        max_bad_steps=config.max_bad_steps,
+        logs_lines=config.logs_lines,
+        tell_every_s=0.0 if config.algorithm.is_distributed else TELL_EVERY_S,
+        **others,
+    )
+
+
+def model_card(config: Config, dataset: Dataset, commit: str | None) -> dict[str, Any]:
+    """What a user of the saved network must know; what DeviceFeed does to an image is not in the network."""
+    shape = _image_shape(config, dataset)
+    return {
+        "network": config.network,
+        "dataset": config.dataset,
+        "mode": config.mode,
+        "input": {"name": INPUT_NAME, "shape": shape, "divide_by": WHITE, "resize": "bilinear"},
+        "classes": dataset.classes,
+        "commit": commit,
+    }
+
+
+def _image_shape(config: Config, dataset: Dataset) -> tuple[int, int, int]:
+    channels, height, width = dataset.train.images.shape[1:]
+    input_size = models.REGISTRY[config.network].input_size
+    return channels, input_size or height, input_size or width

@@ -1,0 +1,88 @@
+"""What a worker writes of each round: an entry in its log, and a line on the console."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer.run_logs.pace import EMULATED
+from trainer.run_logs.round_log import EVALUATED
+from trainer.trainer import Trainer
+from utils import DIVERGED, JobError
+
+
+class RoundReport:
+    """Collects what there is to say of a round, and writes it."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._run = trainer.context.run
+        self._notes: dict[str, Any] = {}  # for the next entry alone
+        self._told_s = -math.inf  # when the console last got a line of a round, since training began
+
+    def note_once(self, notes: Mapping[str, Any]) -> None:
+        """Entries for the log of the round that is written next; lists and numbers are added to those of others."""
+        self._notes = _added(self._notes, notes)
+
+    def last_loss(self) -> float | None:
+        """Of the last batch, None where it is not finite: that step was skipped.
+
+        Asked before the model is evaluated and saved: without number checks, a model with no loss is not worth it.
+
+        Raises:
+            JobError: it is not finite, and no step is skipped for that.
+        """
+        loss = self._trainer.passes.loss()
+        if math.isfinite(loss):
+            return loss
+        if not self._trainer.checks.are_made:
+            raise JobError(
+                f"{DIVERGED}: the loss of round {self._trainer.rounds} is {loss}: lower the learning rate (-l or -ll)"
+            )
+        return None
+
+    def write(
+        self, samples: int, loss: float | None, accuracy: float | None, late: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Ends the round in the log, and tells the console.
+
+        Args:
+            samples: that this worker has trained on in the round.
+            accuracy: measured after the round; None where it was not.
+            late: accuracies of earlier rounds' models.
+        """
+        trainer, pacing = self._trainer, self._run.pacing
+        about: dict[str, Any] = {} if loss is None else {"loss": loss}
+        if skipped := trainer.checks.skipped(trainer.steps):
+            about["bad_steps"] = skipped
+        if late:
+            about[EVALUATED] = late
+        if pacing is not None:
+            about[EMULATED] = trainer.emulation.round_s / max(1, trainer.steps)
+        traffic = trainer.exchange.take_traffic() if trainer.exchange is not None else {}
+        notes, self._notes = _added(self._notes, trainer.notes()), {}
+        if trainer.recovery is not None:
+            notes = _added(notes, trainer.recovery.notes())
+        record = trainer.measure.write_round(samples, accuracy, **about, **traffic, **notes)
+        if pacing is not None:
+            pacing.add(record)
+        if accuracy is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
+            self._tell(record["total_time"], loss, accuracy)
+
+    def _tell(self, total_s: float, loss: float | None, accuracy: float | None) -> None:
+        self._told_s = total_s
+        parts = [f"round {self._trainer.rounds}", f"{self._trainer.steps} step(s)", f"{total_s:.1f} s"]
+        if loss is not None:
+            parts.append(f"loss {loss:.3f}")
+        if accuracy is not None:
+            parts.append(f"accuracy {accuracy:.4f}")
+        if most := self._run.limits.max_seconds:
+            parts.append(f"{max(0.0, most - total_s):.0f} s left")
+        logging.info(", ".join(parts))
+
+
+def _added(notes: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; where a key stands in both, the sum."""
+    return {**notes, **{key: notes[key] + value if key in notes else value for key, value in more.items()}}
