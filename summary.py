@@ -26,7 +26,7 @@ from report.job_logs import Found, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from report.newest_run import ends_early
 from report.sound_devices import without_impossible
-from trainer.run_logs import round_log
+from trainer.run_logs import measure, round_log
 from trainer.run_logs.pace import Emulation, Told, pace_of
 from trainer.run_logs.round_faults import MOST_ROUNDS, is_quantity, tell
 from trainer.run_logs.sound_rounds import rounds_missed, sound_rounds
@@ -126,7 +126,7 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
         return None
     logged = {number: one for number, one in logged.items() if number <= found.until}
     if not logged:
-        warn(f"{folder} holds neither iter-N.txt nor {round_log.LINES_FILE}; left out")
+        warn(f"{folder} holds neither iter-N.txt nor {measure.LINES_FILE}; left out")
         return None
     rounds = list(sound_rounds(folder, logged, warn))
     last = max((number for number in logged if number <= MOST_ROUNDS), default=0)
@@ -145,13 +145,13 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
             self_iters_list=[len(record["time"]) for record in rounds],
             elapsed_time_list=[record["total_time"] for record in rounds],
             aggregate_time_list=[
-                round_log.seconds_in(list(r["time"].values())[-1:], round_log.AGGREGATION_STAGES) for r in rounds
+                round_log.seconds_in(list(r["time"].values())[-1:], measure.AGGREGATION_STAGES) for r in rounds
             ],
             accuracy_time_list=[record["total_time"] for record in evaluations],
             computing_time_list=[round_log.computing_seconds(record) for record in rounds],
             bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
             bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
-            steps_list=[_entries_with(record, round_log.FORWARD_BACKWARD, round_log.ABANDONED) for record in rounds],
+            steps_list=[_entries_with(record, measure.FORWARD_BACKWARD, measure.ABANDONED) for record in rounds],
             lost_steps_list=_lost_steps(rounds, warn),
             event_list=_read_events(folder, rounds, warn) or None,
             **(pace._asdict() if pace else {}),
@@ -185,7 +185,7 @@ def _lost_steps(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[int] | 
                 where = record["where"]
                 warn(f"{where}: {key} is {steps!r}, but should be a whole number from 0 on; lost steps left out")
                 return None
-        lost.append(_entries_with(record, round_log.ABANDONED) + sum(told.values()))
+        lost.append(_entries_with(record, measure.ABANDONED) + sum(told.values()))
     return lost
 
 

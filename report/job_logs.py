@@ -13,8 +13,8 @@ from algorithms import MEMBERS
 from report.metrics import Curve, Warn, joined
 from report.newest_run import Left, Place, of_newest
 from trainer.run_logs import round_log
+from trainer.run_logs.measure import FORWARD_BACKWARD
 from trainer.run_logs.round_faults import is_quantity
-from trainer.run_logs.round_log import FORWARD_BACKWARD
 from utils import SetupError
 
 

@@ -14,15 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from report.job_logs import LaidOut, WorkerLog, laid_out
-from trainer.run_logs.round_log import (
-    ABANDONED,
-    AGGREGATION_STAGES,
-    CHECK_READY,
-    COMPUTING_STAGES,
-    EVALUATION,
-    SAVING,
-    seconds_in,
-)
+from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
+from trainer.run_logs.round_log import seconds_in
 from trainer.straggler_trace import Slowdown
 
 EVALUATION_STAGES = (EVALUATION, SAVING)

@@ -129,7 +129,7 @@ class Device:
     elapsed_time_list: list[float]  # at the end of the round, since this worker began to train
     aggregate_time_list: list[float]
     accuracy_time_list: list[float] | None = None  # elapsed time of each accuracy
-    computing_time_list: list[float] | None = None  # in round_log.COMPUTING_STAGES
+    computing_time_list: list[float] | None = None  # in measure.COMPUTING_STAGES
     bytes_pushed_list: list[int] | None = None
     bytes_pulled_list: list[int] | None = None
     rank: int | None = None

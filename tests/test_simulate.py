@@ -23,7 +23,7 @@ from report import metrics
 from scripts import why
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import version, worker
-from trainer.run_logs.round_log import COMPUTING_STAGES
+from trainer.run_logs.measure import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json
 
@@ -311,8 +311,8 @@ def test_what_is_done_again_is_moved_and_the_runs_of_one_command_are_one_earlier
     def done(again):
         _, runs = simulate.parse(arguments(place, *limits))
         for each in runs:
-            for worker in ("cpu0", "cpu1"):
-                log = place / "logs" / "mine" / each.job.config.log_dir.split("/mine/")[1] / worker / "iter-1.txt"
+            for device in ("cpu0", "cpu1"):
+                log = place / "logs" / "mine" / each.job.config.log_dir.split("/mine/")[1] / device / "iter-1.txt"
                 assert log.exists() == again
             _, (one,) = simulate.parse(arguments(place, *limits, *each.arguments))  # as a process of its own
             assert one.job.config.log_dir == each.job.config.log_dir

@@ -9,7 +9,7 @@ import pytest
 from log_tree import NETWORK, ROOT, esync_round, run_program, sync_round, write_device, write_esync, write_sync
 
 import summary
-from trainer.run_logs import round_log
+from trainer.run_logs import measure
 
 
 def summarise(base, *arguments):
@@ -682,10 +682,10 @@ def test_summary_needs_nothing_but_the_standard_library():
 
 def test_the_reader_knows_the_stages_that_the_writer_uses(tmp_path):
     now = iter([0.0, 0.0, 1.0, 3.0, 7.0, 15.0, 15.0, 15.0]).__next__
-    measure = round_log.Measure(write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", []), clock=now)
-    for stage in (round_log.GET_BATCH, round_log.FORWARD_BACKWARD, round_log.GLOBAL_AGGREGATE):
-        measure.enter(stage)  # at 1, 3 and 7 s
-    measure.write_round(64, None)  # ends at 15 s
+    made = measure.Measure(write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", []), clock=now)
+    for stage in (measure.GET_BATCH, measure.FORWARD_BACKWARD, measure.GLOBAL_AGGREGATE):
+        made.enter(stage)  # at 1, 3 and 7 s
+    made.write_round(64, None)  # ends at 15 s
     assert summarise(tmp_path, "-m", "sync") == 0
     device = read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]
     assert device["computing_time_list"] == [6.0]  # 2 s get_batch, 4 s forward and backward

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainer.clock import Clock, RealClock
-from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.emulation import Speed
 from trainer.membership import Membership
 from trainer.steps import PLAIN, Rule
@@ -15,8 +14,9 @@ from trainer.stop import Limits
 
 if TYPE_CHECKING:
     from config import Config
+    from trainer.collectives.compression import Compression
     from trainer.coordinator.client import StateClient
-    from trainer.datasets.loading import Batches
+    from trainer.datasets.batches import Batches
     from trainer.datasets.samples import Samples
     from trainer.device import Passes
     from trainer.evaluation.evaluator_process import EvaluatorProcess
@@ -78,7 +78,7 @@ class RunSettings:
 
     Attributes:
         rule: of the steps that the flags ask for, without their size.
-        compression: of what the workers sum.
+        compression: of what the workers sum; None: it travels as it is.
         stop_requested: whether a signal came.
         eval_every: rounds between evaluations.
         eval_every_s: seconds between them, in place of `eval_every` where it is not 0.
@@ -93,7 +93,7 @@ class RunSettings:
     """
 
     rule: Rule = PLAIN
-    compression: Compression = AS_IT_IS
+    compression: Compression | None = None
     clock: Clock = field(default_factory=RealClock)
     limits: Limits = field(default_factory=Limits)
     stop_requested: Callable[[], bool] = lambda: False

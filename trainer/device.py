@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainer.datasets.loading import WHITE
-from trainer.datasets.samples import Samples
+from trainer.datasets.samples import WHITE, Samples
 from trainer.engine import mx
 from trainer.parameters import array_of
 

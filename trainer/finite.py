@@ -15,8 +15,7 @@ import numpy as np
 
 from trainer.bad_numbers import NOT_FINITE, BadSteps
 from trainer.engine import mx
-from trainer.parameters import Parameters
-from trainer.transport.flat import memory_of
+from trainer.parameters import Parameters, memory_of
 
 Unpack = Callable[[Sequence[mx.nd.NDArray]], Sequence[mx.nd.NDArray]]
 

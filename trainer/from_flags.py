@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 
 import models
-from config import Config
-from trainer.collectives import compression
+from config import SGD, Config
+from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
 from trainer.datasets.augment import CropAndFlip
-from trainer.datasets.loading import WHITE, EndlessBatches
-from trainer.datasets.samples import Dataset, Samples
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import WHITE, Dataset, Samples
 from trainer.device import DeviceFeed, Evaluator
 from trainer.engine import mx
 from trainer.evaluation.saved_model import INPUT_NAME
 from trainer.membership import Membership
+from trainer.rates import parse_schedule
 from trainer.steps import Rule
 from trainer.stop import Limits
 
@@ -50,8 +51,14 @@ def run_settings(config: Config, **others: Any) -> RunSettings:
         others: fields that flags do not decide.
     """
     return RunSettings(
-        rule=Rule.from_config(config),
-        compression=compression.of_config(config),
+        rule=Rule(
+            None if config.optimizer == SGD else config.optimizer,
+            config.momentum,
+            config.weight_decay,
+            config.batch_size,
+            parse_schedule(config.lr_schedule),
+        ),
+        compression=Compression(config.compression, config.compression_threshold),
         limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
         eval_every=config.eval_duration,
         eval_every_s=config.eval_seconds,

@@ -10,7 +10,7 @@ from algorithms import MEMBERS
 from trainer.engine import mx
 from trainer.evaluation.evaluations import Evaluations
 from trainer.round_report import RoundReport
-from trainer.run_logs.round_log import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
+from trainer.run_logs.measure import CHECKPOINT, FORWARD_BACKWARD, GET_BATCH, Measure
 from trainer.step_size import FirstSteps
 from trainer.survival import trainer_state
 from trainer.trainer import Trainer

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from config import Config
-from trainer.datasets.loading import partition, sha256
+from trainer.datasets.partitions import partition, sha256
+
+if TYPE_CHECKING:
+    from config import Config
 
 
 @dataclass(frozen=True, eq=False)

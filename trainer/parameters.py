@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from trainer.datasets.loading import sha256
+from trainer.datasets.partitions import sha256
 from trainer.engine import mx
 
 
@@ -94,3 +95,16 @@ def array_of(numbers: np.ndarray, context: mx.Context | None = None) -> mx.nd.ND
     array = mx.nd.empty(numbers.shape, ctx=context, dtype=numbers.dtype)
     array._sync_copyfrom(numbers)
     return array
+
+
+def memory_of(array: mx.nd.NDArray) -> np.ndarray:
+    """An array's own memory on the CPU, float32 (n,), once the array is computed.
+
+    It stays valid while the array lives and is not given to MXNet: an inference pass may move weights elsewhere.
+    """
+    library, pointer = mx.base._LIB, ctypes.c_void_p()
+    array.wait_to_read()
+    # Brings it back into the default layout where oneDNN has chosen another one.
+    mx.base.check_call(library.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    assert pointer.value is not None
+    return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)

@@ -5,12 +5,9 @@ So a server that was restarted, or that was not asked about every step, knows it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from trainer.run_logs.round_faults import count_in
-from trainer.run_logs.round_log import FORWARD_BACKWARD, computing_seconds
 
 # What a worker says that it does.
 TRAINING, EVALUATING, ENDED = "training", "evaluating", "ended"
@@ -33,19 +30,6 @@ class Total:
     def plus(self, samples: int, step_s: float) -> Total:
         """After one more step."""
         return Total(self.steps + 1, self.samples + samples, self.computing_s + step_s)
-
-    @classmethod
-    def of_rounds(cls, rounds: Iterable[Mapping[str, Any]]) -> Total:
-        """What round logs say (round_log.read_rounds): of their complete steps."""
-        total = cls()
-        for record in rounds:
-            steps = sum(FORWARD_BACKWARD in times for times in record["time"].values())
-            total = cls(
-                total.steps + steps - count_in(record, "bad_steps"),
-                total.samples + record["num_samples"],
-                total.computing_s + computing_seconds(record),
-            )
-        return total
 
     def to_wire(self) -> dict[str, Any]:
         """As the messages have it."""
@@ -108,16 +92,6 @@ class Progress:
         self._clock = clock
         if evaluates and self.curve is None:
             self.curve = Curve()
-
-    def go_on(self, rounds: Iterable[Mapping[str, Any]], evaluates: bool) -> None:
-        """This worker resumes the job of which it has these round logs."""
-        rounds = list(rounds)
-        self.total = Total.of_rounds(rounds)
-        if evaluates:
-            self.curve = Curve()
-            for record in rounds:
-                if "accuracy" in record:
-                    self.curve.add(Point(record["num_iters"], record["total_time"], record["accuracy"]))
 
     def add_step(self, samples: int, step_s: float) -> None:
         """A local step of so many samples is complete."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.run_logs.round_log import Measure
+from trainer.run_logs.measure import Measure
 
 
 class Recovers(Protocol):

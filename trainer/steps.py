@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from config import SGD, Config
 from trainer.engine import mx
-from trainer.rates import CONSTANT, RateSchedule, parse_schedule
+from trainer.rates import CONSTANT, RateSchedule
 
 
 @dataclass(frozen=True)
@@ -32,24 +31,18 @@ class Rule:
     """How steps are taken, without their size.
 
     Attributes:
-        optimizer: sgd, rmsprop or adam.
+        optimizer: MXNet's, in place of SGD; None: SGD.
         momentum: mu, of SGD.
         weight_decay: lambda.
         batch_size: B, samples whose losses are summed.
         schedule: factor on the step size.
     """
 
-    optimizer: str = SGD
+    optimizer: str | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
     batch_size: int = 1
     schedule: RateSchedule = CONSTANT
-
-    @classmethod
-    def from_config(cls, config: Config) -> Rule:
-        """What the flags say."""
-        schedule = parse_schedule(config.lr_schedule)
-        return cls(config.optimizer, config.momentum, config.weight_decay, config.batch_size, schedule)
 
 
 PLAIN = Rule()
@@ -96,7 +89,7 @@ class Stepper:
         self._rule = rule
         self._decays = decays
         self._states: dict[int, Any] = {}  # by position
-        self._optimizer = None if rule.optimizer == SGD else mx.optimizer.create(rule.optimizer)
+        self._optimizer = mx.optimizer.create(rule.optimizer) if rule.optimizer else None
 
     def step(
         self,

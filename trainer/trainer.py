@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.context import Context
 from trainer.device import NetworkPasses
@@ -15,11 +15,13 @@ from trainer.engine import mx
 from trainer.finite import NumberChecks, Unpack
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import Accuracy, Progress
-from trainer.recovering import Recovers
-from trainer.run_logs.round_log import LOCAL_UPDATE, Measure
+from trainer.run_logs.measure import LOCAL_UPDATE, Measure
 from trainer.steps import Seen, Stepper, which_decay
-from trainer.transport.protocol import Counted
 from utils import STOPPED
+
+if TYPE_CHECKING:
+    from trainer.recovering import Recovers
+    from trainer.transport.protocol import Counted
 
 
 class Trainer:

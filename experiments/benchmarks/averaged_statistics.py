@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 import models  # noqa: E402
 import simulate  # noqa: E402
 from trainer import array_tree, version  # noqa: E402
-from trainer.datasets import loading  # noqa: E402
+from trainer.datasets import loading, partitions  # noqa: E402
 from trainer.datasets.samples import Dataset, Samples  # noqa: E402
 from trainer.device import DeviceFeed, Evaluator  # noqa: E402
 from trainer.engine import mx  # noqa: E402
@@ -69,7 +69,7 @@ def accuracies(network: Any, dataset: Dataset, test_images: int, workers: int) -
         mx.nd.waitall()
     found = {"as it is": as_it_is, "new statistics": evaluate()}
     for name, by_class in (("batches of all classes", False), ("batches of a worker's", True)):
-        parts = loading.partition(test.labels, workers, by_class, seed=0)
+        parts = partitions.partition(test.labels, workers, by_class, seed=0)
         order = np.concatenate([np.random.default_rng(0).permutation(part) for part in parts])
         with mx.autograd.train_mode():  # normalises each batch by itself
             found[name] = Evaluator(network, Samples(*(part[order] for part in test)), feed, BATCH)()

@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from algorithms import TransportKind
 from experiments.benchmarks.key_by_key import SIZES
 from experiments.benchmarks.namespace_job import ROOT, missing, network, parameter_server, running
-from trainer.clock import Clock, RealClock, VirtualClock, run_all
+from trainer.clock import Clock, RealClock
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.transport.protocol import Transport
 
 MBIT_S = 20

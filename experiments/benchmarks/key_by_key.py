@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from algorithms import TransportKind
 from trainer import straggler_trace
-from trainer.clock import VirtualClock, run_all
 from trainer.engine import mx
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import Worker
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
 SECONDS = 300.0

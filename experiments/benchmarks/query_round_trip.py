@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from config import QUERIES  # noqa: E402
-from trainer.run_logs.round_log import ABANDONED, CHECK_READY, GLOBAL_UPDATE, read_rounds  # noqa: E402
+from trainer.run_logs.measure import ABANDONED, CHECK_READY, GLOBAL_UPDATE  # noqa: E402
+from trainer.run_logs.round_log import read_rounds  # noqa: E402
 
 FIRST_ROUNDS = 3  # in which the workers get to know each other's times
 COLUMNS = "{:<13} {:>10} {:>7} {:>11} {:>18} {:>9} {:>9}"

@@ -37,15 +37,15 @@ from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
 from config import NO_NETWORK  # noqa: E402
 from experiments import pages  # noqa: E402
 from trainer import version  # noqa: E402
-from trainer.run_logs.round_log import (  # noqa: E402
+from trainer.run_logs.measure import (  # noqa: E402
     EVALUATION,
     FORWARD_BACKWARD,
     GET_BATCH,
     GLOBAL_AGGREGATE,
     GLOBAL_UPDATE,
     LOCAL_UPDATE,
-    read_rounds,
 )  # fmt: skip
+from trainer.run_logs.round_log import read_rounds  # noqa: E402
 from trainer.simulation import cluster_file  # noqa: E402
 from utils import append_line, read_json, write_json  # noqa: E402
 

@@ -30,10 +30,11 @@ from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
 from trainer.algorithms.sync_switch_optimizer import Settings
-from trainer.clock import Clock, RealClock, VirtualClock, run_all
+from trainer.clock import Clock, RealClock
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.datasets import loading
+from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
@@ -41,9 +42,10 @@ from trainer.membership import Membership
 from trainer.rates import parse_schedule
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import Cluster
-from trainer.run_logs.round_log import Measure
+from trainer.run_logs.measure import Measure
 from trainer.runtime.environment import prepare_environment
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
@@ -79,12 +81,12 @@ class OneStepARound:
         return True
 
 
-def parts(rank: int, num_workers: int) -> Iterator[loading.Samples]:
+def parts(rank: int, num_workers: int) -> Iterator[Samples]:
     train = loading.load("mnist", str(few_images())).train
     size = BIG_BATCH // num_workers
     for round_ in range(ROUNDS):
         begin = round_ * BIG_BATCH + rank * size
-        yield loading.Samples(*(part[begin : begin + size] for part in train))
+        yield Samples(*(part[begin : begin + size] for part in train))
 
 
 def a_context(rank: int, num_workers: int, **others: Any) -> Context:

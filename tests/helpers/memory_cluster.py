@@ -15,18 +15,19 @@ from one_worker import Batches
 
 from algorithms import TransportKind
 from config import PS
-from trainer.clock import Clock, VirtualClock, run_all
+from trainer.clock import Clock
 from trainer.collectives.compression import AS_IT_IS, Compression
 from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
-from trainer.datasets.loading import Samples
+from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule

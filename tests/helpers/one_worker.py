@@ -11,7 +11,7 @@ from contexts import context_of
 
 from trainer.algorithms.local import LocalTrainer
 from trainer.context import Context
-from trainer.datasets.loading import Samples
+from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from algorithms import TransportKind
 from config import NO_NETWORK, Config
 from trainer.algorithms.esync import ESyncTrainer
-from trainer.clock import VirtualClock, run_all
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.queries import Queries
@@ -22,6 +21,7 @@ from trainer.membership import Membership
 from trainer.simulation import stub_network
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
 # Factor on a worker's step time, from (round, local step within the round), both from 1; infinite: it falls silent.

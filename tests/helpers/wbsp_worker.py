@@ -20,6 +20,8 @@ from trainer.clock import RealClock
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.datasets import loading
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
@@ -67,8 +69,8 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
         context = context_of(
             network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
             feed=DeviceFeed(mx.cpu(), 0),
-            batches=loading.EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
-            warm_up_batch=loading.Samples(*(part[:BATCH] for part in train)),
+            batches=EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
+            warm_up_batch=Samples(*(part[:BATCH] for part in train)),
             limits=Limits(max_seconds=SECONDS),
             membership=lambda: Membership(rank, shared.num_workers),
             transport=shared,

@@ -14,9 +14,9 @@ from log_tree import NETWORK, ROOT, esync_round, sync_round, write_device, write
 import utils
 from report import job_logs, trace
 from scripts import why
-from trainer.run_logs import round_log
+from trainer.run_logs import measure
 
-STAGES = {value for name, value in vars(round_log).items() if name.isupper() and isinstance(value, str)}
+STAGES = {value for name, value in vars(measure).items() if name.isupper() and isinstance(value, str)}
 KEYS = {"X": {"ts", "dur", "cat", "args"}, "M": {"args"}, "i": {"ts", "s", "args"}, "C": {"ts", "args"}}
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.clock import Clock, Deadlock, RealClock, VirtualClock, run_all
+from trainer.clock import Clock, RealClock
+from trainer.simulation.virtual_clock import Deadlock, VirtualClock, run_all
 
 
 def on_real(work: Callable[[Clock], Any]) -> Any:

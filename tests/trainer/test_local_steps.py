@@ -10,9 +10,10 @@ from algorithms import TransportKind
 from config import Config
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.datasets.loading import EndlessBatches, Samples
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import Samples
 from trainer.membership import Membership
-from trainer.run_logs.round_log import Measure
+from trainer.run_logs.measure import Measure
 
 LEARNING_RATE = 0.01
 

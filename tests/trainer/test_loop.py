@@ -4,7 +4,7 @@ import pytest
 from one_worker import Batches, HandClock, Steps, a_context, some_batch
 
 from trainer.coordinator.queries import FORWARD_SHARE
-from trainer.datasets.loading import Samples
+from trainer.datasets.samples import Samples
 from trainer.loop import Loop
 from trainer.run_logs.round_log import read_rounds
 from trainer.stop import Limits

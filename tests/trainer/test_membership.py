@@ -11,7 +11,8 @@ from algorithms import TransportKind
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.sync import SyncTrainer
-from trainer.datasets.loading import EndlessBatches, Samples
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop

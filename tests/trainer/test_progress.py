@@ -8,9 +8,11 @@ from functools import partial
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer.clock import RealClock, VirtualClock, run_all
+from trainer.clock import RealClock
 from trainer.coordinator.background import Background
 from trainer.progress import Curve, Point, Progress, Total
+from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.survival.trainer_state import resume_progress
 
 SOON_S = 20.0
 
@@ -27,7 +29,7 @@ def test_the_total_of_a_job_that_goes_on_counts_its_logs():
     ]
     rounds[1]["accuracy"] = 0.5
     made = Progress()
-    made.go_on(rounds, evaluates=True)
+    resume_progress(made, rounds, evaluates=True)
     assert made.total == Total(2, 96, 0.6)
     made.begin(lambda: 0.0, evaluates=True)
     assert made.curve.points() == [(2, 2.0, 0.5)]

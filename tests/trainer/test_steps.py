@@ -19,7 +19,7 @@ from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.datasets.loading import Samples
+from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.rates import parse_schedule

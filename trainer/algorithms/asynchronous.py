@@ -12,7 +12,7 @@ from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.server_sgd import ServerSGD
 from trainer.context import Context
 from trainer.engine import mx
-from trainer.run_logs.round_log import GLOBAL_AGGREGATE
+from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
 

@@ -17,7 +17,7 @@ from trainer.algorithms.summing import SynchronousTrainer
 from trainer.batch_norm import with_estimated_statistics
 from trainer.context import Context
 from trainer.engine import mx
-from trainer.run_logs.round_log import GLOBAL_UPDATE
+from trainer.run_logs.measure import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):

@@ -16,7 +16,7 @@ from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.parameters import wait_for
-from trainer.run_logs.round_log import GLOBAL_AGGREGATE
+from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
 

@@ -14,7 +14,7 @@ from trainer.coordinator.job import begin_job
 from trainer.coordinator.queries import Queries
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
-from trainer.run_logs.round_log import CHECK_READY
+from trainer.run_logs.measure import CHECK_READY
 
 # Timing the transmission costs the overlap of pushes and pulls, at most the transmission's own time. Where that is more
 # than this share of a round, it is not done in every round.

@@ -24,7 +24,8 @@ class SynchronousTrainer(Trainer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.transport = context.shared
-        self.exchange = self.sums = self.transport.sums(context.run.compression)
+        compression = context.run.compression
+        self.exchange = self.sums = self.transport.sums(compression) if compression else self.transport.sums()
         self.numbers: list[float] = []
 
     def broadcast(self) -> None:

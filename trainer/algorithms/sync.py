@@ -6,7 +6,7 @@ from __future__ import annotations
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
 from trainer.engine import mx
-from trainer.run_logs.round_log import GLOBAL_AGGREGATE
+from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 
 class SyncTrainer(SynchronousTrainer):

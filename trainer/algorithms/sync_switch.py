@@ -23,7 +23,7 @@ from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
 from trainer.rates import Ramp, parse_ramp, parse_schedule
-from trainer.run_logs.round_log import GLOBAL_AGGREGATE
+from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
 from utils import SetupError

@@ -25,7 +25,7 @@ from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
-from trainer.run_logs.round_log import GLOBAL_AGGREGATE
+from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.trainer import Trainer
 
 

@@ -46,11 +46,6 @@ class Compression:
 AS_IT_IS = Compression()
 
 
-def of_config(config: Config) -> Compression:
-    """What the flags say."""
-    return Compression(config.compression, config.compression_threshold)
-
-
 def halved(num_bytes: int) -> int:
     """Of float32 numbers that travel as float16."""
     return num_bytes // 2

@@ -6,15 +6,14 @@ import gzip
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from trainer.datasets import cifar, plausible
-from trainer.datasets.augment import CropAndFlip
+from trainer.datasets.partitions import sha256
 from trainer.datasets.samples import Dataset, Samples, checked_labels, is_file
 from utils import RUN_AS_OWNER, SetupError, remedy
 
@@ -27,7 +26,6 @@ FASHION_MNIST_SHA256 = {
 }
 MNIST_FILES = dict.fromkeys(FASHION_MNIST_SHA256, "")
 MNIST_CLASSES = 10  # and Fashion-MNIST's
-WHITE = 255  # of a pixel; networks see it as 1
 
 
 def load(name: str, data_dir: str) -> Dataset:
@@ -64,14 +62,6 @@ def hold_out(dataset: Dataset, count: int) -> Dataset:
         Samples(*(part[np.sort(chosen)] for part in dataset.train)) for chosen in (order[:-count], order[-count:])
     )
     return dataset._replace(train=kept, test=held)
-
-
-def sha256(arrays: Iterable[np.ndarray]) -> str:
-    """A hash of the content of arrays, one after the other."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 def content_hash(dataset: Dataset) -> str:
@@ -141,129 +131,3 @@ _LOADERS: dict[str, Callable[[Path], Dataset]] = {
     "cifar10": partial(cifar.load, cifar.CIFAR10),
     "cifar100": partial(cifar.load, cifar.CIFAR100),
 }
-
-
-# ----------------------------------------------------------------------------------- partitions and batches
-
-
-def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
-    """Indices of the samples of each worker, by rank. Every sample is in exactly one part.
-
-    Parts are equal; where the samples cannot be divided, the first ones have one sample more. i.i.d.: parts of a seeded
-    permutation. By class: parts of the samples in the order of their classes, as the published program cuts them.
-
-    Args:
-        labels: classes (N,) of all training samples.
-    """
-    order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
-    return np.array_split(order, num_workers)
-
-
-class Batches(Protocol):
-    """What a worker draws its batches from."""
-
-    def __next__(self) -> Samples:
-        """The next batch; there is always one."""
-
-    def put_back(self, batch: Samples) -> None:
-        """Takes back a batch that was drawn and not trained on; it is the next one again."""
-
-    def draw_from(self, indices: np.ndarray) -> None:
-        """From now on batches are of these samples (n_k,)."""
-
-    def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples."""
-
-    def look(self, number: int) -> Iterator[Samples]:
-        """So many batches of the samples, always the same; those to be trained on stay as they are."""
-
-    def state(self) -> dict[str, Any]:
-        """Where it is, as plain values and arrays."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken, of the same samples."""
-
-
-class EndlessBatches:
-    """Batches of one size, until another is asked for, one epoch after the other, each in a new seeded order.
-
-    A batch may span two epochs, so every sample is used once an epoch and none is dropped.
-    """
-
-    def __init__(
-        self,
-        samples: Samples,
-        indices: np.ndarray,
-        batch_size: int,
-        seed: int | tuple[int, ...],
-        augment: CropAndFlip | None = None,
-    ) -> None:
-        """
-        Args:
-            indices: of the samples (n_k,) that are drawn from.
-            augment: what is made of the images of each new batch.
-        """
-        self._samples = samples
-        self._batch_size = batch_size
-        self._random = np.random.default_rng(seed)
-        self._augment = augment
-        self.draw_from(indices)
-
-    def draw_from(self, indices: np.ndarray) -> None:
-        """From now on the batches come from these samples, in a new epoch.
-
-        Raises:
-            SetupError: there are none.
-        """
-        if not len(indices):
-            raise SetupError("this worker's part of the data is empty: use fewer workers")
-        self._indices = indices
-        self._order = indices[:0]
-        self._returned: list[Samples] = []
-
-    def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples; the samples come in the same order whatever the size."""
-        self._batch_size = batch_size
-
-    def look(self, number: int) -> Iterator[Samples]:
-        """As Batches says."""
-        random = np.random.default_rng(0)
-        for _ in range(number):
-            chosen = random.choice(self._indices, self._batch_size)
-            yield Samples(self._samples.images[chosen], self._samples.labels[chosen])
-
-    def state(self) -> dict[str, Any]:
-        """As Batches says."""
-        augment = self._augment.random.bit_generator.state if self._augment else None
-        return {
-            "order": self._order,
-            "random": self._random.bit_generator.state,
-            "augment": augment,
-            "batch_size": self._batch_size,
-            "returned": [list(batch) for batch in self._returned],
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """As Batches says."""
-        self._order = state["order"]
-        self._random.bit_generator.state = state["random"]
-        if self._augment:
-            self._augment.random.bit_generator.state = state["augment"]
-        self._batch_size = state["batch_size"]
-        self._returned = [Samples(*batch) for batch in state["returned"]]
-
-    def __iter__(self) -> EndlessBatches:
-        return self
-
-    def put_back(self, batch: Samples) -> None:
-        """Takes back a batch that was drawn and not trained on; it is the next one again."""
-        self._returned.append(batch)
-
-    def __next__(self) -> Samples:
-        if self._returned:
-            return self._returned.pop()
-        while len(self._order) < self._batch_size:
-            self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
-        chosen, self._order = np.split(self._order, [self._batch_size])
-        images = self._samples.images[chosen]
-        return Samples(self._augment(images) if self._augment else images, self._samples.labels[chosen])

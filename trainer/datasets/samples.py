@@ -10,6 +10,8 @@ import numpy as np
 
 from utils import SetupError
 
+WHITE = 255  # of a pixel; networks see it as 1
+
 
 class Samples(NamedTuple):
     """Images (N, C, H, W) as uint8 from 0 to 255, and their classes (N,) as uint8."""

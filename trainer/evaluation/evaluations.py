@@ -8,7 +8,7 @@ from typing import Any
 from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.progress import EVALUATING, TRAINING
 from trainer.run_logs.earlier_runs import NEWEST
-from trainer.run_logs.round_log import EVALUATION, SAVING
+from trainer.run_logs.measure import EVALUATION, SAVING
 from trainer.trainer import Trainer
 
 

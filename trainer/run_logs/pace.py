@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.round_faults import is_quantity
-from trainer.run_logs.round_log import EVALUATION, FORWARD_BACKWARD, computing_seconds, seconds_in
+from trainer.run_logs.round_log import computing_seconds, seconds_in
 
 EMULATED = "emulated_s"  # in the log of a round: what one of its steps is to take, on average
 SLOWER = 1.2  # a step of so many times the emulated time is too slow

@@ -18,7 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainer.clock import Parked, VirtualClock
+from trainer.simulation.virtual_clock import Parked, VirtualClock
 
 ROUNDING = 1e-6  # of a transfer's bytes; less are none
 

@@ -23,7 +23,6 @@ from algorithms import TransportKind
 from config import NO_NETWORK, PS, Config
 from trainer import worker
 from trainer.algorithms.buckets import Buckets
-from trainer.clock import VirtualClock
 from trainer.collectives.schedules import SUMS, ring
 from trainer.command_line import check_job
 from trainer.context import Context, Peers
@@ -43,6 +42,7 @@ from trainer.simulation import stub_network
 from trainer.simulation.cluster_file import Worker
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_mesh import MemoryNetwork
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport

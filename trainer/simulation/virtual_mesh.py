@@ -14,9 +14,10 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainer.clock import Event, VirtualClock
+from trainer.clock import Event
 from trainer.collectives.mesh import Parcel
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock
 from utils import PeerLost
 
 HELD = 1 << 20  # bytes of a message that the kernels take before the receiver reads

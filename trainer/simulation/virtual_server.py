@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 
 from algorithms import TransportKind
 from config import TWO_BIT
-from trainer.clock import Task, VirtualClock
+from trainer.clock import Task
 from trainer.collectives.compression import AS_IT_IS, Compression, in_two_bits
 from trainer.engine import mx
 from trainer.parameters import num_bytes
 from trainer.simulation.network import Direction, Link
+from trainer.simulation.virtual_clock import VirtualClock
 from trainer.transport.counter import ByteCounter
 from trainer.transport.encoded import EncodedSums, encoded
 from trainer.transport.two_bit import TwoBits

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from algorithms import MEMBERS
 from trainer.rendezvous.config_check import ProcessInfo, verdict
-from trainer.run_logs.round_log import Measure, logged_rounds, read_rounds
+from trainer.run_logs.measure import Measure
+from trainer.run_logs.round_log import logged_rounds, read_rounds
 from trainer.survival.generations import Generation, Generations
+from trainer.survival.trainer_state import resume_progress
 from trainer.transport.collective import CollectiveSums, CollectiveTransport
 from utils import LEFT, PeerLost, SetupError
 
@@ -167,7 +169,7 @@ class Recovery:
             measure = self._loop.open_measure(folder)
         else:
             before_it_was_lost = list(read_rounds(folder, logging.warning))
-            trainer.progress.go_on(before_it_was_lost, trainer.is_evaluator)
+            resume_progress(trainer.progress, before_it_was_lost, trainer.is_evaluator)
             lines = trainer.context.run.logs_lines
             measure = Measure(folder, trainer.clock.now, trainer.rounds, self.job_age_s, as_lines=lines)
         self._missed = trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms import RESUME, TransportKind
 from trainer.engine import mx
-from trainer.run_logs.round_log import LINES_FILE, iter_files, logged_rounds, read_rounds
+from trainer.progress import Curve, Point, Progress, Total
+from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE
+from trainer.run_logs.round_faults import count_in
+from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds, read_rounds
 from trainer.steps import Seen
 from trainer.trainer import Trainer
 from utils import write_atomically
@@ -106,7 +109,7 @@ def read_back(trainer: Trainer, folder: Path) -> Before:
     others."""
     records = list(read_rounds(folder, logging.warning))
     kept = [record for record in records if record["num_iters"] <= trainer.rounds]
-    trainer.progress.go_on(kept, trainer.is_evaluator)
+    resume_progress(trainer.progress, kept, trainer.is_evaluator)
     _drop_after(folder, trainer.rounds)
     elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in records)])
     lost = sum(len(record["time"]) for record in records[len(kept) :])
@@ -136,3 +139,25 @@ def _drop_after(folder: Path, rounds: int) -> None:
     if lines.exists() and max(logged_rounds(folder, lambda text: None), default=0) > rounds:
         kept = lines.read_bytes().splitlines(keepends=True)[:rounds]
         write_atomically(lines, b"".join(kept))
+
+
+def resume_progress(progress: Progress, rounds: Sequence[Mapping[str, Any]], evaluates: bool) -> None:
+    """A worker resumes the job of which it has these round logs (round_log.read_rounds)."""
+    progress.total = total_of(rounds)
+    if evaluates:
+        progress.curve = Curve()
+        for record in rounds:
+            if "accuracy" in record:
+                progress.curve.add(Point(record["num_iters"], record["total_time"], record["accuracy"]))
+
+
+def total_of(rounds: Sequence[Mapping[str, Any]]) -> Total:
+    """The complete steps of some round logs."""
+    return Total(
+        sum(
+            sum(FORWARD_BACKWARD in times for times in record["time"].values()) - count_in(record, "bad_steps")
+            for record in rounds
+        ),
+        sum(record["num_samples"] for record in rounds),
+        sum(map(computing_seconds, rounds)),
+    )

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.collectives.compression import halved
 from trainer.engine import mx
-from trainer.parameters import num_bytes
+from trainer.parameters import memory_of, num_bytes
 
 IN_PLACE = 1 << 20  # bytes from which an array is a buffer by itself
 FULL = 4 << 20  # bytes from which a buffer takes no more arrays
@@ -126,19 +126,6 @@ def buffers_of(
     """
     groups = plan([size_of(array) for array in arrays], [_is_on_cpu(array) for array in arrays])
     return [Buffer(indices, arrays, size_of, num_as_halves) for indices in groups]
-
-
-def memory_of(array: mx.nd.NDArray) -> np.ndarray:
-    """An array's own memory on the CPU, float32 (n,), once the array is computed.
-
-    It stays valid while the array lives and is not given to MXNet: an inference pass may move weights elsewhere.
-    """
-    library, pointer = mx.base._LIB, ctypes.c_void_p()
-    array.wait_to_read()
-    # Brings it back into the default layout where oneDNN has chosen another one.
-    mx.base.check_call(library.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    assert pointer.value is not None
-    return np.frombuffer((ctypes.c_float * array.size).from_address(pointer.value), np.float32)
 
 
 def _is_on_cpu(array: mx.nd.NDArray) -> bool:

@@ -32,7 +32,8 @@ from state_server_process import running_state_server
 from scripts import saved_model
 from trainer.datasets import loading
 from trainer.run_logs.earlier_runs import saved_files
-from trainer.run_logs.round_log import COMPUTING_STAGES, LINES_FILE, iter_files, read_rounds
+from trainer.run_logs.measure import COMPUTING_STAGES, LINES_FILE
+from trainer.run_logs.round_log import iter_files, read_rounds
 from utils import RUN_FILE, read_json
 
 pytestmark = pytest.mark.cluster

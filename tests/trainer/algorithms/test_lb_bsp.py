@@ -17,7 +17,8 @@ from algorithms import TransportKind
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.datasets.loading import EndlessBatches, Samples
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import Samples
 from trainer.run_logs.round_log import computing_seconds, read_rounds
 from trainer.simulation import virtual_cluster
 from utils import RUN_FILE, PeerLost, read_json

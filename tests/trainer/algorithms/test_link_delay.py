@@ -21,11 +21,12 @@ from trainer.algorithms.sync_switch import SyncSwitchTrainer
 from trainer.algorithms.sync_switch_optimizer import Settings
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.coordinator.queries import Queries
-from trainer.datasets.loading import EndlessBatches, Samples
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
-from trainer.run_logs.round_log import GLOBAL_AGGREGATE, GLOBAL_UPDATE
+from trainer.run_logs.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
 from trainer.transport.kvstore import KVStoreTransport

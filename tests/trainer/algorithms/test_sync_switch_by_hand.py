@@ -19,7 +19,7 @@ from trainer.algorithms.sync_switch import SyncSwitchTrainer, phase_rules
 from trainer.algorithms.sync_switch_optimizer import PhaseRule, Settings
 from trainer.command_line import parse
 from trainer.context import Context
-from trainer.datasets.loading import Samples
+from trainer.datasets.samples import Samples
 from trainer.rates import CONSTANT, Ramp, RateSchedule, parse_schedule
 from trainer.simulation.network import Link
 from trainer.straggler_trace import Slowdown

@@ -16,12 +16,13 @@ from server.jobs import MAX_JOBS
 from server.status import status
 from state_server_process import running_state_server
 
-from trainer.clock import Clock, RealClock, VirtualClock, run_all
+from trainer.clock import Clock, RealClock
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.coordinator.protocol import Link
 from trainer.progress import Progress
 from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from utils import JobError, PeerLost, SetupError
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from trainer import command_line
-from trainer.clock import VirtualClock, run_all
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import PublishedServer
 from trainer.coordinator.protocol import NoAnswer, Reply, Timeouts
 from trainer.coordinator.published import Holds, PublishedLink, State, checked, holds
 from trainer.coordinator.queries import Queries
 from trainer.progress import EVALUATING
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from utils import JobError, PeerLost
 
 DJANGO_500 = "<html><head><title>IndexError\n   at /apply/</title></head>\n<body>" + 50_000 * "x" + "</body></html>"

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_server_process import clients, http_client, running_state_server
 
-from trainer.clock import Clock, RealClock, VirtualClock, run_all
+from trainer.clock import Clock, RealClock
 from trainer.coordinator.queries import FORWARD_SHARE, MAX_UNDER_WAY, SILENCE_S, Queries, worthwhile_wait
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from utils import JobError, PeerLost, SetupError
 
 READY, NOT_READY = True, False

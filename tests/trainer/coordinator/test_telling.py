@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from trainer.clock import VirtualClock, run_all
 from trainer.coordinator.client import NOTICE_REST_S, StateClient
 from trainer.coordinator.protocol import Message, Reply, Timeouts
 from trainer.progress import Progress
 from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 
 ROUND_TRIP_S = 1.0
 

@@ -7,7 +7,8 @@ import pytest
 
 from trainer.command_line import parse
 from trainer.datasets.augment import PADDING, CropAndFlip, crop_and_flip
-from trainer.datasets.loading import Dataset, EndlessBatches, Samples
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import Dataset, Samples
 from trainer.engine import mx
 from trainer.from_flags import learning_task
 from trainer.membership import Membership

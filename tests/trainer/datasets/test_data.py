@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_data import write_mnist
 
-from trainer.datasets.loading import Dataset, EndlessBatches, Samples, hold_out, load, partition
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.loading import hold_out, load
+from trainer.datasets.partitions import partition
+from trainer.datasets.samples import Dataset, Samples
 from utils import SetupError
 
 DATA = Path(__file__).parents[3] / "data"

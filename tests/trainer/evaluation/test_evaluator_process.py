@@ -17,7 +17,8 @@ from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.loop import Loop
 from trainer.run_logs.earlier_runs import NEWEST, saved_files
-from trainer.run_logs.round_log import EVALUATION, iter_file, read_rounds
+from trainer.run_logs.measure import EVALUATION, iter_file
+from trainer.run_logs.round_log import read_rounds
 from trainer.stop import Limits
 from utils import read_json, write_json
 

@@ -17,18 +17,20 @@ from scripts import saved_model as program
 from trainer import version
 from trainer.algorithms.local import LocalTrainer
 from trainer.command_line import parse
-from trainer.datasets import loading
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.evaluation.saved_model import ModelSaver, SavedModel, symbol_and_parameters
 from trainer.loop import Loop
-from trainer.run_logs.round_log import SAVING, read_rounds
+from trainer.run_logs.measure import SAVING
+from trainer.run_logs.round_log import read_rounds
 from trainer.run_logs.run_folder import RunFolder
 from trainer.stop import Limits
 from utils import DIVERGED, JobError, SetupError, read_json
 
 RANDOM = np.random.default_rng(0)
-SAMPLES = loading.Samples(RANDOM.integers(0, 256, (64, 1, 28, 28), np.uint8), RANDOM.integers(0, 10, 64, np.uint8))
+SAMPLES = Samples(RANDOM.integers(0, 256, (64, 1, 28, 28), np.uint8), RANDOM.integers(0, 10, 64, np.uint8))
 ABOUT = {"input": {"shape": [1, 28, 28], "divide_by": 255}}
 
 
@@ -57,8 +59,8 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
     context = context_of(
         network=network,
         feed=DeviceFeed(mx.cpu(), 0),
-        batches=loading.EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
-        warm_up_batch=loading.Samples(*(part[:16] for part in SAMPLES)),
+        batches=EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
+        warm_up_batch=Samples(*(part[:16] for part in SAMPLES)),
         evaluate=evaluate,
         eval_every=1 if accuracies else 100,
         limits=Limits(max_rounds=len(accuracies)),

@@ -14,9 +14,9 @@ from server.fields import BadMessage
 from server.membership import WAITING_S, Answer, Table
 from server.messages import Call, Device, Join, Left, Member, Place
 
-from trainer.clock import VirtualClock, run_all
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from utils import PeerLost, SetupError
 
 # ----------------------------------------------------------------------------------------------- the pure function

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer.clock import VirtualClock, run_all
 from trainer.collectives.schedules import ring
 from trainer.rendezvous import failure_detector
 from trainer.rendezvous.failure_detector import Watch
 from trainer.rendezvous.peers import Attendance
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork
 from trainer.transport.collective import in_memory
 

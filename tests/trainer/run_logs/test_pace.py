@@ -21,6 +21,7 @@ import summary
 from report import metrics, tables
 from scripts import demo
 from trainer.loop import Loop
+from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.pace import (
     EVALUATION_ADVICE,
     PACE_ADVICE,
@@ -34,7 +35,7 @@ from trainer.run_logs.pace import (
     pace_of,
     too_slow,
 )
-from trainer.run_logs.round_log import EVALUATION, FORWARD_BACKWARD, read_rounds
+from trainer.run_logs.round_log import read_rounds
 from trainer.stop import Limits
 from trainer.straggler_trace import COMPUTE, SAMPLE, Slowdown
 from trainer.straggler_trace import NETWORK as LINK

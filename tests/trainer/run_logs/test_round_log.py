@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainer.run_logs.round_log import (
+from trainer.run_logs.measure import (
     CHECK_READY,
     EVALUATION,
     FORWARD_BACKWARD,
@@ -13,8 +13,8 @@ from trainer.run_logs.round_log import (
     LINES_FILE,
     Measure,
     iter_file,
-    read_rounds,
 )
+from trainer.run_logs.round_log import read_rounds
 from utils import SetupError, append_line, read_json, write_json
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.clock import VirtualClock, run_all
 from trainer.simulation.network import Direction, Link, fair_shares
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 
 
 @pytest.mark.parametrize(

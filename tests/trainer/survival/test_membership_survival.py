@@ -12,9 +12,9 @@ from server.fields import BadMessage
 from server.membership import ALIVE_S, GONE_S, Answer, Table
 from server.messages import Beat, Call, Device, Join, Left, Member, Place
 
-from trainer.clock import VirtualClock, run_all
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.survival.recovery import Arrangement, WorkerReport, arrange
 from utils import JobOver
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.clock import VirtualClock, run_all
 from trainer.collectives.mesh import Parcel, follow
 from trainer.collectives.schedules import SUMS, ring
 from trainer.engine import mx
 from trainer.parameters import num_bytes
 from trainer.simulation import virtual_mesh
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.transport import flat
 from trainer.transport.collective import CollectiveTransport, in_memory

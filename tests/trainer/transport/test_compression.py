@@ -18,7 +18,6 @@ from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.sync import SyncTrainer
-from trainer.clock import VirtualClock, run_all
 from trainer.collectives import halves
 from trainer.collectives.compression import Compression
 from trainer.collectives.group import MeshGroup
@@ -28,6 +27,7 @@ from trainer.coordinator.queries import Queries
 from trainer.engine import mx
 from trainer.finite import first_not_finite
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.trainer import Trainer

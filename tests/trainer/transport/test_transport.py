@@ -17,9 +17,9 @@ from cluster_processes import DEADLINE_S, ROOT, cluster
 from transport_worker import SCENARIOS, seen, two
 
 from algorithms import TransportKind
-from trainer.clock import VirtualClock, run_all
 from trainer.collectives.schedules import SUMS
 from trainer.simulation.network import Link
+from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.transport.collective import in_memory

@@ -1,0 +1,29 @@
+"""How training samples are divided among the workers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+
+
+def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
+    """Indices of the samples of each worker, by rank. Every sample is in exactly one part.
+
+    Parts are equal; where the samples cannot be divided, the first ones have one sample more. i.i.d.: parts of a seeded
+    permutation. By class: parts of the samples in the order of their classes, as the published program cuts them.
+
+    Args:
+        labels: classes (N,) of all training samples.
+    """
+    order = np.argsort(labels, kind="stable") if by_class else np.random.default_rng(seed).permutation(len(labels))
+    return np.array_split(order, num_workers)
+
+
+def sha256(arrays: Iterable[np.ndarray]) -> str:
+    """A hash of the content of arrays, one after the other."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,129 @@
+"""Times the stages of local steps, and writes the log of each round."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from utils import append_line, write_json
+
+CHECK_READY = "check ready"
+GET_BATCH = "get_batch"
+FORWARD_BACKWARD = "forward and backward"
+LOCAL_UPDATE = "local update"
+GLOBAL_UPDATE = "global update"  # ESync's aggregation
+GLOBAL_AGGREGATE = "global aggregate"  # that of the others
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+SAVING = "save model"
+ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
+
+COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
+AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
+
+LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
+
+
+def iter_file(number: int) -> str:
+    """Name of the log file of round `number`, counted from 1."""
+    return f"iter-{number}.txt"
+
+
+class Measure:
+    """Times the stages of each local step and logs each round: as a file `iter-N.txt`, or as a line of one file.
+
+    The time between two calls belongs to the stage that was entered last. Only writing the log is in none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        rounds_before: int = 0,
+        elapsed_before_s: float = 0.0,
+        as_lines: bool = False,
+    ) -> None:
+        """
+        Args:
+            as_lines: append the rounds to one file, for the many short ones of a device that trains alone.
+            rounds_before: that the folder holds, where a job is resumed.
+            elapsed_before_s: seconds that they took.
+        """
+        self._folder = folder
+        self._as_lines = as_lines
+        self._clock = clock
+        self._begin = clock() - elapsed_before_s
+        self._round = rounds_before
+        self._reset()
+
+    def _reset(self) -> None:
+        self._steps: list[dict[str, float]] = [{}]
+        self._stage: str | None = None
+        self._since = self._clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this worker began to train."""
+        return self._clock() - self._begin
+
+    def enter(self, stage: str) -> None:
+        """From now on time belongs to `stage` of the current local step."""
+        self._close()
+        self._stage = stage
+
+    def next_step(self) -> None:
+        """From now on time belongs to the next entry: another local step, or the aggregation."""
+        self._close()
+        self._stage = None
+        self._steps.append({})
+
+    def abandon_step(self) -> None:
+        """The current entry's step is given up: what it took so far was of no use."""
+        self._close()
+        self._stage = None
+        times = self._steps[-1]
+        lost = sum(times.pop(stage) for stage in COMPUTING_STAGES if stage in times)
+        times[ABANDONED] = lost
+
+    def _close(self) -> None:
+        now = self._clock()
+        if self._stage is not None:
+            times = self._steps[-1]
+            times[self._stage] = times.get(self._stage, 0.0) + now - self._since
+        self._since = now
+
+    def skip(self, rounds: int) -> None:
+        """The others have done so many rounds without this worker: the one under way has a later number."""
+        self._round += rounds
+
+    def write_round(self, num_samples: int, accuracy: float | None, **extra: Any) -> dict[str, Any]:
+        """Ends the round: logs it and returns what the log holds.
+
+        Args:
+            num_samples: samples that this worker trained on in this round.
+            accuracy: test accuracy after this round, where this worker evaluated.
+            extra: more keys for the log, such as bytes_pushed.
+
+        Raises:
+            SetupError: the disk is full, or the folder cannot be written to.
+        """
+        self._close()
+        self._round += 1
+        record: dict[str, Any] = {
+            "num_iters": self._round,
+            "num_samples": num_samples,
+            "total_time": self.elapsed_s,
+        }
+        if accuracy is not None:
+            record["accuracy"] = accuracy
+        record |= extra
+        record["time"] = {str(step): times for step, times in enumerate(self._steps)}
+        if self._as_lines:
+            append_line(self._folder / LINES_FILE, json.dumps(record, allow_nan=False))
+        else:
+            write_json(self._folder / iter_file(self._round), record)
+        self._reset()
+        return record

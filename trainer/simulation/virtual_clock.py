@@ -1,0 +1,255 @@
+"""A clock in virtual time, on which a whole cluster runs in one process.
+
+One worker runs at a time, and computing takes no time at all: a worker sleeps for the duration of a step or a transfer.
+A worker hands on when it sleeps or waits; the one whose moment comes first continues, of equals the one that asked
+first. So a run is the same every time, and no worker polls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic
+
+from trainer.clock import Event, Result, Task
+
+
+class Deadlock(Exception):
+    """Workers wait in virtual time, and nothing is left to happen that could wake them."""
+
+
+class _Killed(BaseException):
+    """Ends a worker that nobody needs any more; no worker should catch it."""
+
+
+class _Work(Generic[Result]):
+    """A task of the virtual clock: a greenlet, which runs while all others stand still."""
+
+    def __init__(self, clock: VirtualClock, work: Callable[[], Result], name: str) -> None:
+        from greenlet import greenlet
+
+        self.name = name
+        self._clock = clock
+        self._work = work
+        self._is_over = False
+        self._result: Any = None
+        self.error: BaseException | None = None
+        self.is_told = False  # the error, to somebody who has asked
+        self._waiting: list[tuple[_Work[Any], int]] = []
+        self.turn = 0  # how often it was woken: an alarm that was set before is none any more
+        self.is_beside = hasattr(clock, "current")  # begun by another one, which asks for its result
+        self.greenlet = greenlet(self._run, clock.hub)
+
+    def _run(self) -> None:
+        try:
+            self._result = self._work()
+        except _Killed:
+            pass
+        except BaseException as error:  # told to whoever asks for the result, or at the end of the run
+            self.error = error
+        del self._work  # it may hold on to the work before it, and that to the one before
+        self._is_over = True
+        for waiting, turn in self._waiting:
+            self._clock.wake(waiting, turn)
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._is_over
+
+    def result(self, timeout: float | None = None) -> Result:
+        """As Task says."""
+        if not self._is_over:
+            current = self._clock.current
+            self._waiting.append((current, current.turn))
+            self._clock.hand_on(timeout)
+            if not self._is_over:
+                raise TimeoutError
+        if self.error is not None:
+            self.is_told = True
+            raise self.error
+        result: Result = self._result
+        return result
+
+
+class Parked:
+    """A place where one worker waits to be woken, with an alarm or without."""
+
+    def __init__(self, work: _Work[Any]) -> None:
+        self.work = work
+        self.turn: int | None = None
+
+
+class _VirtualEvent:
+    """An event of the virtual clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._has_happened = False
+        self._waiting: list[tuple[_Work[Any], int]] = []
+
+    def set(self) -> None:
+        """As Event says."""
+        self._has_happened = True
+        waiting, self._waiting = self._waiting, []
+        for place in waiting:
+            self._clock.wake(*place)
+
+    def is_set(self) -> bool:
+        """As Event says."""
+        return self._has_happened
+
+    def wait(self, patience_s: float | None = None, /) -> bool:
+        """As Event says."""
+        if not self._has_happened:
+            place = (self._clock.current, self._clock.current.turn)
+            self._waiting.append(place)
+            self._clock.hand_on(patience_s)
+            if not self._has_happened:
+                self._waiting.remove(place)
+        return self._has_happened
+
+
+class VirtualClock:
+    """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`.
+
+    Args:
+        started: what it shows at first, in seconds.
+    """
+
+    def __init__(self, started: float = 0.0) -> None:
+        from greenlet import getcurrent
+
+        self.hub = getcurrent()
+        self.current: _Work[Any]
+        self._now = started
+        self._due: list[tuple[float, int, _Work[Any], int]] = []
+        self._asked = 0
+        self._changes = 0
+        self._parked: deque[tuple[_Work[Any], int]] = deque()
+        self._work: dict[_Work[Any], None] = {}  # in the order in which it began
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def timestamp(self) -> float:
+        """Virtual seconds, so that the same run says the same."""
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        """Lets others go on until so much virtual time has passed."""
+        if seconds > 0:
+            self.hand_on(seconds)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Asks again after each change that `changed` tells of, and at no other moment."""
+        while True:
+            seen = self._changes
+            if condition():
+                return
+            if seen == self._changes:  # else it has changed while it was asked
+                self._parked.append((self.current, self.current.turn))
+                self.hand_on(None)
+
+    def changed(self) -> None:
+        """Something has changed that somebody may wait for."""
+        self._changes += 1
+        while self._parked:
+            self.wake(*self._parked.popleft())
+
+    def parked(self) -> Parked:
+        """A place where the caller can wait to be woken."""
+        return Parked(self.current)
+
+    def park(self, place: Parked, seconds: float | None) -> None:
+        """Waits there to be woken, or for so long."""
+        place.turn = self.current.turn
+        self.hand_on(seconds)
+
+    def unpark(self, place: Parked) -> None:
+        """Wakes whoever waits there; nobody, where nobody does."""
+        if place.turn is not None and place.work is not self.current:
+            self.wake(place.work, place.turn)
+
+    def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
+        """Begins work that goes on in the same virtual time; its first moment is now, once the caller hands on."""
+        begun = _Work(self, work, name)
+        self._work[begun] = None
+        self._ring(begun, 0.0)
+        return begun
+
+    def event(self) -> Event:
+        """For those who run on this clock."""
+        return _VirtualEvent(self)
+
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        """Nobody has to be kept out: one runs at a time, until it waits."""
+        return contextlib.nullcontext()
+
+    def run(self, until: float = math.inf, watch: Callable[[float], None] = lambda now: None) -> None:
+        """Lets time pass until nothing is left to do, or to `until`; then ends whatever still runs.
+
+        Args:
+            watch: told the time whenever somebody goes on.
+
+        Raises:
+            Deadlock: some wait, and nobody is left who could wake them.
+            Exception: what a worker raised that nobody has asked for.
+        """
+        try:
+            while self._due and self._due[0][0] <= until:
+                moment, _, work, turn = heapq.heappop(self._due)
+                if work.turn != turn or work.done():
+                    continue  # it was woken before
+                self._now = moment
+                watch(moment)
+                self._go_on(work)
+            waiting = [work.name for work in self._work if not work.done()]
+            for work in self._work:
+                if work.error is not None and not work.is_told:
+                    raise work.error
+            if waiting and not self._due:
+                raise Deadlock(f"nothing is left to happen at {self._now:.6g} s, but these wait: {', '.join(waiting)}")
+        finally:
+            self._end_all()
+
+    def hand_on(self, seconds: float | None) -> None:
+        """Lets others go on; comes back after so long, or when it is woken (None: only then)."""
+        if seconds is not None:
+            self._ring(self.current, seconds)
+        self.hub.switch()
+
+    def wake(self, work: _Work[Any], turn: int) -> None:
+        """Lets one that waits since its `turn` go on at this moment, after those that are due already."""
+        if work.turn == turn:
+            self._ring(work, 0.0)
+
+    def _ring(self, work: _Work[Any], seconds: float) -> None:
+        self._asked += 1
+        heapq.heappush(self._due, (self._now + seconds, self._asked, work, work.turn))
+
+    def _go_on(self, work: _Work[Any]) -> None:
+        work.turn += 1
+        self.current = work
+        work.greenlet.switch()
+        if work.done() and work.error is None:
+            del self._work[work]
+        elif work.error is not None and not work.is_beside:
+            raise work.error
+
+    def _end_all(self) -> None:
+        for work in list(self._work):
+            if not work.done() and work.greenlet:
+                work.greenlet.throw(_Killed)
+        self._work.clear()
+        self._due.clear()
+
+
+def run_all(clock: VirtualClock, workers: Sequence[Callable[[], None]], until: float = math.inf) -> None:
+    """Runs workers on a virtual clock from one moment on, until all have ended."""
+    for number, worker in enumerate(workers):
+        clock.start(worker, f"worker {number}")
+    clock.run(until)
