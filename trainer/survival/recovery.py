@@ -20,27 +20,12 @@ from typing import TYPE_CHECKING, Any
 from algorithms import MEMBERS
 from trainer.rendezvous.config_check import ProcessInfo, verdict
 from trainer.run_logs.round_log import Measure, logged_rounds, read_rounds
-from trainer.survival.generations import Generation, Generations
-from trainer.transport.collective import CollectiveTransport
+from trainer.survival.elastic_group import ElasticGroup
+from trainer.survival.generations import Generation
 from utils import LEFT, PeerLost, SetupError
 
 if TYPE_CHECKING:
     from trainer.algorithms.sync import SynchronousTrainer
-    from trainer.rendezvous.cluster import Gathers
-
-
-@dataclass(frozen=True)
-class ElasticGroup:
-    """The other workers of a job that survives.
-
-    Attributes:
-        card: this worker's, with its set-up.
-    """
-
-    generations: Generations
-    transport: CollectiveTransport
-    attendance: Gathers
-    card: ProcessInfo
 
 
 @dataclass(frozen=True)
@@ -258,7 +243,7 @@ class Recovery:
         work."""
         trainer, generation = self._trainer, self._group.generations.taken
         trainer.take_place()
-        told = [WorkerReport(**each) for each in self._group.attendance.gather("where", vars(self._report())) or ()]
+        told = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
         decided = arrange(told)
         self._check_setups(told, decided)
         if decided.source is None:
@@ -277,7 +262,7 @@ class Recovery:
     def _report(self) -> WorkerReport:
         trainer = self._trainer
         return WorkerReport(
-            dataclasses.asdict(self._group.card),
+            dataclasses.asdict(self._group.process),
             self._takes_part,
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
@@ -299,7 +284,7 @@ class Recovery:
         if decided.is_at_work:
             assert decided.source is not None
             at_work = ProcessInfo.from_message(told[decided.source].card)
-            if found := verdict([at_work, self._group.card]):
+            if found := verdict([at_work, self._group.process]):
                 raise SetupError(f"{found} (worker {decided.source} is at work)")
             return
         if found := verdict([ProcessInfo.from_message(report.card) for report in told]):
