@@ -48,7 +48,7 @@ def gather_over(transport: CollectiveTransport) -> Gather:
     def gather(label: str, value: Any) -> list[Any]:
         content = json.dumps(value).encode()
         group = transport.group
-        return list(map(json.loads, transport.begin(lambda: group.gather(content), label).result()))
+        return list(map(json.loads, transport.begin(lambda: group.all_gather(content), label).result()))
 
     return gather
 
@@ -90,7 +90,7 @@ def join(
         places = [(member.address, member.port) for member in start.members]
         mesh = connect(start.rank, places, listener, start.secret, CONNECT_S, names)
         group = MeshGroup(mesh, SUMS[config.collective])
-        group.gather(b"")  # all first connections are made: the next one of a worker is its second
+        group.all_gather(b"")  # all first connections are made: the next one of a worker is its second
         alive = connect(start.rank, places, listener, start.secret, CONNECT_S, names)
     detector = FailureDetector(alive.connections, lambda lost, why: _end(joining, names, lost, why))
     mesh.on_error = detector.report_before_close

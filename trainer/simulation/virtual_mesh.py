@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from trainer.clock import Event, VirtualClock
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.mesh import Parcel
-from trainer.collectives.schedules import Algorithm
+from trainer.collectives.schedules import ScheduleMaker
 from trainer.engine import mx
 from trainer.parameters import num_bytes
 from trainer.simulation.network import Link
@@ -159,7 +159,7 @@ class MemoryMesh:
 
 def in_memory(
     network: MemoryNetwork,
-    algorithm: Algorithm,
+    algorithm: ScheduleMaker,
     rank: int,
     size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
 ) -> CollectiveTransport:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from trainer.collectives.connecting import NotThere, connect
 from trainer.collectives.group import MeshGroup
-from trainer.collectives.schedules import Algorithm
+from trainer.collectives.schedules import ScheduleMaker
 from trainer.collectives.tcp import PATIENCE_S, TcpMesh
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.joining import Joining, Start
@@ -67,7 +67,9 @@ class Generations:
 
     taken: Generation
 
-    def __init__(self, joining: Joining, listener: socket.socket, algorithm: Algorithm, fault_timeout_s: float) -> None:
+    def __init__(
+        self, joining: Joining, listener: socket.socket, algorithm: ScheduleMaker, fault_timeout_s: float
+    ) -> None:
         """
         Args:
             joining: the way to the state server.
@@ -199,7 +201,7 @@ class Generations:
             made.mesh = connected()
             made.mesh.patience_s = timeout_s
             group = MeshGroup(made.mesh, self._algorithm)
-            group.gather(b"")  # nobody waits for another's first connection any more: a second one is known as such
+            group.all_gather(b"")  # nobody waits for another's first connection any more: a second one is known as such
             alive = connected()
         except JobError as error:
             logging.warning("warning: generation %d could not be connected: %s", made.number, error)

@@ -55,7 +55,7 @@ class CollectiveSums(ByteCounter):
         group = self._transport.group
 
         def spread(buffer: Buffer, content: np.ndarray) -> Moved:
-            return group.spread(content, buffer.num_bytes, source)
+            return group.broadcast(content, buffer.num_bytes, source)
 
         self._transport.begin(lambda: self._each(spread, arrays), "broadcast").result()
         self.take_traffic()  # the rounds' traffic is what is asked for
@@ -88,13 +88,13 @@ class CollectiveSums(ByteCounter):
         transport = self._transport
 
         def add_up(buffer: Buffer, content: np.ndarray) -> Moved:
-            return transport.group.add_up(content, buffer.bytes_in_sum, buffer.num_halves)
+            return transport.group.all_reduce(content, buffer.bytes_in_sum, buffer.num_halves)
 
         if not self._meets:
             self._each(add_up, arrays)
             return None
         wait_for(arrays)
-        told_s = transport.group.meet(self._last_s)
+        told_s = transport.group.barrier(self._last_s)
         begin = transport.clock.now()
         self._each(add_up, arrays)
         self._last_s = transport.clock.now() - begin
@@ -204,7 +204,7 @@ class CollectiveTransport:
 
     def barrier(self) -> None:
         """As Transport says."""
-        self.begin(self.group.meet, "barrier").result()
+        self.begin(self.group.barrier, "barrier").result()
 
     def wait_all(self) -> None:
         """As Transport says."""

@@ -50,7 +50,10 @@ def summed_in_halves(name: str, buffers: list[np.ndarray], num_halves: int) -> l
     mine = [buffer.copy() for buffer in buffers]
     run_all(
         clock,
-        [lambda rank=rank: groups[rank].add_up(mine[rank], mine[rank].nbytes, num_halves) for rank in range(number)],
+        [
+            lambda rank=rank: groups[rank].all_reduce(mine[rank], mine[rank].nbytes, num_halves)
+            for rank in range(number)
+        ],
     )
     return mine
 
