@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 
-from trainer.collectives.tcp import PATIENCE_S, TcpMesh
+from trainer.collectives.tcp import TcpMesh
 from utils import PeerLost, SetupError
 
 Address = tuple[str, int]  # host and port
@@ -43,7 +43,6 @@ def connect(
     job: str,
     timeout_s: float = 60.0,
     names: Sequence[str] = (),
-    patience_s: float = PATIENCE_S,
     all_listen: bool = False,
 ) -> TcpMesh:
     """Connects one worker with all others; all of them call it.
@@ -54,7 +53,6 @@ def connect(
         job: the job's identity; a secret of its workers where strangers are to be kept out.
         timeout_s: until all are connected.
         names: of all workers by rank, for messages.
-        patience_s: of the mesh.
         all_listen: all workers listen already: one that does not, or that hangs up, has ended.
 
     Raises:
@@ -80,7 +78,7 @@ def connect(
             _check_answer(connections[other], job, rank, other, addresses[other], names[other], deadline)
         on_error.pop_all()
         acceptor.hang_up()
-    return TcpMesh(rank, connections, names, patience_s)
+    return TcpMesh(rank, connections, names)
 
 
 def _probe(places: Mapping[int, Address], names: Sequence[str]) -> None:

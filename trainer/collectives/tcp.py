@@ -129,19 +129,12 @@ class TcpMesh:
     Args:
         connections: by rank; connecting.py makes them.
         names: of all workers by rank, for messages.
-        patience_s: how long to wait where no byte moves.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        connections: Mapping[int, socket.socket],
-        names: Sequence[str] = (),
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket], names: Sequence[str] = ()) -> None:
         self.rank = rank
         self.num_workers = len(connections) + 1
-        self.patience_s = patience_s
+        self.patience_s = PATIENCE_S  # how long to wait where no byte moves
         self._scratch = np.empty(CHUNK, np.float32)
         self._error: JobError | None = None  # after which nothing more is exchanged
         self.on_error: Callable[[], object] = lambda: None  # called before an error closes the connections

@@ -41,11 +41,11 @@ def beside(work: Callable[[int], Result], number: int) -> list[Result]:
 
 @contextlib.contextmanager
 def meshes(number: int, patience_s: float = WAIT_S) -> Iterator[list[TcpMesh]]:
-    """So many workers, connected."""
+    """Connected workers."""
     with listening(number) as (listeners, addresses):
-        made = beside(
-            lambda rank: connect(rank, addresses, listeners[rank], "a job", WAIT_S, patience_s=patience_s), number
-        )
+        made = beside(lambda rank: connect(rank, addresses, listeners[rank], "a job", WAIT_S), number)
+    for mesh in made:
+        mesh.patience_s = patience_s
     try:
         yield made
     finally:
