@@ -30,7 +30,7 @@ class _Message:
     def pack(self) -> None:
         """Writes the pieces into the message, and rounds them as it does."""
         self._sent_rest[:] = self._rest
-        with np.errstate(over="ignore"):  # infinite, as where nobody looks at numbers (--max-bad-steps 0)
+        with np.errstate(over="ignore"):  # large numbers become infinite; with --max-bad-steps 0 none are checked
             self._sent_halves[:] = self._halves
         self._halves[:] = self._sent_halves
 

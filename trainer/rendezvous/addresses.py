@@ -100,14 +100,14 @@ class ProbeResponder:
     def __init__(self, address: str, port: int | None) -> None:
         """
         Args:
-            port: None for a free one.
+            port: None for any free one.
 
         Raises:
-            SetupError: the address is not this host's, or the port is in use.
+            SetupError: as `listen`.
         """
         self.token = secrets.token_hex(8)
         remedy = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
-        self._socket = listen(address, port, remedy) if port else listen_anywhere(address)
+        self._socket = listen(address, port, remedy)
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._answer, name="probe responder", daemon=True).start()
 
@@ -138,12 +138,17 @@ def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
     return int(text)
 
 
-def listen(address: str, port: int, remedy: str) -> socket.socket:
+def listen(address: str, port: int | None, remedy: str) -> socket.socket:
     """A listening socket.
 
+    Args:
+        port: None for any free one.
+
     Raises:
-        SetupError: the port cannot be had; the message ends with `remedy`.
+        SetupError: the address is not this host's, or the port is in use; the message ends with `remedy`.
     """
+    if port is None:
+        return listen_anywhere(address)
     try:
         return socket.create_server((address, port), backlog=256)
     except OSError as error:
@@ -157,14 +162,7 @@ def listen(address: str, port: int, remedy: str) -> socket.socket:
 
 
 def listen_anywhere(address: str) -> socket.socket:
-    """A listening socket at a free port.
-
-    Args:
-        address: of this host; empty for all.
-
-    Raises:
-        SetupError: no port can be had.
-    """
+    """A listening socket at a free port of this host's address, empty for all; raises SetupError."""
     for port in random.sample(FREE_PORTS, 100):
         with contextlib.suppress(OSError):
             return socket.create_server((address, port), backlog=256)

@@ -10,10 +10,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime.environment import INTERVAL, TIMEOUT
 from trainer.runtime.library import library
 from utils import EXIT_PEER_LOST, die_on_error, fail
@@ -45,20 +46,17 @@ class HeartbeatMonitor:
         start_timeout_s: float,
         store: Any = None,
         on_formed: Callable[[], None] = lambda: None,
-        on_silent: Callable[[Sequence[RoleRank], str], None] | None = None,
-        is_ours: Callable[[RoleRank], bool] = lambda process: True,
+        server: RendezvousServer | None = None,
     ) -> None:
         """
         Args:
-            on_silent: on the scheduler: called with the silent processes and the possible cause.
-            is_ours: whether a process runs this program, which always sends heartbeats.
+            server: on the scheduler; it is told of silent processes.
         """
         self._cluster = cluster
         self._start_timeout_s = start_timeout_s
         self.store = store  # set later on a worker: it has none before the cluster is complete
         self._on_formed = on_formed
-        self._on_silent = on_silent
-        self._is_ours = is_ours
+        self._server = server
         self._heard: set[RoleRank] = set()  # processes that have sent a heartbeat
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
@@ -89,8 +87,8 @@ class HeartbeatMonitor:
             alarms = alarms + 1 if dead else 0
             if alarms < CHECKS_BEFORE_ALARM:
                 continue
-            if self._on_silent is not None:
-                self._on_silent(dead, SILENT)
+            if self._server is not None:
+                self._server.declare_lost(dead, SILENT)
                 reported.update(dead)
                 alarms = 0
                 continue
@@ -123,19 +121,15 @@ class HeartbeatMonitor:
         return self.store is not None and self._count_dead(SCHEDULER | SERVERS | WORKERS, timeout_s=-1) > 0
 
     def _dead(self, age_s: float) -> list[RoleRank]:
-        """Processes whose heartbeats have stopped, without plain MXNet programs that have never sent one.
-
-        Args:
-            age_s: since the cluster was complete.
-        """
-        if self._on_silent is None:
+        """Processes whose heartbeats have stopped, without plain MXNet programs that have never sent one."""
+        if self._server is None:
             return [("scheduler", 0)] * self._count_dead(SCHEDULER)
         processes = {8 + 2 * index: ("server", index) for index in range(self._cluster.num_servers)}
         processes |= {9 + 2 * rank: ("worker", rank) for rank in range(self._cluster.num_workers)}
         silent = [process for node, process in processes.items() if self._count_dead(node)]
         if age_s > int(os.environ[TIMEOUT]) + SETTLED_S:  # before that ps-lite takes all for alive
             self._heard |= set(processes.values()) - set(silent)
-        return [process for process in silent if process in self._heard or self._is_ours(process)]
+        return [process for process in silent if process in self._heard or self._server.knows(process)]
 
     def _count_dead(self, node: int, timeout_s: int | None = None) -> int:
         if timeout_s is None:

@@ -116,22 +116,18 @@ def join(
 
 
 def complete(setup: Mapping[str, str]) -> dict[str, str]:
-    """The set-up with what is no flag."""
+    """Adds the hash of the program's files."""
     return {**setup, PROGRAM: version.files_hash()}
 
 
 def _listen(config: Config) -> socket.socket:
-    """Where the other workers reach this one: on the network card that DMLC_INTERFACE names, or that leads to the state
-    server; at PORT, where that is set.
+    """Listens for the other workers, at PORT where that is set; raises SetupError.
 
-    Raises:
-        SetupError: the address or the port cannot be had.
+    On the network card that DMLC_INTERFACE names, else on the one that leads to the state server.
     """
     towards = addresses.address_towards(config.state_server_ip, int(config.state_server_port))
-    address, port = addresses.own_address(towards), addresses.chosen_port()
-    if port is None:
-        return addresses.listen_anywhere(address)
-    return addresses.listen(address, port, "set PORT to a free one, another for each worker of this host")
+    remedy = "set PORT to a free one, another for each worker of this host"
+    return addresses.listen(addresses.own_address(towards), addresses.chosen_port(), remedy)
 
 
 def compare(gather: Gather, process: ProcessInfo, num_workers: int) -> list[dict[str, str | int]]:

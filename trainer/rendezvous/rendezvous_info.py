@@ -1,4 +1,4 @@
-"""What a worker has once it has joined the others of its job, whichever way they have met."""
+"""The result of joining a job, whichever way its workers find each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Gather = Callable[[str, Any], list[Any] | None]
 
 @dataclass(frozen=True)
 class RendezvousInfo:
-    """The result of joining."""
+    """What a worker has once it has joined the others."""
 
     transport: Transport
     gather: Gather

@@ -80,7 +80,6 @@ class RendezvousServer:
         num_workers: int,
         remind_every_s: float = REMIND_EVERY_S,
         settle_s: float = SETTLE_S,
-        try_s: float = TRY_S,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         """
@@ -89,8 +88,7 @@ class RendezvousServer:
         """
         self._listener = listener
         self._num_servers, self._num_workers = num_servers, num_workers
-        self._remind_every_s, self._settle_s, self._try_s = remind_every_s, settle_s, try_s
-        self._look_every_s = look_every_s
+        self._remind_every_s, self._settle_s, self._look_every_s = remind_every_s, settle_s, look_every_s
         self._participants: list[Participant] = []
         self._state = JobState.WAITING
         self._end: dict[str, Any] = {}  # the last message to all
@@ -242,17 +240,14 @@ class RendezvousServer:
         Raises:
             SetupError: the job has enough of this role, or runs already.
         """
+        participant.process = process
         if self._state is JobState.ENDED:
-            if process.role == "scheduler":
-                self._tell_end_last(participant)
-            else:
-                participant.send(**self._end)
-                self._late -= 1
+            self._late -= process.role != "scheduler"
+            self._tell_end(participant)
             return
         processes = [*self._processes(), process]
         wanted = {"server": self._num_servers, "worker": self._num_workers}.get(process.role, 1)
         there = [other for other in self._known() if other.role == process.role]
-        participant.process = process
         if self._state is JobState.RUNNING or (len(there) >= wanted and not size_differs(processes)):
             names = join_names([other.name for other in there])
             found = "; ".join(differences(processes).values())
@@ -359,7 +354,7 @@ class RendezvousServer:
             participant.send(targets=list(self._targets_of(participant)), round=self._round)
         if self._trying:
             self._trying.cancel()
-        self._trying = self._loop.call_later(3 * self._try_s, self._judge_tries)
+        self._trying = self._loop.call_later(3 * TRY_S, self._judge_tries)
 
     def _targets_of(self, participant: Participant) -> Iterator[Target]:
         for other in self._known():
@@ -446,22 +441,21 @@ class RendezvousServer:
             return
         self._late = late
         self._state, self._end = JobState.ENDED, {"end": text, "code": code}
-        schedulers = [participant for participant in self._known() if participant.role == "scheduler"]
         for participant in self._known():
-            if participant not in schedulers:
-                participant.send(**self._end)
-        for participant in schedulers:
-            self._tell_end_last(participant)
+            self._tell_end(participant)
 
-    def _tell_end_last(self, scheduler: Participant) -> None:
-        async def tell() -> None:
+    def _tell_end(self, participant: Participant) -> None:
+        async def tell_last() -> None:
             await self._until_alone()
             end = self._loop.time() + LATE_S
             while self._late > 0 and self._loop.time() < end:
                 await asyncio.sleep(0.05)
-            scheduler.send(**self._end)
+            participant.send(**self._end)
 
-        self._farewell = self._loop.create_task(tell())
+        if participant.role == "scheduler":
+            self._farewell = self._loop.create_task(tell_last())
+        else:
+            participant.send(**self._end)
 
     async def _until_alone(self, with_goodbye: bool = False) -> None:
         """Waits for the other processes to disconnect, or, `with_goodbye`, to say good-bye."""

@@ -62,11 +62,7 @@ def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
         if server is None:
             session.tell_rank(store.rank)
 
-    with (
-        HeartbeatMonitor(cluster, start_timeout_s, store, on_formed, server.declare_lost, server.knows)
-        if server
-        else HeartbeatMonitor(cluster, start_timeout_s, store, on_formed)
-    ):
+    with HeartbeatMonitor(cluster, start_timeout_s, store, on_formed, server):
         store.run()
     store.free()
     session.leave()

@@ -1,8 +1,8 @@
 """The environment variables of MXNet, ps-lite and OpenMP that can do harm, in one table.
 
-Each aborts the process, hangs the job or kills it where its value is bad or differs between processes. Every role checks
-them before it loads MXNet: an empty value means "not set", as in most shells, and a sound value is written in the one
-form that all of these libraries read. Other variables are not checked. `rendezvous/cluster.py` and
+Each aborts the process, hangs the job or kills it where its value is bad or differs between processes. Every role
+checks them before it loads MXNet: an empty value means "not set", as in most shells, and a sound value is written in
+the one form that all of these libraries read. Other variables are not checked. `rendezvous/cluster.py` and
 `rendezvous/addresses.py` read the job's own (DMLC_ROLE and others).
 """
 
