@@ -65,7 +65,7 @@ def address_towards(host: str, port: int) -> str:
         try:
             probe.connect((host, port))
         except OSError as error:
-            raise SetupError(f"there is no way to {host}: {error.strerror}") from None
+            raise SetupError(f"there is no route to {host}: {error.strerror}") from None
         return str(probe.getsockname()[0])
 
 

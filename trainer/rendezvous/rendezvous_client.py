@@ -333,7 +333,7 @@ class RendezvousClient:
         self.environment["DMLC_PS_ROOT_PORT"] = str(scheduler_port)
         if is_scheduler:
             lines.send(freed=True)
-            self.environment["DMLC_PS_ROOT_URI"] = address  # its listening socket takes no host's name
+            self.environment["DMLC_PS_ROOT_URI"] = address  # MXNet's scheduler cannot listen at a host's name
         else:
             self.environment.update({"DMLC_NODE_HOST": address, "PORT": str(responder.port)})
         return JobSession(lines, self._scheduler, self.end)

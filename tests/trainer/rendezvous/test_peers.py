@@ -1,4 +1,4 @@
-"""How workers without a parameter server watch their connections, and what they bring together over them."""
+"""Lost workers in a job without a parameter server, and values gathered over its connections."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_who_may_leave_is_not_lost_and_the_others_hear_that_this_worker_is_alive
     watched.there[1].close()
     watched.there[2].settimeout(WAIT_S)
     heard = b""
-    while len(heard) < 10:  # beats, in more than twice the time after which who is silent is lost
+    while len(heard) < 10:  # beats, in more than twice the time after which a silent worker is lost
         heard += watched.there[2].recv(100)
     assert not watched.told.is_set()
 

@@ -350,7 +350,7 @@ def test_the_address_is_that_of_the_chosen_card():
     assert addresses.own_address("10.0.0.9", {"DMLC_NODE_HOST": "10.0.0.8", "DMLC_INTERFACE": "lo"}) == "10.0.0.8"
 
 
-# ----------------------------------------------------------------------------------------------- who is there yet
+# --------------------------------------------------------------------------------- until the job is complete
 
 
 def test_a_process_that_was_killed_before_the_job_is_complete_is_not_counted():
@@ -435,7 +435,7 @@ def test_what_is_no_scheduler_is_named():
             RendezvousClient(spec, "cpu0", {}, start_timeout_s=DEADLINE_S, environment={}).join()
 
 
-def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew():
+def test_a_scheduler_that_is_restarted_before_the_job_is_complete_is_joined_again():
     first = Job(num_workers=1)
     worker = Member(first, "worker", "cpu0")
     wait_for(lambda: first.server._participants, "the worker's arrival")

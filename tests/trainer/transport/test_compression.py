@@ -368,7 +368,7 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_where_nobody_looks_the_infinity_ends_the_job(collective: str) -> None:
+def test_without_number_checks_the_infinity_ends_the_job(collective: str) -> None:
     def build(context: Context) -> Trainer:
         if context.membership().rank == 1:
             context.passes = Spoilt(context.network, {2}, 1e5)

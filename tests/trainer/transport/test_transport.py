@@ -184,7 +184,7 @@ def on_a_server(*workers: Callable[[MemoryTransport], None], kind: TransportKind
     return server
 
 
-def test_whoever_waits_for_a_worker_that_is_lost_is_told() -> None:
+def test_a_wait_for_a_lost_worker_fails() -> None:
     told: list[str] = []
 
     def waits(transport: MemoryTransport) -> None:
