@@ -85,20 +85,16 @@ def differences(processes: Sequence[ProcessInfo]) -> dict[str, str]:
 def _sentence(key: str, holders: Mapping[str, Sequence[ProcessInfo]]) -> str:
     """Such as "worker gpu0 on host b (10.0.0.3) has -b 32, the others -b 64"."""
     *odd, most = sorted(holders, key=lambda value: len(holders[value]))
-    parts = [f"{_names(holders[value])} {_has(holders[value])} {key} {value}" for value in odd]
+    parts = [f"{_have(holders[value])} {key} {value}" for value in odd]
     if len(holders[most]) > len(holders[odd[-1]]):
         parts.append(f"the others {key} {most}")
     else:  # no majority
-        parts.append(f"{_names(holders[most])} {_has(holders[most])} {key} {most}")
+        parts.append(f"{_have(holders[most])} {key} {most}")
     return ", ".join(parts)
 
 
-def _names(processes: Sequence[ProcessInfo]) -> str:
-    return join_names([process.name() for process in processes])
-
-
-def _has(processes: Sequence[ProcessInfo]) -> str:
-    return "has" if len(processes) == 1 else "have"
+def _have(processes: Sequence[ProcessInfo]) -> str:
+    return f"{join_names([each.name() for each in processes])} {'has' if len(processes) == 1 else 'have'}"
 
 
 def join_names(names: Sequence[str]) -> str:
