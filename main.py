@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from config import MPI, PS, Config
 from trainer.command_line import parse
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
 from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_logging
 
@@ -50,15 +50,15 @@ def run_role(config: Config) -> int:
     return worker.run(config, cluster, signals)
 
 
-def cluster_of(config: Config) -> Cluster | None:
+def cluster_of(config: Config) -> ClusterSpec | None:
     """The other processes of the job, by the environment; None if it says nothing of them.
 
     Raises:
         SetupError: a variable is missing or has a value that no cluster can have.
     """
     if config.collective == PS:
-        return Cluster.from_environment()
-    return None if config.collective == MPI else Cluster.of_workers()
+        return ClusterSpec.from_environment()
+    return None if config.collective == MPI else ClusterSpec.of_workers()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ import pytest
 from algorithms import modes_of
 from config import FIELDS, MODES, names_of
 from trainer.command_line import parse
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
 from utils import EXIT_SETUP, SetupError
 
 PUBLISHED = [
@@ -296,11 +296,11 @@ ENVIRONMENT = {
 
 
 def test_a_cluster_is_read_from_the_environment():
-    assert Cluster.from_environment(ENVIRONMENT) == Cluster("worker", "10.1.1.1", 9091, 2, 6)
+    assert ClusterSpec.from_environment(ENVIRONMENT) == ClusterSpec("worker", "10.1.1.1", 9091, 2, 6)
 
 
 def test_without_a_role_there_is_no_cluster():
-    assert Cluster.from_environment({}) is None
+    assert ClusterSpec.from_environment({}) is None
 
 
 @pytest.mark.parametrize(
@@ -317,4 +317,4 @@ def test_without_a_role_there_is_no_cluster():
 )
 def test_a_bad_cluster_variable_is_named(name, value):
     with pytest.raises(SetupError, match=name):
-        Cluster.from_environment(ENVIRONMENT | {name: value})
+        ClusterSpec.from_environment(ENVIRONMENT | {name: value})

@@ -33,23 +33,24 @@ from trainer.from_flags import learning_task, model_card, run_settings
 from trainer.loop import Loop
 from trainer.membership import Membership, of_all, without
 from trainer.rendezvous import mpi_job, peers, roles
-from trainer.rendezvous.cluster import Cluster, named_by_task
+from trainer.rendezvous.cluster import ClusterSpec, named_by_task
 from trainer.rendezvous.config_check import DATA
-from trainer.rendezvous.joined import Joined
-from trainer.rendezvous.meeting_client import EVALUATOR
+from trainer.rendezvous.rendezvous_client import EVALUATOR
+from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.earlier_runs import NEWEST
 from trainer.run_logs.pace import Pacing
 from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
 from trainer.stop import SignalWatch
-from trainer.survival import trainer_state
+from trainer.survival import elastic_group, trainer_state
 from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of
+from trainer.survival.elastic_group import ElasticGroup
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
 from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
 
 
-def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
+def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> int:
     """Trains as a worker of `cluster`, or of mpiexec's, or alone; returns the exit code.
 
     Everything that can be wrong on this machine is checked before the worker joins the cluster, and nothing of an
@@ -94,17 +95,17 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             pacing=_pacing(config, joined),
             keeper=_keeper(config, joined, data_hash),
         )
-        peers = Peers(
+        others = Peers(
             membership,
             joined.transport if joined else None,
             cluster.num_servers if cluster else 0,
             state,
-            recovery=partial(Recovery, joined.elastic_group) if joined and joined.elastic_group else None,
+            recovery=partial(Recovery, joined) if isinstance(joined, ElasticGroup) else None,
             lost=joined.lost if joined else frozenset,
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
         )
-        context = Context(config, task, peers, settings)
+        context = Context(config, task, others, settings)
         train(context, folder, joined.members if joined else None, signals.be_patient)
         signals.on_first = "this worker is done and waits for the others, so signal one of those"
     return EXIT_OK
@@ -173,7 +174,7 @@ def _is_new(loop: Loop) -> bool:
     return loop.job_age_s is None and loop.trainer.resumes and trainer_state.is_new(loop.trainer)
 
 
-def _check_cluster(config: Config, cluster: Cluster) -> None:
+def _check_cluster(config: Config, cluster: ClusterSpec) -> None:
     """Makes sure that a cluster can run what the flags ask for."""
     if cluster.has_scheduler:
         library.check_kvstore(library.has_kvstore())
@@ -234,26 +235,26 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
 
 
 @contextlib.contextmanager
-def _joined(config: Config, cluster: Cluster, data_hash: str, link: Link | None) -> Iterator[Joined]:
+def _joined(config: Config, cluster: ClusterSpec, data_hash: str, link: Link | None) -> Iterator[RendezvousInfo]:
     setup = {**job_setup(config), DATA: data_hash}
     if cluster.has_scheduler:
-        others = roles.joined(
+        others = roles.join(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out
         )
     elif config.collective == MPI:
-        others = mpi_job.joined(config, setup)
+        others = mpi_job.join(config, setup)
     else:
         assert link is not None
-        others = peers.joined(config, cluster, setup, link)
+        others = peers.join(config, cluster, setup, link, elastic_group.join)
     with others as joined:
         setup_logging(f"worker {joined.transport.rank} {config.device}")
         yield joined
 
 
-def _membership(config: Config, dataset: Dataset, joined: Joined | None) -> Callable[[], Membership]:
+def _membership(config: Config, dataset: Dataset, joined: RendezvousInfo | None) -> Callable[[], Membership]:
     """The workers that have joined, from the first round to the last, or as long as none is lost and none comes."""
-    if joined is not None and joined.elastic_group is not None:
-        generations, labels = joined.elastic_group.generations, dataset.train.labels
+    if isinstance(joined, ElasticGroup):
+        generations, labels = joined.generations, dataset.train.labels
 
         @functools.lru_cache(maxsize=1)
         def of_generation(number: int) -> Membership:
@@ -276,14 +277,14 @@ def _membership(config: Config, dataset: Dataset, joined: Joined | None) -> Call
     return lambda: without_those(joined.lost())
 
 
-def _keeper(config: Config, joined: Joined | None, data_hash: str) -> Keeper | None:
+def _keeper(config: Config, joined: RendezvousInfo | None, data_hash: str) -> Keeper | None:
     """This worker's checkpoints, where there are any."""
     if joined is None:
         return keeper_of(config, data_hash, 0, 1, lambda mine: [mine])
     rank, num_workers = joined.transport.rank, joined.transport.num_workers
 
     def gather(mine: list[int]) -> list[list[int]]:
-        found = joined.attendance.gather("checkpoints", mine)
+        found = joined.gather("checkpoints", mine)
         if found is None:  # a plain MXNet program takes part, and keeps none
             raise SetupError("--resume: a plain MXNet program takes part in this job, and cannot go on: leave it out")
         return found
@@ -291,23 +292,22 @@ def _keeper(config: Config, joined: Joined | None, data_hash: str) -> Keeper | N
     return keeper_of(config, data_hash, rank, num_workers, gather)
 
 
-def _pacing(config: Config, joined: Joined | None) -> Pacing:
+def _pacing(config: Config, joined: RendezvousInfo | None) -> Pacing:
     """What says whether this worker keeps its pace. What a GPU computes takes no time of cores."""
     busy = time.process_time if config.cpu else lambda: 0.0
     if joined is None:
         return Pacing(platform.node(), lambda mine: None, busy)
-    attendance = joined.attendance
-    return Pacing(platform.node(), lambda mine: attendance.gather("loads", mine), busy)
+    return Pacing(platform.node(), lambda mine: joined.gather("loads", mine), busy)
 
 
-def _evaluator(config: Config, joined: Joined | None) -> Choice:
+def _evaluator(config: Config, joined: RendezvousInfo | None) -> Choice:
     """What says whether this worker evaluates."""
     if joined is None:
         return Choice(config, lambda: 0, lambda mine: None)
-    transport, attendance = joined.transport, joined.attendance
+    transport, gather_all = joined.transport, joined.gather
 
     def gather(mine: Candidate) -> list[Any] | None:
-        answers = attendance.gather(EVALUATOR, mine)
+        answers = gather_all(EVALUATOR, mine)
         if answers is None:
             logging.warning("the workers cannot be compared: of those with --evaluate auto rank 0 evaluates")
         return answers

@@ -100,13 +100,13 @@ def work_as_worker(kind: TransportKind, out: Path) -> None:
 
     os.environ["DMLC_ROLE"] = "worker"
     from trainer.rendezvous import roles
-    from trainer.rendezvous.cluster import Cluster
+    from trainer.rendezvous.cluster import ClusterSpec
     from trainer.runtime.environment import prepare_environment
 
     prepare_environment()
-    cluster = Cluster.from_environment()
+    cluster = ClusterSpec.from_environment()
     assert cluster is not None
-    with roles.joined(cluster, kind, 60) as joined:
+    with roles.join(cluster, kind, 60) as joined:
         out.write_text(json.dumps(measure(joined.transport, kind, RealClock())))
 
 

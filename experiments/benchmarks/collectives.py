@@ -105,16 +105,16 @@ def work(options: argparse.Namespace) -> None:
     from trainer.collectives.schedules import SUMS
     from trainer.engine import mx
     from trainer.rendezvous import addresses, roles
-    from trainer.rendezvous.cluster import Cluster
+    from trainer.rendezvous.cluster import ClusterSpec
     from trainer.transport.collective import CollectiveTransport
     from trainer.transport.protocol import SummedArrays
 
-    cluster = Cluster.from_environment()
+    cluster = ClusterSpec.from_environment()
     assert cluster is not None
     listener = addresses.listen_anywhere("127.0.0.1")
-    with roles.joined(cluster, TransportKind.SUM, 60) as joined:
-        rank, attendance = joined.transport.rank, joined.attendance
-        of_workers = attendance.gather("addresses", listener.getsockname())
+    with roles.join(cluster, TransportKind.SUM, 60) as joined:
+        rank = joined.transport.rank
+        of_workers = joined.gather("addresses", listener.getsockname())
         assert of_workers is not None
         mesh = connect(rank, [(host, port) for host, port in of_workers], listener, "a benchmark")
         clock, sums = RealClock(), dict[str, SummedArrays]({KVSTORE: joined.transport.sums()})
@@ -146,8 +146,8 @@ def work(options: argparse.Namespace) -> None:
             if options.iteration:
                 break  # of other weights each
             np.testing.assert_allclose(results[name], results[KVSTORE], atol=1e-4)
-            assert len(set(map(str, attendance.gather(name, hash(results[name].tobytes())) or []))) == 1
-        of_all = attendance.gather("times", times_ms)
+            assert len(set(map(str, joined.gather(name, hash(results[name].tobytes())) or []))) == 1
+        of_all = joined.gather("times", times_ms)
         assert of_all is not None
         slowest = {name: np.max([each[name] for each in of_all], axis=0).tolist() for name in sums}
         mesh.close()

@@ -41,7 +41,7 @@ from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rates import parse_schedule
 from trainer.rendezvous import roles
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.run_logs.measure import Measure
 from trainer.runtime.environment import prepare_environment
 from trainer.simulation.network import Link
@@ -153,9 +153,10 @@ def train_alone(path: str) -> None:
 
 
 def train_in_cluster(algorithm: str, path: str) -> None:
-    cluster = Cluster.from_environment()
+    cluster = ClusterSpec.from_environment()
     assert cluster is not None
-    with roles.joined(cluster, kind_of(algorithm), 60) as (shared, *_):
+    with roles.join(cluster, kind_of(algorithm), 60) as joined:
+        shared = joined.transport
         trainer = trainer_of(algorithm, shared, cluster.num_servers)
         np.savez(path, *train(algorithm, trainer, shared, RealClock()))
         del trainer

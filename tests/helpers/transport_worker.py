@@ -166,13 +166,13 @@ def over_tcp(rank: int, listener: int, addresses: list[str]) -> dict[str, Any]:
 def of_a_cluster(kind: TransportKind) -> dict[str, Any]:
     """With MXNet's kvstore."""
     from trainer.rendezvous import roles
-    from trainer.rendezvous.cluster import Cluster
+    from trainer.rendezvous.cluster import ClusterSpec
     from trainer.runtime.environment import prepare_environment
 
     prepare_environment()
-    cluster = Cluster.from_environment()
+    cluster = ClusterSpec.from_environment()
     assert cluster is not None
-    with roles.joined(cluster, kind, 60) as joined:
+    with roles.join(cluster, kind, 60) as joined:
         return {"rank": joined.transport.rank, **SCENARIOS[kind](joined.transport)}
 
 

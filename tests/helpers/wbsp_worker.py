@@ -27,7 +27,7 @@ from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rendezvous import roles
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
 from trainer.stop import Limits
 
@@ -60,9 +60,10 @@ class Recorded(WBSPTrainer):
 
 
 def main(port: str, overlap: str, step_time: str, output: str) -> None:
-    cluster = Cluster.from_environment()
+    cluster = ClusterSpec.from_environment()
     assert cluster is not None
-    with tempfile.TemporaryDirectory() as folder, roles.joined(cluster, TransportKind.SERVER, 60) as (shared, *_):
+    with tempfile.TemporaryDirectory() as folder, roles.join(cluster, TransportKind.SERVER, 60) as joined:
+        shared = joined.transport
         train = loading.load("mnist", str(few_images())).train
         rank = shared.rank
         clock = RealClock()

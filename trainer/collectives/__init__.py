@@ -1,4 +1,4 @@
-"""Sums over all workers without a parameter server: who sends which piece to whom, and what carries it.
+"""Sums over all workers without a parameter server: schedules of exchanges, and what carries the exchanges.
 
-schedules.py is pure; mesh.py says what it takes to follow a schedule, virtual_mesh.py and tcp.py do it.
+schedules.py is pure; mesh.py is the protocol of an exchange, which tcp.py and trainer/simulation/virtual_mesh.py keep.
 """

@@ -1,12 +1,12 @@
-"""What the workers sum may travel in fewer bytes (--compression). What that is, and where it can be; without MXNet.
+"""Compression of summed arrays (--compression): the kinds, and where each is possible; without MXNet.
 
-- fp16: as IEEE half precision, 11 significant bits. What travels is rounded, to nearest; what is added up is float32,
-  and the sum is rounded once more before it comes back, for all workers alike. So they get the same bits.
+- fp16: numbers travel as IEEE half precision, 11 significant bits, rounded to nearest. They are summed in float32, and
+  the sum is rounded once more before it comes back, so all workers get the same bits.
 - 2bit: MXNet's own gradient compression (Strom, "Scalable distributed DNN training using commodity GPU cloud
   computing", Interspeech 2015): a worker pushes -threshold, 0 or +threshold for each number and keeps the rest, to add
-  it to its next push. What is pulled is float32: the sum of what all have pushed.
+  it to its next push. Pulls are float32: the sums of all pushes.
 
-Counts and BatchNorm's statistics always arrive as they were.
+Counts and BatchNorm's statistics always travel exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from config import AMONG_WORKERS, FP16, PS, TWO_BIT, UNCOMPRESSED, Config, one_of
 from utils import SetupError
 
-# Half of float16's greatest, so that sums which are rounded again and again stay below it too.
+# Half of float16's greatest number, so that sums which are rounded several times stay below it too.
 LARGEST_SUM = 2.0**15
 CARRIED_BY = {UNCOMPRESSED: None, FP16: (PS, *AMONG_WORKERS), TWO_BIT: (PS,)}  # values of --collective; None: any
 WHY = {
@@ -28,18 +28,13 @@ WHY = {
 
 @dataclass(frozen=True)
 class Compression:
-    """How sums travel.
+    """How sums travel."""
 
-    Attributes:
-        kind: of config.COMPRESSIONS.
-        threshold: of 2bit.
-    """
-
-    kind: str = UNCOMPRESSED
-    threshold: float = 0.0
+    kind: str = UNCOMPRESSED  # of config.COMPRESSIONS
+    threshold: float = 0.0  # of 2bit
 
     def largest(self, num_workers: int) -> float:
-        """Magnitude up to which a number of one worker can be part of any sum of so many workers."""
+        """Magnitude up to which a worker's number can be part of any sum over `num_workers` workers."""
         return LARGEST_SUM / num_workers if self.kind == FP16 else math.inf
 
 
@@ -47,20 +42,20 @@ AS_IT_IS = Compression()
 
 
 def halved(num_bytes: int) -> int:
-    """Of float32 numbers that travel as float16."""
+    """The bytes as float16 of float32 numbers."""
     return num_bytes // 2
 
 
 def in_two_bits(num_bytes: int) -> int:
-    """Of float32 numbers that MXNet pushes with two bits each: 16 to a word of four bytes."""
+    """The bytes at two bits each of float32 numbers: MXNet packs 16 into four bytes."""
     return -(-num_bytes // 64) * 4
 
 
 def check_flags(config: Config) -> None:
-    """Makes sure that what carries the sums can compress them so.
+    """Checks that the chosen --collective has the chosen --compression.
 
     Raises:
-        SetupError: it cannot.
+        SetupError: it has not, or 2bit has no threshold.
     """
     kind, carried_by = config.compression, CARRIED_BY[config.compression]
     if carried_by is not None and config.collective not in carried_by:

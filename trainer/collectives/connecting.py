@@ -1,7 +1,7 @@
-"""How the workers of a job connect with each other: everybody calls those of lower rank, and answers the others.
+"""Connects the workers of a job: each calls those of lower rank, and accepts calls of the others.
 
-Both sides say which job they belong to and who they are. Whoever says anything else is no worker of this job: it is
-hung up on, and costs the job nothing.
+Both sides send a hello with their job and their ranks. A connection without a right hello is closed, and costs the job
+nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 
-from trainer.collectives.tcp import PATIENCE_S, TcpMesh
+from trainer.collectives.tcp import TcpMesh
 from utils import PeerLost, SetupError
 
 Address = tuple[str, int]  # host and port
 
-_FRAME = struct.Struct("!8sH")  # what this is, and how many bytes of JSON follow
+_FRAME = struct.Struct("!8sH")  # the mark, and how many bytes of JSON follow
 _MARK = b"esync-1\n"
-MOST_BYTES = 4096  # of what one side says
-MOST_GUESTS = 64  # beside the workers, who have not said yet who they are
+MOST_BYTES = 4096  # of a hello
+MOST_STRANGERS = 64  # open connections without a hello, beside those of the workers
 PAUSE_S = 0.05  # between two calls to a worker that does not listen yet
-PROBE_S = 0.25  # to hear whether somebody listens, and between two such looks
+PROBE_S = 0.25  # for one probe whether a worker listens, and between two probes
 
 
 class NotThere(PeerLost):
-    """Workers do not listen any more at the addresses that they had: they have ended."""
+    """Workers have ended: they no longer listen at their addresses."""
 
     def __init__(self, ranks: Sequence[int], text: str) -> None:
         super().__init__(text)
@@ -43,23 +43,21 @@ def connect(
     job: str,
     timeout_s: float = 60.0,
     names: Sequence[str] = (),
-    patience_s: float = PATIENCE_S,
     all_listen: bool = False,
 ) -> TcpMesh:
     """Connects one worker with all others; all of them call it.
 
     Args:
         addresses: of all workers by rank.
-        listener: of this worker, at its address; it stays open and is the caller's.
-        job: what all workers of the job know, and nobody else where it is to keep strangers out.
+        listener: of this worker, at its address; it stays open, and the caller closes it.
+        job: the job's identity; a secret of its workers where strangers are to be kept out.
         timeout_s: until all are connected.
         names: of all workers by rank, for messages.
-        patience_s: of the mesh: how long to wait later where nothing moves.
-        all_listen: all workers do already. One that does not, or that hangs up again, is waited for no longer.
+        all_listen: all workers listen already: one that does not, or that hangs up, has ended.
 
     Raises:
         PeerLost: a worker was not there in time.
-        NotThere: a worker has ended; where all listen.
+        NotThere: with `all_listen`, a worker has ended.
         SetupError: another job, or another worker, answers at an address.
     """
     names = names or [f"worker {other}" for other in range(len(addresses))]
@@ -70,40 +68,40 @@ def connect(
             call = _call(other, addresses[other], names[other], deadline, all_listen)
             connections[other] = on_error.enter_context(call)
             connections[other].sendall(_frame(job, rank, other))
-        participants = _Participants(listener, job, rank, range(rank + 1, len(addresses)))
-        on_error.callback(participants.hang_up)
-        called = participants.wait(deadline, names, addresses if all_listen else (), connections)
+        acceptor = _Acceptor(listener, job, rank, range(rank + 1, len(addresses)))
+        on_error.callback(acceptor.hang_up)
+        called = acceptor.wait(deadline, names, addresses if all_listen else (), connections)
         for other, connection in called.items():
             connections[other] = on_error.enter_context(connection)
             connection.sendall(_frame(job, rank, other))
         for other in range(rank):
             _check_answer(connections[other], job, rank, other, addresses[other], names[other], deadline)
         on_error.pop_all()
-        participants.hang_up()
-    return TcpMesh(rank, connections, names, patience_s)
+        acceptor.hang_up()
+    return TcpMesh(rank, connections, names)
 
 
 def _probe(places: Mapping[int, Address], names: Sequence[str]) -> None:
-    """Makes sure that workers listen at these places, by rank: whoever is called and hears nothing loses nothing."""
+    """Raises NotThere for workers that no longer listen at these places, by rank; a probe does not disturb them."""
     refusing = []
     for other, place in places.items():
         try:
             socket.create_connection(place, PROBE_S).close()
         except ConnectionRefusedError:
             refusing.append(other)
-        except OSError:  # perhaps it is only slow
+        except OSError:  # perhaps just slow
             continue
     if refusing:
         raise NotThere(refusing, f"{', '.join(names[other] for other in refusing)} has ended")
 
 
 def _frame(job: str, rank: int, to: int) -> bytes:
-    words = json.dumps({"job": job, "from": rank, "to": to}).encode()
-    return _FRAME.pack(_MARK, len(words)) + words
+    hello = json.dumps({"job": job, "from": rank, "to": to}).encode()
+    return _FRAME.pack(_MARK, len(hello)) + hello
 
 
 def _call(other: int, address: Address, name: str, deadline: float, listens: bool) -> socket.socket:
-    """Calls until somebody answers: the other one may not listen yet, unless it is known that it does."""
+    """Calls until the other worker answers; it may not listen yet, unless `listens`."""
     while True:
         try:
             return socket.create_connection(address, max(PAUSE_S, deadline - time.monotonic()))
@@ -118,30 +116,30 @@ def _call(other: int, address: Address, name: str, deadline: float, listens: boo
 def _check_answer(
     connection: socket.socket, job: str, rank: int, other: int, address: Address, name: str, deadline: float
 ) -> None:
-    """The one that was called says who it is."""
-    participant = _Participant(connection)
+    """Reads the hello of the worker that was called."""
+    handshake = _Handshake(connection)
     connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
     where = f"{name} at {address[0]}:{address[1]}"
     try:
-        while participant.words is None:
-            participant.read()
+        while handshake.hello is None:
+            handshake.read()
     except (OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise PeerLost(f"{where} does not answer") from None
         raise SetupError(f"{where} hung up: it has ended, or it belongs to another job or program") from None
-    if not _is_from(participant.words, job, other, rank):
+    if not _is_from(handshake.hello, job, other, rank):
         raise SetupError(f"{where} is not that worker of this job: give all workers the same list of addresses")
 
 
-def _is_from(words: object, job: str, rank: int, to: int) -> bool:
-    if not isinstance(words, dict) or words.keys() != {"job", "from", "to"}:
+def _is_from(hello: object, job: str, rank: int, to: int) -> bool:
+    if not isinstance(hello, dict) or hello.keys() != {"job", "from", "to"}:
         return False
-    known = isinstance(words["job"], str) and hmac.compare_digest(words["job"].encode(), job.encode())
-    return known and (words["from"], words["to"]) == (rank, to)
+    known = isinstance(hello["job"], str) and hmac.compare_digest(hello["job"].encode(), job.encode())
+    return known and (hello["from"], hello["to"]) == (rank, to)
 
 
 def _check_open(connection: object) -> None:
-    """Raises PeerLost where the other side has hung up; reads nothing."""
+    """Raises PeerLost where the other side has closed the connection; reads nothing."""
     assert isinstance(connection, socket.socket)
     try:
         has_ended = not connection.recv(1, socket.MSG_PEEK)
@@ -151,17 +149,17 @@ def _check_open(connection: object) -> None:
         raise PeerLost("another worker hung up again: it has ended, or it did not reach all others")
 
 
-class _Participant:
-    """A caller who has not said yet who it is."""
+class _Handshake:
+    """A connection on which the hello has not come yet."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.words: object = None  # what it said, once all of it is here
+        self.hello: object = None  # once it is complete
         self._wanted = _FRAME.size
         self._bytes = b""
 
     def read(self) -> None:
-        """Reads no more than belongs to its words; raises ValueError if it is no worker, OSError if it is gone."""
+        """Reads no byte behind the hello; raises ValueError if it is no worker, OSError if it has hung up."""
         came = self.connection.recv(self._wanted - len(self._bytes))
         if not came:
             raise ConnectionError("closed")
@@ -172,18 +170,18 @@ class _Participant:
                 raise ValueError("no worker")
             self._wanted += length
         elif len(self._bytes) == self._wanted:
-            self.words = json.loads(self._bytes[_FRAME.size :])
+            self.hello = json.loads(self._bytes[_FRAME.size :])
 
 
-class _Participants:
-    """All callers, until the workers among them are there."""
+class _Acceptor:
+    """Accepts calls until all expected workers have called."""
 
     def __init__(self, listener: socket.socket, job: str, rank: int, expected: Sequence[int]) -> None:
         self._listener = listener
         self._job = job
         self._rank = rank
         self._expected = expected
-        self._participants: dict[socket.socket, _Participant] = {}  # in the order in which they came
+        self._handshakes: dict[socket.socket, _Handshake] = {}  # the oldest first
         self._workers: dict[int, socket.socket] = {}
 
     def wait(
@@ -192,8 +190,8 @@ class _Participants:
         """The connections of the expected ranks; raises PeerLost where one does not call in time.
 
         Args:
-            places: of all workers by rank, where all listen: then also who has ended ends the wait.
-            called: the connections with other workers, by rank: likewise who hangs up.
+            places: of all workers by rank, where all listen already: then a worker that has ended ends the wait.
+            called: connections with other workers, by rank: with `places`, one that closes ends the wait too.
         """
         was_blocking = self._listener.gettimeout()
         self._listener.setblocking(False)
@@ -220,30 +218,30 @@ class _Participants:
 
     def _serve(self, selector: selectors.BaseSelector, ready: object) -> None:
         if ready is self._listener:
-            with contextlib.suppress(OSError):  # it has hung up already
+            with contextlib.suppress(OSError):  # closed already
                 connection, _ = self._listener.accept()
                 connection.setblocking(False)
-                self._participants[connection] = _Participant(connection)
+                self._handshakes[connection] = _Handshake(connection)
                 selector.register(connection, selectors.EVENT_READ)
-            if len(self._participants) > len(self._expected) + MOST_GUESTS:
-                self._drop(selector, next(iter(self._participants)))
+            if len(self._handshakes) > len(self._expected) + MOST_STRANGERS:
+                self._drop(selector, next(iter(self._handshakes)))
             return
         assert isinstance(ready, socket.socket)
-        participant = self._participants.get(ready)
-        if participant is None:  # dropped a moment ago
+        handshake = self._handshakes.get(ready)
+        if handshake is None:  # dropped since `select`
             return
         try:
-            participant.read()
+            handshake.read()
         except BlockingIOError:
             return
         except (OSError, ValueError):
             self._drop(selector, ready)
             return
-        if participant.words is None:
+        if handshake.hello is None:
             return
         for other in self._expected:
-            if other not in self._workers and _is_from(participant.words, self._job, other, self._rank):
-                del self._participants[ready]
+            if other not in self._workers and _is_from(handshake.hello, self._job, other, self._rank):
+                del self._handshakes[ready]
                 selector.unregister(ready)
                 ready.setblocking(True)
                 self._workers[other] = ready
@@ -251,12 +249,12 @@ class _Participants:
         self._drop(selector, ready)
 
     def _drop(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
-        del self._participants[connection]
+        del self._handshakes[connection]
         selector.unregister(connection)
         connection.close()
 
     def hang_up(self) -> None:
-        """Closes the connections of all who have not said who they are."""
-        for connection in self._participants:
+        """Closes all connections without a hello."""
+        for connection in self._handshakes:
             connection.close()
-        self._participants.clear()
+        self._handshakes.clear()

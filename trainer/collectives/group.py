@@ -1,5 +1,4 @@
-"""What workers without a parameter server do together: add up, spread, meet, gather. Here over a mesh; mpi.py has MPI's
-own."""
+"""The collective operations of workers without a parameter server. Here over a mesh; mpi.py has MPI's own."""
 
 from __future__ import annotations
 
@@ -8,65 +7,60 @@ from typing import Protocol
 import numpy as np
 
 from trainer.collectives import halves
-from trainer.collectives import mesh as over_mesh
-from trainer.collectives.mesh import Mesh, Moved, follow
-from trainer.collectives.schedules import Algorithm, broadcast
+from trainer.collectives.mesh import Mesh, Moved, all_gather, barrier, follow
+from trainer.collectives.schedules import ScheduleMaker, broadcast
 
 
 class Group(Protocol):
-    """One worker's place among them. All call the same methods in the same order, one at a time."""
+    """One worker's side. All workers call the same methods in the same order, one at a time."""
 
     rank: int
     num_workers: int
 
-    def add_up(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
+    def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
         """Replaces the buffer, float32 (n,) and contiguous, by its sum over the workers, the same bits on all.
 
         Args:
-            num_bytes: that the buffer counts on its way.
-            num_halves: so many numbers from the first on travel as float16.
+            num_bytes: that the buffer counts in the traffic.
+            num_halves: numbers, from the first on, that travel as float16.
 
         Raises:
-            PeerLost: a worker is gone.
+            PeerLost: a worker is lost.
         """
 
-    def spread(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
-        """Replaces the buffer by that of rank `source`; otherwise as `add_up`."""
+    def broadcast(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
+        """Replaces the buffer by that of rank `source`; otherwise as `all_reduce`."""
 
-    def meet(self, value: float = 0.0) -> float:
-        """Waits until all workers are here; returns the greatest of the values that they bring, to float32's digits."""
+    def barrier(self, value: float = 0.0) -> float:
+        """Waits until all workers have called it; returns the greatest of their values, as a float32."""
 
-    def gather(self, content: bytes) -> list[bytes]:
-        """What each worker brings, by rank; less than 16 MB each."""
+    def all_gather(self, content: bytes) -> list[bytes]:
+        """The workers' contents by rank; less than 16 MB each."""
 
 
 class MeshGroup:
     """A Group over a mesh.
 
     Args:
-        algorithm: of its sums, one of schedules.SUMS.
+        algorithm: of the sums, one of schedules.SUMS.
     """
 
-    def __init__(self, mesh: Mesh, algorithm: Algorithm) -> None:
+    def __init__(self, mesh: Mesh, algorithm: ScheduleMaker) -> None:
         self.rank = mesh.rank
         self.num_workers = mesh.num_workers
         self._mesh = mesh
         self._sum = algorithm(mesh.num_workers, mesh.rank)
 
-    def add_up(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
-        """As Group says."""
+    def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
         if num_halves:
             return halves.follow(self._sum, self._mesh, buffer, num_bytes, num_halves)
         return follow(self._sum, self._mesh, buffer, num_bytes)
 
-    def spread(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
-        """As Group says."""
+    def broadcast(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
         return follow(broadcast(self.num_workers, self.rank, source), self._mesh, buffer, num_bytes)
 
-    def meet(self, value: float = 0.0) -> float:
-        """As Group says."""
-        return over_mesh.meet(self._mesh, value)
+    def barrier(self, value: float = 0.0) -> float:
+        return barrier(self._mesh, value)
 
-    def gather(self, content: bytes) -> list[bytes]:
-        """As Group says."""
-        return over_mesh.gather(self._mesh, content)
+    def all_gather(self, content: bytes) -> list[bytes]:
+        return all_gather(self._mesh, content)

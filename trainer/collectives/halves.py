@@ -1,8 +1,8 @@
-"""A schedule with float16 on the way: everybody still adds up in float32.
+"""Follows a schedule with float16 messages and float32 sums.
 
-Whoever sends a piece keeps it rounded as it was sent. So the worker that has added up a part keeps the bits that it
-tells the others, and passing them on rounds nothing any more: all end with the same. What is sent before it is complete
-is overwritten later by the sum.
+The sender of a piece keeps it rounded as it was sent. So the worker that has summed a part keeps the bits that it
+sends, and passing them on rounds nothing more: all workers end with the same bits. Parts that were sent before they
+were complete are overwritten later by the sum.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.collectives.mesh import Mesh, Moved, Parcel, share_of
-from trainer.collectives.schedules import Schedule, Span
+from trainer.collectives.schedules import ExchangeSchedule, Span
 
 
 class _Message:
-    """One step's pieces, side by side in one message: float32 first, so that both are aligned."""
+    """The two pieces of one exchange in one message: float32 first, so that both are aligned."""
 
     def __init__(self, rest: np.ndarray, halves: np.ndarray) -> None:
         """
         Args:
-            rest: numbers that travel as they are.
+            rest: numbers that travel as float32.
             halves: numbers that travel as float16.
         """
         self._rest, self._halves = rest, halves
@@ -28,14 +28,14 @@ class _Message:
         self._sent_halves = self.bytes[rest.nbytes :].view(np.float16)
 
     def pack(self) -> None:
-        """The pieces become the message, and what it says."""
+        """Writes the pieces into the message, and rounds them as it does."""
         self._sent_rest[:] = self._rest
-        with np.errstate(over="ignore"):  # infinite, as where nobody looks at numbers (--max-bad-steps 0)
+        with np.errstate(over="ignore"):  # large numbers become infinite; with --max-bad-steps 0 none are checked
             self._sent_halves[:] = self._halves
         self._halves[:] = self._sent_halves
 
     def unpack(self, adds: bool) -> None:
-        """The message goes into the pieces."""
+        """Writes the message into the pieces, or adds it to them."""
         for piece, sent in ((self._rest, self._sent_rest), (self._halves, self._sent_halves)):
             if adds:
                 piece += sent
@@ -43,13 +43,13 @@ class _Message:
                 piece[:] = sent
 
 
-def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int, num_halves: int) -> Moved:
-    """Does one worker's steps on its buffer, as mesh.follow does.
+def follow(schedule: ExchangeSchedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int, num_halves: int) -> Moved:
+    """Does one worker's exchanges on its buffer, as mesh.follow.
 
     Args:
         buffer: float32 (n,), contiguous; it is written to.
-        num_bytes: that the buffer counts on its way.
-        num_halves: so many numbers from the first on travel as float16, the others as they are.
+        num_bytes: that the buffer counts.
+        num_halves: numbers, from the first on, that travel as float16.
 
     Raises:
         PeerLost: as `Mesh.exchange` says.

@@ -1,4 +1,4 @@
-"""What it takes to follow a schedule: one exchange with two other workers. virtual_mesh.py and tcp.py have it."""
+"""The protocol of an exchange with two other workers, and the collective operations that are made of exchanges."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trainer.collectives.schedules import Schedule, Span, meeting
+from trainer.collectives.schedules import ExchangeSchedule, Span
+from trainer.collectives.schedules import barrier as barrier_schedule
 
 
 class Parcel(NamedTuple):
-    """A piece of a buffer on its way.
+    """A piece of a buffer to send, or to receive into."""
 
-    Attributes:
-        array: the piece itself, float32 (n,), contiguous: neither side copies it. Or, where nothing is added, bytes.
-        num_bytes: that it counts: those of the array, or those of what it stands for in virtual time.
-    """
-
-    array: np.ndarray
-    num_bytes: int
+    array: np.ndarray  # float32 (n,), contiguous, which neither side copies; or, where nothing is added, bytes
+    num_bytes: int  # that it counts: the array's own, or those of the array that it stands for in virtual time
 
 
 class Mesh(Protocol):
-    """One worker's place among workers of which each can send to each other."""
+    """One worker's connections with all others."""
 
     rank: int
     num_workers: int
@@ -31,15 +27,15 @@ class Mesh(Protocol):
         """Sends one piece and receives another, both at once; returns when both are done.
 
         Messages from one worker to another arrive in the order in which they were sent. A message may wait for its
-        receiver: what a schedule does must come to an end also where none travels before both sides are there.
+        receiver, so a schedule must not depend on messages that travel before both sides are there.
 
         Args:
-            to: rank that gets `out`; None: nobody does.
-            source: rank whose message fills `into`; None: nobody's does.
-            adds: what comes is added to `into`; else it replaces it.
+            to: rank that gets `out`; None: no rank.
+            source: rank whose message fills `into`; None: no rank.
+            adds: the message is added to `into`; else it replaces it.
 
         Raises:
-            PeerLost: one of the two is gone, or has been silent for too long.
+            PeerLost: one of the two is lost, or has been silent for too long.
         """
 
 
@@ -50,12 +46,12 @@ class Moved(NamedTuple):
     received: int
 
 
-def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | None = None) -> Moved:
-    """Does one worker's steps on its buffer.
+def follow(schedule: ExchangeSchedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | None = None) -> Moved:
+    """Does one worker's exchanges on its buffer.
 
     Args:
         buffer: float32 (n,), contiguous; it is written to.
-        num_bytes: that the buffer counts on its way, where those are not its own.
+        num_bytes: that the buffer counts; None: its own.
 
     Raises:
         PeerLost: as `Mesh.exchange` says.
@@ -78,15 +74,15 @@ def follow(schedule: Schedule, mesh: Mesh, buffer: np.ndarray, num_bytes: int | 
 
 
 def share_of(num_bytes: int, span: Span, parts: int) -> int:
-    """Bytes that a span counts of those of a whole buffer."""
+    """The bytes of a span, of those of the whole buffer."""
     return num_bytes * span.end // parts - num_bytes * span.begin // parts
 
 
-def gather(mesh: Mesh, content: bytes) -> list[bytes]:
-    """Brings what each worker has to all, around the ring; returns it by rank.
+def all_gather(mesh: Mesh, content: bytes) -> list[bytes]:
+    """Passes each worker's content around the ring; returns all by rank.
 
     Args:
-        content: less than 2**24 bytes, the numbers that a float32 counts to.
+        content: less than 2**24 bytes, up to which a float32 counts exactly.
 
     Raises:
         PeerLost: as `Mesh.exchange` says.
@@ -109,14 +105,14 @@ def gather(mesh: Mesh, content: bytes) -> list[bytes]:
     return [found[each] for each in range(number)]
 
 
-def meet(mesh: Mesh, value: float = 0.0) -> float:
-    """Waits until all workers are here; returns the greatest of the values that they bring (to float32's digits).
+def barrier(mesh: Mesh, value: float = 0.0) -> float:
+    """Waits until all workers have called it; returns the greatest of their values, as a float32.
 
     Raises:
         PeerLost: as `Mesh.exchange` says.
     """
     greatest, other = np.array([value], np.float32), np.zeros(1, np.float32)
-    for step in meeting(mesh.num_workers, mesh.rank).steps:
+    for step in barrier_schedule(mesh.num_workers, mesh.rank).steps:
         mesh.exchange(step.to, Parcel(greatest, 4), step.source, Parcel(other, 4), adds=False)
         greatest = np.maximum(greatest, other)
     return float(greatest[0])

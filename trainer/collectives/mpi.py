@@ -1,7 +1,7 @@
-"""MPI's own collectives: what the library of a cluster (InfiniBand and the like) does best it does itself.
+"""MPI's own collectives, by the library that suits a cluster's network (InfiniBand and the like).
 
-The processes are mpiexec's: rank and number are MPI's, and where one dies mpiexec ends the others. mpi4py is no part of
-requirements.txt; requirements-mpi.txt has it with a library.
+Ranks are MPI's; where a process dies, mpiexec ends the others. requirements-mpi.txt, not requirements.txt, has mpi4py
+and a library.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ CHUNK = 1 << 20  # float32 of one MPI_Allreduce: 4 MB, for which it was the fast
 
 
 def world() -> Any:
-    """All processes that mpiexec has started.
+    """The communicator of all processes that mpiexec has started.
 
     Raises:
-        SetupError: there is no mpi4py, or no MPI library for it.
+        SetupError: mpi4py or its MPI library is missing.
     """
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # the latter: no library
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no library
         raise SetupError(
             f"--collective mpi needs mpi4py and an MPI library ({str(error).splitlines()[0]}): {sys.executable} -m pip "
             "install -r requirements-mpi.txt, or choose ring, butterfly or binary-blocks, which need nothing"
@@ -34,7 +34,7 @@ def world() -> Any:
 
 
 def place_on_host(comm: Any) -> int:
-    """Which of this host's processes this one is, from 0."""
+    """This process's number among those of its host, from 0."""
     from mpi4py import MPI
 
     own = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -55,11 +55,11 @@ class MpiGroup:
         self._comm = comm
         self._in_place, self._greatest = MPI.IN_PLACE, MPI.MAX
 
-    def add_up(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
-        """As Group says. How MPI does it is its own matter: the bytes that count are the least that it takes.
+    def all_reduce(self, buffer: np.ndarray, num_bytes: int, num_halves: int = 0) -> Moved:
+        """As Group; counts the least bytes that a sum takes, since MPI chooses its algorithm itself.
 
         Raises:
-            ValueError: some are to be float16, which MPI cannot add up.
+            ValueError: for float16, which MPI cannot sum.
         """
         if num_halves:
             raise ValueError("MPI adds up no float16")
@@ -68,16 +68,13 @@ class MpiGroup:
         least = 2 * num_bytes * (self.num_workers - 1) // self.num_workers
         return Moved(least, least)
 
-    def spread(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
-        """As Group says."""
+    def broadcast(self, buffer: np.ndarray, num_bytes: int, source: int = 0) -> Moved:
         self._comm.Bcast(buffer, source)
         is_source = self.rank == source
         return Moved(num_bytes * is_source, num_bytes * (not is_source))
 
-    def meet(self, value: float = 0.0) -> float:
-        """As Group says."""
+    def barrier(self, value: float = 0.0) -> float:
         return float(self._comm.allreduce(value, self._greatest))
 
-    def gather(self, content: bytes) -> list[bytes]:
-        """As Group says."""
+    def all_gather(self, content: bytes) -> list[bytes]:
         return list(self._comm.allgather(content))

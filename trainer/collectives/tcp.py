@@ -1,12 +1,12 @@
-"""Workers that send to each other over TCP: a connection for each two of them, and one exchange at a time.
+"""A mesh over TCP: a connection for each two workers, and one exchange at a time.
 
-Numpy's own memory is what the kernel copies from and to. What is to be added comes in chunks that fit into the cache,
-while the kernel receives the next. A message is a header, its number on this way and the bytes that follow, and these.
-Other bytes than expected mean that the workers do not do the same.
+The kernel copies from and to numpy's own memory. Numbers to be added come in chunks that fit into the cache, while the
+kernel receives the next ones. A message is a header (its number on this connection, its bytes) and its content. Another
+header than expected means that the workers do not do the same.
 
-A worker that dies closes its connections. Whoever sees that raises PeerLost and closes its own in turn, so all are out
-of the sum at once, whomever they exchange with. A host that falls silent is noticed by the kernel's
-keep-alive, and a worker that sends nothing by `patience_s`: all wait for the slowest, so that has to be long.
+A worker that dies closes its connections. A worker that sees this raises PeerLost and closes its own in turn, so all
+leave the sum at once. The kernel's keep-alive notices a silent host, and `patience_s` a worker that sends nothing: all
+wait for the slowest, so it has to be long.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import numpy as np
 from trainer.collectives.mesh import Parcel
 from utils import JobError, PeerLost
 
-CHUNK = 1 << 16  # float32 that are received before they are added: 256 KB, which a core's own cache holds
+CHUNK = 1 << 16  # float32 that are received before they are added: 256 KB, which fit into a core's own cache
 PATIENCE_S = 600.0
 _HEADER = struct.Struct("!QQ")
-# A connection on which nothing comes for so many seconds is tried, so often, and so many seconds apart.
+# Seconds without data before the first probe, number of probes, and seconds between them.
 KEEP_ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPCNT: 3, socket.TCP_KEEPINTVL: 2}
 
 
 class _Peer:
-    """Another worker, and the connection to it."""
+    """Another worker, and the connection with it."""
 
     def __init__(self, name: str, connection: socket.socket) -> None:
         self.name = name
@@ -39,13 +39,12 @@ class _Peer:
         self.num_sent = self.num_received = 0  # messages
 
     def lost(self, error: OSError | None = None) -> PeerLost:
-        """Why nothing more can be exchanged with it."""
         why = f" ({error.strerror or error})" if error else ""
         return PeerLost(f"{self.name} closed its connection{why}: it has ended, or it lost another worker")
 
 
 class _Sending:
-    """A message on its way out."""
+    """An outgoing message."""
 
     event = selectors.EVENT_WRITE
 
@@ -53,16 +52,15 @@ class _Sending:
         self.peer = peer
         self._header = _HEADER.pack(peer.num_sent, content.nbytes)
         self._content = _bytes_of(content)
-        self._done = -len(self._header)  # bytes of the content
+        self._done = -len(self._header)  # bytes of the content that were sent; below 0: of the header
         peer.num_sent += 1
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it is on its way."""
         return self._done == len(self._content)
 
-    def go_on(self) -> None:
-        """Sends what can be sent now; raises BlockingIOError if that is nothing."""
+    def advance(self) -> None:
+        """Sends what the socket takes; raises BlockingIOError if it takes nothing."""
         rest = self._content[max(self._done, 0) :]
         if self._done < 0:
             self._done += self.peer.connection.sendmsg([self._header[self._done :], rest])
@@ -71,10 +69,10 @@ class _Sending:
 
 
 class _Receiving:
-    """A message on its way in.
+    """An incoming message.
 
     Args:
-        scratch: float32 (CHUNK,): what is to be added comes here first; None: it replaces the content.
+        scratch: float32 (CHUNK,), for numbers that are added to the content; None: they replace it.
     """
 
     event = selectors.EVENT_READ
@@ -83,18 +81,17 @@ class _Receiving:
         self.peer = peer
         self._content = content
         self._header = bytearray(_HEADER.size)
-        self._target = memoryview(self._header)  # what the bytes go to that come next
-        self._filled = 0  # bytes of that
-        self._done = -1  # numbers of the content that are there; -1: the header is not
+        self._target = memoryview(self._header)  # of the next bytes
+        self._filled = 0  # bytes of the target
+        self._done = -1  # numbers of the content that have come; -1: the header has not
         self._scratch = scratch
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it is here."""
         return self._done == len(self._content)
 
-    def go_on(self) -> None:
-        """Receives what is here now; raises BlockingIOError if that is nothing."""
+    def advance(self) -> None:
+        """Receives what has come; raises BlockingIOError if that is nothing."""
         count = self.peer.connection.recv_into(self._target[self._filled :])
         if not count:
             raise self.peer.lost()
@@ -127,27 +124,20 @@ class _Receiving:
 
 
 class TcpMesh:
-    """One worker's place in a mesh of connections.
+    """One worker's connections with all others.
 
     Args:
-        connections: by rank, to each other worker; connecting.py makes them.
+        connections: by rank; connecting.py makes them.
         names: of all workers by rank, for messages.
-        patience_s: how long to wait where nothing moves.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        connections: Mapping[int, socket.socket],
-        names: Sequence[str] = (),
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket], names: Sequence[str] = ()) -> None:
         self.rank = rank
         self.num_workers = len(connections) + 1
-        self.patience_s = patience_s
+        self.patience_s = PATIENCE_S  # how long to wait where no byte moves
         self._scratch = np.empty(CHUNK, np.float32)
         self._error: JobError | None = None  # after which nothing more is exchanged
-        self.on_error: Callable[[], object] = lambda: None  # called before the connections close for an error
+        self.on_error: Callable[[], object] = lambda: None  # called before an error closes the connections
         self._peers: dict[int, _Peer] = {}
         for other, connection in connections.items():
             connection.setblocking(False)
@@ -159,14 +149,14 @@ class TcpMesh:
 
     @property
     def connections(self) -> dict[int, socket.socket]:
-        """By rank; for a look at whether they are open."""
+        """By rank."""
         return {rank: peer.connection for rank, peer in self._peers.items()}
 
     def exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
-        """As Mesh says. After an error the mesh is closed, and this raises the same again.
+        """As Mesh. An error closes the mesh, and each later call raises it again.
 
         Raises:
-            JobError: what came is not what was due.
+            JobError: a message is not the expected one.
         """
         if self._error is not None:
             raise self._error
@@ -185,13 +175,12 @@ class TcpMesh:
         if source is not None:
             under_way.append(_Receiving(self._peers[source], into.array, self._scratch if adds else None))
         while under_way:
-            blocked = [each for each in under_way if not _goes_on(each)]
+            blocked = [each for each in under_way if not _advances(each)]
             if len(blocked) == len(under_way):
                 self._wait(blocked)
             under_way = [each for each in under_way if not each.is_over]
 
     def _wait(self, blocked: Sequence[_Sending | _Receiving]) -> None:
-        """Until one of them can go on."""
         with selectors.PollSelector() as selector:
             events: dict[socket.socket, int] = {}
             for each in blocked:
@@ -207,14 +196,14 @@ class TcpMesh:
         raise PeerLost(f"nothing came from {names} for {self.patience_s:g} s: it is frozen, or its host is down")
 
     def interrupt(self) -> None:
-        """Nothing more is exchanged: whoever waits for this worker is told, also another thread of this process, which
-        may use the connections still."""
+        """Shuts the connections down, which ends the waits of other workers and of other threads of this process. They
+        stay open, since such a thread may still use them."""
         for peer in self._peers.values():
-            with contextlib.suppress(OSError):  # the other side was quicker
+            with contextlib.suppress(OSError):  # the other side has closed it
                 peer.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes all connections; otherwise as `interrupt`."""
+        """As `interrupt`, and closes the connections."""
         self.interrupt()
         for peer in self._peers.values():
             peer.connection.close()
@@ -225,10 +214,10 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.view(np.uint8).data
 
 
-def _goes_on(each: _Sending | _Receiving) -> bool:
-    """Whether something moved."""
+def _advances(each: _Sending | _Receiving) -> bool:
+    """Whether bytes moved."""
     try:
-        each.go_on()
+        each.advance()
     except BlockingIOError:
         return False
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Where a process of a job listens, and whether the others reach it there: tried before MXNet would wait for ever.
+"""Where a process listens, and whether the others reach it there: tried first, since MXNet would wait for ever.
 
 MXNet connects every worker with every server, in both directions, and the scheduler with all. It advertises the address
 of DMLC_NODE_HOST, else of DMLC_INTERFACE, else of the host's first network card. Here the last is the card that leads
-to the scheduler, and DMLC_NODE_HOST is set in each case, so that what was tried is what MXNet takes.
+to the scheduler, and DMLC_NODE_HOST is always set, so that MXNet takes the address that was tried.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from utils import SetupError
 
 TRY_S = 5.0  # one try to connect
 MOST_THREADS = 256
-# Below the ports that the kernel gives to outgoing connections: nobody takes one until MXNet listens there.
+# Below the ports of outgoing connections, so that the kernel gives none away before MXNet listens there.
 FREE_PORTS = range(10000, 32768)
 _SIOCGIFADDR = 0x8915
 
@@ -37,7 +37,7 @@ class Target(NamedTuple):
     name: str
     address: str
     port: int
-    token: str  # what the right one answers
+    token: str  # answered by the right process
 
 
 def own_address(towards: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -59,13 +59,13 @@ def address_towards(host: str, port: int) -> str:
     """This host's IPv4 address on the way to another one; nothing is sent.
 
     Raises:
-        SetupError: there is no such host, or no way there.
+        SetupError: the host is unknown, or has no route.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, port))
         except OSError as error:
-            raise SetupError(f"there is no way to {host}: {error.strerror}") from None
+            raise SetupError(f"there is no route to {host}: {error.strerror}") from None
         return str(probe.getsockname()[0])
 
 
@@ -73,7 +73,7 @@ def card_address(card: str) -> str:
     """The IPv4 address of a network card.
 
     Raises:
-        SetupError: there is no such card, or it has no such address.
+        SetupError: the card does not exist, or has no such address.
     """
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
@@ -94,22 +94,22 @@ def first_address(card: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-class Doorbell:
-    """Listens where MXNet will, and answers every caller with a token, until it is closed and MXNet takes the port."""
+class ProbeResponder:
+    """Listens where MXNet will, and answers each connection with a token; `close` frees the port for MXNet."""
 
     def __init__(self, address: str, port: int | None) -> None:
         """
         Args:
-            port: None for a free one.
+            port: None for any free one.
 
         Raises:
-            SetupError: the address is not this host's, or the port is in use.
+            SetupError: as `listen`.
         """
         self.token = secrets.token_hex(8)
         remedy = "set PORT to a free one, another for each process of this host, or correct DMLC_INTERFACE"
-        self._socket = listen(address, port, remedy) if port else listen_anywhere(address)
+        self._socket = listen(address, port, remedy)
         self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._answer, name="doorbell", daemon=True).start()
+        threading.Thread(target=self._answer, name="probe responder", daemon=True).start()
 
     def _answer(self) -> None:
         with contextlib.suppress(OSError):  # closed: done
@@ -119,17 +119,16 @@ class Doorbell:
                     caller.sendall(self.token.encode() + b"\n")
 
     def close(self) -> None:
-        """Frees the port."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept; closing alone would not
         self._socket.close()
 
 
 def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
-    """MXNet's port as the user fixed it with PORT; None if it may be any.
+    """MXNet's port as PORT fixes it; None where any will do.
 
     Raises:
-        SetupError: it is no port.
+        SetupError: PORT is no port.
     """
     text = environment.get("PORT")
     if not text:
@@ -139,12 +138,17 @@ def chosen_port(environment: Mapping[str, str] = os.environ) -> int | None:
     return int(text)
 
 
-def listen(address: str, port: int, remedy: str) -> socket.socket:
+def listen(address: str, port: int | None, remedy: str) -> socket.socket:
     """A listening socket.
 
+    Args:
+        port: None for any free one.
+
     Raises:
-        SetupError: there can be none; the message ends with `remedy`.
+        SetupError: the address is not this host's, or the port is in use; the message ends with `remedy`.
     """
+    if port is None:
+        return listen_anywhere(address)
     try:
         return socket.create_server((address, port), backlog=256)
     except OSError as error:
@@ -158,14 +162,7 @@ def listen(address: str, port: int, remedy: str) -> socket.socket:
 
 
 def listen_anywhere(address: str) -> socket.socket:
-    """A listening socket at a free port.
-
-    Args:
-        address: of this host; empty for all.
-
-    Raises:
-        SetupError: there can be none.
-    """
+    """A listening socket at a free port of this host's address, empty for all; raises SetupError."""
     for port in random.sample(FREE_PORTS, 100):
         with contextlib.suppress(OSError):
             return socket.create_server((address, port), backlog=256)
@@ -173,14 +170,13 @@ def listen_anywhere(address: str) -> socket.socket:
 
 
 def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:
-    """Tries all targets at once; a sentence for each that is not reached, such as "server on a at 10.0.0.1:4711
-    (timed out)"."""
+    """Tries all targets at once; returns a line for each that fails: "server on a at 10.0.0.1:4711 (no answer)"."""
 
     def attempt(target: Target) -> str:
         try:
             with socket.create_connection((target.address, target.port), try_s) as connection:
                 answer = connection.makefile("rb").readline().decode(errors="replace").strip()
-        except (OSError, ValueError) as error:  # the latter: it is no name of a host
+        except (OSError, ValueError) as error:  # ValueError: no host's name
             why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or str(error)
         else:
             why = "" if answer == target.token else "another program answers there"
@@ -193,10 +189,10 @@ def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:
 
 
 def by_target(unreached: Mapping[str, Sequence[str]]) -> list[str]:
-    """A sentence for each target that some cannot reach, with all of them.
+    """A sentence for each target that cannot be reached, with the processes that cannot reach it.
 
     Args:
-        unreached: what `unreachable` said, by the name of the process that tried.
+        unreached: the results of `unreachable`, by the name of the process that tried.
     """
     callers: dict[str, list[str]] = defaultdict(list)
     for name, problems in unreached.items():

@@ -1,5 +1,4 @@
-"""What a process knows of the job's others: from the environment variables of MXNet's parameter server, and once it has
-joined them."""
+"""The size and the scheduler of a job, from the environment variables of MXNet's parameter server."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from config import Config
 from flag_values import device_name
@@ -20,34 +18,33 @@ ROLES = ("scheduler", "server", WORKER)
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """The job's processes, from the environment variables of MXNet's parameter server."""
+class ClusterSpec:
+    """The job's processes as the environment variables give them."""
 
     role: str  # one of ROLES
-    root_uri: str  # of the scheduler; empty where there is none
+    root_uri: str  # of the scheduler; empty in a job of workers alone
     root_port: int
     num_servers: int
     num_workers: int
 
     @property
     def has_scheduler(self) -> bool:
-        """Whether there is more than workers."""
         return bool(self.root_uri)
 
     @classmethod
-    def of_workers(cls, environment: Mapping[str, str] = os.environ) -> Cluster:
-        """One of workers alone. Of the variables only DMLC_NUM_WORKER counts.
+    def of_workers(cls, environment: Mapping[str, str] = os.environ) -> ClusterSpec:
+        """A job of workers alone; only DMLC_NUM_WORKER counts.
 
         Raises:
-            SetupError: it is missing or has a value that no cluster can have, or this is to be no worker.
+            SetupError: the variable is missing or no number of workers, or DMLC_ROLE is not worker.
         """
         if (role := environment.get("DMLC_ROLE") or WORKER) != WORKER:
             raise SetupError(f"DMLC_ROLE={role!r}: a job that sums among the workers has no other processes")
         return cls(WORKER, "", 0, 0, _count(environment, "DMLC_NUM_WORKER"))
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-        """None where DMLC_ROLE is not set: a process on its own.
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ClusterSpec | None:
+        """None where DMLC_ROLE is not set: the process trains alone.
 
         Raises:
             SetupError: a variable is missing or has a value that no cluster can have.
@@ -77,7 +74,7 @@ def _count(environment: Mapping[str, str], name: str, maximum: int = sys.maxsize
 
 
 def named_by_task(config: Config, environment: Mapping[str, str] = os.environ) -> Config:
-    """The flags of one of the tasks that dmlc's launcher starts by the same command: each has its own log folder.
+    """Names the device by DMLC_TASK_ID: dmlc's launcher starts all tasks by one command, and each needs a log folder.
 
     Raises:
         SetupError: DMLC_TASK_ID cannot be a part of a folder's name.
@@ -89,10 +86,3 @@ def named_by_task(config: Config, environment: Mapping[str, str] = os.environ) -
         return dataclasses.replace(config, device_name=device_name(f"{config.device}-{task}"))
     except argparse.ArgumentTypeError as error:
         raise SetupError(f"DMLC_TASK_ID={task!r}: {error}; unset it, or give --device-name") from None
-
-
-class Gathers(Protocol):
-    """What brings values of all workers together."""
-
-    def gather(self, label: str, value: Any) -> list[Any] | None:
-        """Gives a value (JSON) and waits for those of all workers, by rank; None where they cannot be had."""

@@ -1,4 +1,4 @@
-"""What a process of a job tells of itself, and how the set-ups of several differ, in words. Pure functions."""
+"""How a process describes itself, and how the set-ups of several differ, in words. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _ADVICE_ON_FLAGS = "start all processes with the same flags and the same variabl
 class ProcessInfo:
     """One process of a job, as the others know it."""
 
-    role: str  # one of trainer.cluster.ROLES
+    role: str  # one of ROLES
     host: str
     device: str  # of a worker; else empty
-    address: str  # at which MXNet will listen and the others connect
+    address: str  # at which MXNet will listen
     port: int
-    token: str = ""  # what it answers there while others try to reach it
+    token: str = ""  # its answer there before MXNet listens
     interface: str = ""  # DMLC_INTERFACE, which chose the address
     setup: Mapping[str, str] = dataclasses.field(default_factory=dict)  # flag or other key -> value
 
     @classmethod
     def from_message(cls, fields: Any) -> ProcessInfo:
-        """Reads the card of a message.
+        """Reads the description in a message.
 
         Raises:
             SetupError: it is none.
         """
         try:
-            card = cls(**fields)
+            process = cls(**fields)
         except TypeError as error:
-            raise SetupError(f"this process says of itself what cannot be read ({error}): {fields!r:.200}") from None
-        texts = [card.host, card.device, card.address, card.token, card.interface]
+            raise SetupError(f"this process sent an unreadable description ({error}): {fields!r:.200}") from None
+        texts = [process.host, process.device, process.address, process.token, process.interface]
         if not (
-            card.role in ROLES
-            and type(card.port) is int
-            and 0 < card.port < 65536
-            and isinstance(card.setup, dict)
-            and are_texts([*texts, *card.setup, *card.setup.values()])
+            process.role in ROLES
+            and type(process.port) is int
+            and 0 < process.port < 65536
+            and isinstance(process.setup, dict)
+            and are_texts([*texts, *process.setup, *process.setup.values()])
         ):
-            raise SetupError(f"this process says of itself what no process is: {fields!r:.200}; {ADVICE[PROGRAM]}")
-        return card
+            raise SetupError(f"this process sent a wrong description: {fields!r:.200}; {ADVICE[PROGRAM]}")
+        return process
 
     def name(self, rank: int | None = None) -> str:
-        """What a person calls it: by rank once the ranks are known."""
+        """For messages: with the rank once that is known."""
         if self.role == "scheduler":
             return f"the scheduler on host {self.host} ({self.address})"
         place = f"{self.device} on host {self.host}" if self.device else f"host {self.host}"
@@ -70,65 +70,61 @@ def are_texts(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-def differences(cards: Sequence[ProcessInfo]) -> dict[str, str]:
-    """Flags and other keys in which processes differ, each with a sentence: who differs, and all values.
+def differences(processes: Sequence[ProcessInfo]) -> dict[str, str]:
+    """Flags and other keys in which processes differ, each with a sentence that names the processes and all values.
 
-    A process that says nothing of a flag (a server of the batch size) does not count there.
+    A process without a value for a flag (a server without a batch size) does not count there.
     """
     values: dict[str, dict[str, list[ProcessInfo]]] = defaultdict(lambda: defaultdict(list))
-    for card in cards:
-        for key, value in card.setup.items():
-            values[key][value].append(card)
+    for process in processes:
+        for key, value in process.setup.items():
+            values[key][value].append(process)
     return {key: _sentence(key, holders) for key, holders in values.items() if len(holders) > 1}
 
 
 def _sentence(key: str, holders: Mapping[str, Sequence[ProcessInfo]]) -> str:
     """Such as "worker gpu0 on host b (10.0.0.3) has -b 32, the others -b 64"."""
     *odd, most = sorted(holders, key=lambda value: len(holders[value]))
-    parts = [f"{_names(holders[value])} {_has(holders[value])} {key} {value}" for value in odd]
+    parts = [f"{_have(holders[value])} {key} {value}" for value in odd]
     if len(holders[most]) > len(holders[odd[-1]]):
         parts.append(f"the others {key} {most}")
     else:  # no majority
-        parts.append(f"{_names(holders[most])} {_has(holders[most])} {key} {most}")
+        parts.append(f"{_have(holders[most])} {key} {most}")
     return ", ".join(parts)
 
 
-def _names(cards: Sequence[ProcessInfo]) -> str:
-    return join_names([card.name() for card in cards])
-
-
-def _has(cards: Sequence[ProcessInfo]) -> str:
-    return "has" if len(cards) == 1 else "have"
+def _have(processes: Sequence[ProcessInfo]) -> str:
+    return f"{join_names([each.name() for each in processes])} {'has' if len(processes) == 1 else 'have'}"
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Names one after the other; of very many the first."""
+    """Joins names by commas; of more than MOST_NAMES the first."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def verdict(cards: Sequence[ProcessInfo]) -> str:
+def verdict(processes: Sequence[ProcessInfo]) -> str:
     """The one line that ends every process of a job whose set-ups differ; empty if they agree."""
-    found = differences(cards)
+    found = differences(processes)
     if not found:
         return ""
     advice = sorted({ADVICE.get(key, _ADVICE_ON_FLAGS) for key in found})
     return f"the set-ups of this job's processes differ: {'; '.join(found.values())}; {', and '.join(advice)}"
 
 
-def size_differs(cards: Iterable[ProcessInfo]) -> bool:
-    """Whether the processes disagree on how many they are: then no number of them is complete."""
-    sizes = {tuple(card.setup.get(key) for key in ("DMLC_NUM_SERVER", "DMLC_NUM_WORKER")) for card in cards}
+def size_differs(processes: Iterable[ProcessInfo]) -> bool:
+    """Whether the processes expect different numbers of them: such a job can never be complete."""
+    sizes = {tuple(process.setup.get(key) for key in ("DMLC_NUM_SERVER", "DMLC_NUM_WORKER")) for process in processes}
     return len(sizes) > 1
 
 
-def missing(cards: Iterable[ProcessInfo], plain: int, num_servers: int, num_workers: int) -> str:
-    """Who is not there yet, in words; empty if the job is complete.
+def missing(processes: Iterable[ProcessInfo], plain: int, num_servers: int, num_workers: int) -> str:
+    """The missing processes, in words; empty if the job is complete.
 
     Args:
-        plain: how many more are there that do not say what they are.
+        plain: number of connected plain MXNet programs, whose role is unknown.
     """
-    roles = [card.role for card in cards]
+    roles = [process.role for process in processes]
     lacking = {
         "server": max(0, num_servers - roles.count("server")),
         "worker": max(0, num_workers - roles.count("worker")),

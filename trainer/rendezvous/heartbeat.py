@@ -1,6 +1,6 @@
-"""MXNet's heartbeats: what they tell of a process that is frozen, or of one whose host or network is down.
+"""MXNet's heartbeats: they reveal a process that is frozen, or whose host or network is down.
 
-A process that was killed closes its connection to the meeting, which is quicker (`meeting_client.py`).
+A killed process closes its connection to the rendezvous server, which is noticed sooner (`rendezvous_client.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime.environment import INTERVAL, TIMEOUT
 from trainer.runtime.library import library
 from utils import EXIT_PEER_LOST, die_on_error, fail
@@ -29,69 +30,66 @@ SILENT = "it is frozen, or its host or network is down"
 # ps-lite's ids: groups are bits, processes count from 8 in steps of 2.
 SCHEDULER, SERVERS, WORKERS = 1, 2, 4
 
-Peer = tuple[str, int]  # role and rank
+RoleRank = tuple[str, int]
 
 
-class Watch:
-    """Notices that MXNet has connected the job's processes, and then those that fall silent.
+class HeartbeatMonitor:
+    """Notices that MXNet has connected the job's processes, and then those whose heartbeats stop.
 
-    The scheduler hears the heartbeats of all, the others that of the scheduler. It runs in a thread of its own while
-    its `with` block does: the main thread is inside the kvstore and cannot be woken.
+    The scheduler hears the heartbeats of all processes, the others that of the scheduler. A context manager with a
+    thread: the main thread is inside the kvstore and cannot be woken.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterSpec,
         start_timeout_s: float,
         store: Any = None,
         on_formed: Callable[[], None] = lambda: None,
-        on_silent: Callable[[Sequence[Peer], str], None] | None = None,
-        is_ours: Callable[[Peer], bool] = lambda peer: True,
+        server: RendezvousServer | None = None,
     ) -> None:
         """
         Args:
-            on_silent: on the scheduler: told who fell silent, and why that may be.
-            is_ours: whether a process is one of this program, which sends heartbeats.
+            server: on the scheduler; it is told of silent processes.
         """
         self._cluster = cluster
         self._start_timeout_s = start_timeout_s
-        self.store = store  # a worker has none before the cluster is complete
+        self.store = store  # set later on a worker: it has none before the cluster is complete
         self._on_formed = on_formed
-        self._on_silent = on_silent
-        self._is_ours = is_ours
-        self._heard: set[Peer] = set()  # processes that have sent a heartbeat
+        self._server = server
+        self._heard: set[RoleRank] = set()  # processes that have sent a heartbeat
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> HeartbeatMonitor:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops watching: from here on processes leave because the job is done."""
+        """Stops the monitor: from here on processes leave because the job is done."""
         self._ended.set()
         self._thread.join()
 
     def _run(self) -> None:
-        with die_on_error("the watch over the other processes failed"):
-            self._watch()
+        with die_on_error("the heartbeat monitor failed"):
+            self._monitor()
 
-    def _watch(self) -> None:
+    def _monitor(self) -> None:
         if not self._wait_for_start():
             return
         if int(os.environ[INTERVAL]) == 0:
-            return  # the user switched heartbeats off: without them everybody looks dead
+            return  # the user switched heartbeats off: without them every process looks dead
         alarms = 0
-        told: set[Peer] = set()  # the job may go on without them
+        reported: set[RoleRank] = set()  # the job may continue without them
         begin = time.monotonic()
         while not self._ended.wait(CHECK_EVERY_S):
-            dead = [peer for peer in self._dead(time.monotonic() - begin) if peer not in told]
+            dead = [process for process in self._dead(time.monotonic() - begin) if process not in reported]
             alarms = alarms + 1 if dead else 0
             if alarms < CHECKS_BEFORE_ALARM:
                 continue
-            if self._on_silent is not None:
-                self._on_silent(dead, SILENT)
-                told.update(dead)
+            if self._server is not None:
+                self._server.declare_lost(dead, SILENT)
+                reported.update(dead)
                 alarms = 0
                 continue
             address = f"{self._cluster.root_uri}:{self._cluster.root_port}"
@@ -119,19 +117,19 @@ class Watch:
         return True
 
     def _formed(self) -> bool:
-        # With a negative time-out everybody counts as dead, but only once the cluster is complete.
+        # With a negative time-out every process counts as dead, but only once the cluster is complete.
         return self.store is not None and self._count_dead(SCHEDULER | SERVERS | WORKERS, timeout_s=-1) > 0
 
-    def _dead(self, age_s: float) -> list[Peer]:
-        """Processes whose heartbeats have stopped. A plain MXNet program that never sends one is not judged."""
-        if self._on_silent is None:
+    def _dead(self, age_s: float) -> list[RoleRank]:
+        """Processes whose heartbeats have stopped, without plain MXNet programs that have never sent one."""
+        if self._server is None:
             return [("scheduler", 0)] * self._count_dead(SCHEDULER)
-        peers = {8 + 2 * index: ("server", index) for index in range(self._cluster.num_servers)}
-        peers |= {9 + 2 * rank: ("worker", rank) for rank in range(self._cluster.num_workers)}
-        silent = {peer for node, peer in peers.items() if self._count_dead(node)}
+        processes = {8 + 2 * index: ("server", index) for index in range(self._cluster.num_servers)}
+        processes |= {9 + 2 * rank: ("worker", rank) for rank in range(self._cluster.num_workers)}
+        silent = [process for node, process in processes.items() if self._count_dead(node)]
         if age_s > int(os.environ[TIMEOUT]) + SETTLED_S:  # before that ps-lite takes all for alive
-            self._heard |= set(peers.values()) - silent
-        return [peer for peer in peers.values() if peer in silent and (peer in self._heard or self._is_ours(peer))]
+            self._heard |= set(processes.values()) - set(silent)
+        return [process for process in silent if process in self._heard or self._server.knows(process)]
 
     def _count_dead(self, node: int, timeout_s: int | None = None) -> int:
         if timeout_s is None:

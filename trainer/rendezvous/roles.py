@@ -1,4 +1,4 @@
-"""Processes of a job: the scheduler's and the server's whole life, a worker's way into the cluster and out of it."""
+"""Runs the scheduler or a parameter server; joins a cluster as a worker, and leaves it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from collections.abc import Iterator, Mapping
 from algorithms import TransportKind
 from trainer import version
 from trainer.rendezvous import addresses
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import PROGRAM
-from trainer.rendezvous.heartbeat import Watch
-from trainer.rendezvous.joined import Joined
-from trainer.rendezvous.meeting_client import Arrival, Attendance, tell_failure
-from trainer.rendezvous.meeting_server import Host
+from trainer.rendezvous.heartbeat import HeartbeatMonitor
+from trainer.rendezvous.rendezvous_client import ALL_DONE, JobSession, RendezvousClient, tell_failure
+from trainer.rendezvous.rendezvous_info import RendezvousInfo
+from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime import environment, library, zmq_guard
 from trainer.runtime.library import ServingStore
 from trainer.stop import SignalWatch
 from utils import JobOver, SetupError
 
 
-def check_address(cluster: Cluster) -> None:
-    """Makes sure that the scheduler's address, where there is one, the network card and the port can exist.
+def check_address(cluster: ClusterSpec) -> None:
+    """Checks the scheduler's address, where there is a scheduler, DMLC_INTERFACE and PORT.
 
     Raises:
-        SetupError: the name does not resolve, there is no such card, or PORT is no port.
+        SetupError: the name does not resolve, the network card does not exist, or PORT is no port.
     """
     if cluster.has_scheduler:
         try:
@@ -39,46 +39,41 @@ def check_address(cluster: Cluster) -> None:
     addresses.chosen_port()
 
 
-def serve(cluster: Cluster, start_timeout_s: float) -> None:
+def serve(cluster: ClusterSpec, start_timeout_s: float) -> None:
     """Runs the scheduler or a parameter server until the workers are done.
 
     Raises:
-        SetupError: the scheduler's port cannot be had, this MXNet has no distributed kvstore, or the meeting found what
-            cannot work.
+        SetupError: the scheduler's port cannot be had, this MXNet has no distributed kvstore, or the processes of the
+            job do not fit together.
         PeerLost: the job was not complete in time.
     """
     signals = SignalWatch(on_first="the job ends when its workers do")
     with others_told(cluster):
         environment.prepare_environment()
         check_address(cluster)
-        host = open_meeting(cluster) if cluster.role == "scheduler" else None
+        server = _open_rendezvous(cluster) if cluster.role == "scheduler" else None
         library.check_kvstore(library.has_kvstore())
-    attendance = _meet(cluster, "", {}, start_timeout_s)
+    session = _join_job(cluster, "", {}, start_timeout_s)
     zmq_guard.install()
     store = ServingStore()
 
-    def formed() -> None:
+    def on_formed() -> None:
         signals.be_patient()
-        if host is None:
-            attendance.tell_rank(store.rank)
+        if server is None:
+            session.tell_rank(store.rank)
 
-    watch = (
-        Watch(cluster, start_timeout_s, store, formed, host.declare_lost, host.knows)
-        if host
-        else Watch(cluster, start_timeout_s, store, formed)
-    )
-    with watch:
+    with HeartbeatMonitor(cluster, start_timeout_s, store, on_formed, server):
         store.run()
     store.free()
-    attendance.leave()
-    if host is not None:
-        host.close()
-    logging.info("all workers are done")
+    session.leave()
+    if server is not None:
+        server.close()
+    logging.info(ALL_DONE)
 
 
 @contextlib.contextmanager
-def others_told(cluster: Cluster | None, device: str = "") -> Iterator[None]:
-    """Tells the job's other processes of an error in the block, which ends this one before it meets them."""
+def others_told(cluster: ClusterSpec | None, device: str = "") -> Iterator[None]:
+    """Tells the job's other processes of an error in the block, which ends this one before it joins them."""
     try:
         yield
     except Exception as error:
@@ -88,83 +83,77 @@ def others_told(cluster: Cluster | None, device: str = "") -> Iterator[None]:
         raise
 
 
-def open_meeting(cluster: Cluster) -> Host:
-    """Opens the scheduler's address for the job's processes to meet.
-
-    Raises:
-        SetupError: it cannot be had.
-    """
+def _open_rendezvous(cluster: ClusterSpec) -> RendezvousServer:
     listener = addresses.listen(
         socket.gethostbyname(cluster.root_uri),
         cluster.root_port,
         "start the scheduler on the host of DMLC_PS_ROOT_URI, and set DMLC_PS_ROOT_PORT to a port that is free there, "
         "in every process of the job",
     )
-    return Host(listener, cluster.num_servers, cluster.num_workers)
+    return RendezvousServer(listener, cluster.num_servers, cluster.num_workers)
 
 
-def _meet(cluster: Cluster, device: str, setup: Mapping[str, str], start_timeout_s: float) -> Attendance:
+def _join_job(cluster: ClusterSpec, device: str, setup: Mapping[str, str], start_timeout_s: float) -> JobSession:
     compared = {**setup, PROGRAM: version.files_hash(), **environment.compared()}
-    return Arrival(cluster, device, compared, start_timeout_s).attend()
+    return RendezvousClient(cluster, device, compared, start_timeout_s).join()
 
 
-# With what MXNet's kvstore offers it; `dist_sync` without an optimizer gives back the sum of what all have pushed.
+# Of MXNet's kvstore; `dist_sync` without an optimizer gives back the sum of all pushes.
 STORE_TYPES = {TransportKind.SUM: "dist_sync", TransportKind.SERVER: "dist_async"}
 
 
 @contextlib.contextmanager
-def joined(
-    cluster: Cluster,
+def join(
+    cluster: ClusterSpec,
     transport: TransportKind,
     start_timeout_s: float,
     device: str = "",
     setup: Mapping[str, str] | None = None,
     leaves_out: bool = False,
-) -> Iterator[Joined]:
+) -> Iterator[RendezvousInfo]:
     """Joins the cluster as a worker, once all processes of the job are there and agree.
 
-    Leaving the block waits until every worker has come to its end, unless `leaves_out`. After an exception nobody is
-    waited for: the process has to leave by os._exit, since the kvstore's own way out waits for workers that wait for
-    this one.
+    Leaving the block waits for every worker's end, unless `leaves_out`. After an exception it waits for none: the
+    process has to leave by os._exit, since the kvstore's own shutdown waits for workers that wait for this one.
 
     Args:
         device: this worker's.
         setup: what must be the same on all workers: flag or other key -> value.
-        leaves_out: the others go on without workers that are lost, so that nobody may wait for all at the end.
+        leaves_out: the job goes on without lost workers, so that no worker may wait for all at the end.
 
     Raises:
         SetupError: the set-ups differ, or a port is closed.
-        JobOver: where the others go on without the lost, this worker is done, and ends at once. In the block it says
-            that this worker leaves alone.
+        JobOver: with `leaves_out` this worker is done, and ends at once. Raised in the block, it means that this worker
+            leaves alone.
         PeerLost: the job was not complete in time.
     """
     from trainer.engine import mx
     from trainer.transport.kvstore import KVStoreTransport
 
-    attendance = _meet(cluster, device, setup or {}, start_timeout_s)
+    session = _join_job(cluster, device, setup or {}, start_timeout_s)
     zmq_guard.install()
     try:
-        with Watch(cluster, start_timeout_s) as watch:
+        with HeartbeatMonitor(cluster, start_timeout_s) as monitor:
             store = mx.kv.create(STORE_TYPES[transport])
-            watch.store = store  # the cluster is complete
-            attendance.tell_rank(store.rank)
+            monitor.store = store  # the cluster is complete
+            session.tell_rank(store.rank)
             me = {"rank": store.rank, "host": socket.gethostname(), "device": device}
-            members = attendance.gather("members", me)
-            lost = (lambda: attendance.lost) if leaves_out else frozenset
-            yield Joined(KVStoreTransport(store), attendance, members, lost=lost)
+            members = session.gather("members", me)
+            lost = (lambda: session.lost) if leaves_out else frozenset
+            yield RendezvousInfo(KVStoreTransport(store), session.gather, members, lost)
             mx.nd.waitall()
             if not leaves_out:
                 store._barrier()
     except JobOver:
-        attendance.leave_alone()
+        session.leave_alone()
         raise
     except Exception as error:
-        attendance.last_words(str(error) or type(error).__name__)
+        session.tell_error(str(error) or type(error).__name__)
         raise
-    attendance.leave()
+    session.leave()
     if leaves_out:
         raise JobOver("this worker is done")
-    # Freed here and not at interpreter exit, where ps-lite's threads would outlive what they use. Freeing is the last
-    # word of this worker in the cluster; nothing is behind the handle afterwards, and `__del__` frees nothing.
+    # Freed here and not at interpreter exit, where ps-lite's threads would outlive what they use. This takes the worker
+    # out of the cluster; the handle is invalid afterwards, so `__del__` must not free it.
     mx.base.check_call(mx.base._LIB.MXKVStoreFree(store.handle))
     store.handle = None

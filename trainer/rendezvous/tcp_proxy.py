@@ -1,4 +1,4 @@
-"""Leads the connection of a plain MXNet program, which came to the meeting's port, to MXNet's own scheduler."""
+"""Forwards a plain MXNet program's connection from the rendezvous server's port to MXNet's own scheduler."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import NamedTuple
 LISTEN_S = 30.0  # for MXNet's own scheduler to listen
 CONNECT_S = 5.0
 CHUNK = 1 << 16  # bytes
-ZERO_MQ = b"\xff"  # how each side of a ZeroMQ connection begins
+ZERO_MQ = b"\xff"  # the first byte of each side of a ZeroMQ connection
 
 
 def is_zero_mq(signature: bytes) -> bool:
-    """Whether a connection's first ten bytes are a ZeroMQ greeting's: 0xff, a length of 8 bytes, and 0x7f."""
+    """Whether a connection's first ten bytes are a ZeroMQ greeting: 0xff, a length of 8 bytes, and 0x7f."""
     return signature[:1] == ZERO_MQ and signature[1:8] == bytes(7) and signature[9:] == b"\x7f"
 
 
 def listens_at(sent: bytes) -> tuple[str, int] | None:
-    """The address at which a plain program listens, from the bytes with which it registers: in ps-lite's protobuf
-    (meta.proto, PBNode) field 3 is the host's name and field 4 the port. None where the bytes have none."""
+    """The host and port at which a plain program listens, from its registration: fields 3 and 4 of ps-lite's protobuf
+    PBNode (meta.proto). None where the bytes hold none."""
     for found in re.finditer(rb"\x1a([\x01-\x7f])([\w.:-]+)\x20", sent):
         if len(found[2]) == found[1][0]:
             port = 0
@@ -31,50 +31,50 @@ def listens_at(sent: bytes) -> tuple[str, int] | None:
     return None
 
 
-class Caller(NamedTuple):
-    """The plain program's connection."""
+class PlainConnection(NamedTuple):
+    """The connection of a plain MXNet program."""
 
-    first: bytes  # what it said at once
-    more: asyncio.Task[bytes]  # what it says next, by `words`
+    first: bytes  # its first bytes
+    more: asyncio.Task[bytes]  # `read_chunk` of the next ones
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
-async def lead(caller: Caller, address: str, port: int) -> tuple[str, int] | None:
-    """Copies both ways until one side closes, as the program does once it is registered and has another connection.
+async def forward(plain: PlainConnection, address: str, port: int) -> tuple[str, int] | None:
+    """Copies both ways until one side closes, as the program does once it is registered over another connection.
 
     Returns:
-        Where the program listens, if it said so.
+        Host and port at which the program listens, if it sent them.
 
     Raises:
         OSError: MXNet's scheduler does not listen.
     """
     greeting, reader, writer = await _scheduler(address, port)
-    caller.writer.write(greeting)
-    writer.write(caller.first)
+    plain.writer.write(greeting)
+    writer.write(plain.first)
 
     sent = bytearray()
 
     async def forth() -> None:
-        sent.extend(more := await caller.more)
+        sent.extend(more := await plain.more)
         writer.write(more)
-        await _copy(caller.reader, writer, sent)
+        await _copy(plain.reader, writer, sent)
 
-    tasks = [asyncio.create_task(forth()), asyncio.create_task(_copy(reader, caller.writer))]
+    tasks = [asyncio.create_task(forth()), asyncio.create_task(_copy(reader, plain.writer))]
     try:
         done, still_open = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in still_open:
             task.cancel()
         await asyncio.gather(*still_open, return_exceptions=True)
         for task in done:
-            task.result()  # no network's error: those end a direction, and no more
+            task.result()  # raises bugs alone: an error of the network just ends a direction
     finally:
         writer.close()
     return listens_at(bytes(sent))
 
 
 async def is_listening(address: str, port: int) -> bool:
-    """Whether a connection is taken there."""
+    """Whether the port accepts connections."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), CONNECT_S)
     except OSError:
@@ -83,15 +83,15 @@ async def is_listening(address: str, port: int) -> bool:
     return True
 
 
-async def words(reader: asyncio.StreamReader) -> bytes:
-    """What comes next; nothing where the connection is closed or broken."""
+async def read_chunk(reader: asyncio.StreamReader) -> bytes:
+    """The next bytes; none where the connection is closed or broken."""
     with contextlib.suppress(OSError):
         return await reader.read(CHUNK)
     return b""
 
 
 async def _scheduler(address: str, port: int) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to MXNet's own scheduler once it listens, and what it says first."""
+    """Connects with MXNet's own scheduler once it listens; returns its first bytes too."""
     loop = asyncio.get_running_loop()
     end = loop.time() + LISTEN_S
     while True:
@@ -100,16 +100,16 @@ async def _scheduler(address: str, port: int) -> tuple[bytes, asyncio.StreamRead
             greeting = await reader.read(CHUNK)
             if greeting.startswith(ZERO_MQ):
                 return greeting, reader, writer
-            writer.close()  # the doorbell, which is about to leave the port to it
+            writer.close()  # the probe responder, which is about to free the port
         if loop.time() > end:
             raise ConnectionError(f"MXNet's scheduler does not listen at {address}:{port}")
         await asyncio.sleep(0.05)
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, noted: bytearray | None = None) -> None:
-    """Copies until one side closes; the first bytes are also noted."""
+    """Copies until one side closes; appends the first bytes to `noted`."""
     with contextlib.suppress(OSError):
-        while chunk := await words(source):
+        while chunk := await read_chunk(source):
             if noted is not None and len(noted) < CHUNK:
                 noted.extend(chunk)
             sink.write(chunk)

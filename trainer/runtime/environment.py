@@ -1,9 +1,9 @@
-"""What MXNet, ps-lite and OpenMP read from the environment: one table of the variables that do harm.
+"""The environment variables of MXNet, ps-lite and OpenMP that can do harm, in one table.
 
-Each of them aborts the process, hangs the job or kills it where its value is bad or differs between processes. Each
-role comes through here before MXNet is loaded: an empty value means "not set", as in most shells, and a sound value is
-written in the one form that all of these libraries read. What is not in the table is not looked at. The
-job's own variables (DMLC_ROLE and others) are read in `cluster.py` and `addresses.py`.
+Each aborts the process, hangs the job or kills it where its value is bad or differs between processes. Every role
+checks them before it loads MXNet: an empty value means "not set", as in most shells, and a sound value is written in
+the one form that all of these libraries read. Other variables are not checked. `rendezvous/cluster.py` and
+`rendezvous/addresses.py` read the job's own (DMLC_ROLE and others).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from enum import Enum
 from utils import SetupError
 
 INTERVAL, TIMEOUT = "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"
-MISSED = 3  # heartbeats that must fit into the time-out: one that comes late kills no sound job
-MOST_THREADS = 1024  # of very many the process dies
+MISSED = 3  # heartbeats that must fit into the time-out, so that a late one does not end the job
+MOST_THREADS = 1024  # far more kill the process
 LARGEST = 2**31 - 1  # these libraries keep whole numbers in 32 bits
 
 
 class Treatment(Enum):
-    """What becomes of a variable that is set."""
+    """How a variable that is set is treated."""
 
-    KEPT = "checked"  # a process's own matter
+    CHECKED = "checked"  # may differ between processes
     EQUAL = "the same in all processes"
     SCRUBBED = "removed, with a line in the log"
-    REFUSED = "refused"  # but for values that switch nothing on
+    REFUSED = "refused"  # except values that switch nothing on
 
 
 @dataclass(frozen=True)
 class Values:
-    """What a variable may hold."""
+    """The allowed values of a variable."""
 
     words: str
-    normal: Callable[[str], str | None]  # the one form of a value; None where it is not allowed
+    normal: Callable[[str], str | None]  # the normal form of a value; None where it is not allowed
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Variables:
     names: tuple[str, ...]
     treatment: Treatment
     allowed: Values
-    why: str  # what else happens
-    default: str = ""  # of one that is compared: what a process has that does not set it
-    parameter_server_only: bool = False  # it does nothing in a job without one
+    why: str  # the consequence of another value
+    default: str = ""  # of a compared variable: its value where it is not set
+    parameter_server_only: bool = False  # has no effect in a job without one
 
 
 def whole(least: int, most: int = LARGEST, words: str = "") -> Values:
-    """Whole numbers of a range."""
+    """Whole numbers from `least` to `most`."""
 
     def normal(text: str) -> str | None:
         if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
@@ -66,7 +66,7 @@ def whole(least: int, most: int = LARGEST, words: str = "") -> Values:
 
 
 def one_of(*words: str) -> Values:
-    """Some words."""
+    """One of these words."""
     return Values(" or ".join(words), lambda text: text if text in words else None)
 
 
@@ -78,7 +78,7 @@ def _switch(text: str) -> str | None:
 
 
 def _thread_count(text: str) -> str | None:
-    """OpenMP takes a number for each level of nesting, and MXNet aborts at a list. It has one level."""
+    """OpenMP takes a list, a number for each level of nesting, at which MXNet, which has one level, aborts."""
     counts = [THREADS.normal(count.strip()) for count in text.split(",")]
     return None if None in counts else counts[0]
 
@@ -118,10 +118,10 @@ TABLE = (
         parameter_server_only=True,
     ),
     Variables(
-        ("MXNET_ENGINE_TYPE",), Treatment.KEPT, one_of("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
+        ("MXNET_ENGINE_TYPE",), Treatment.CHECKED, one_of("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine"),
         "MXNet cannot be loaded",
     ),
-    Variables(("OMP_NUM_THREADS",), Treatment.KEPT, Values(THREADS.words, _thread_count), ABORTS),
+    Variables(("OMP_NUM_THREADS",), Treatment.CHECKED, Values(THREADS.words, _thread_count), ABORTS),
     Variables(
         (
             "MXNET_CPU_WORKER_NTHREADS", "MXNET_CPU_PRIORITY_NTHREADS", "MXNET_CPU_PARALLEL_RAND_COPY",
@@ -129,7 +129,7 @@ TABLE = (
             "MXNET_GPU_PARALLEL_RAND_COPY", "MXNET_GPU_TEMP_COPY", "MXNET_KVSTORE_REDUCTION_NTHREADS",
             "MXNET_MP_WORKER_NTHREADS", "MXNET_OMP_MAX_THREADS",
         ),
-        Treatment.KEPT, THREADS, ABORTS,
+        Treatment.CHECKED, THREADS, ABORTS,
     ),
     Variables(
         (
@@ -137,7 +137,7 @@ TABLE = (
             "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD", "MXNET_EXEC_INPLACE_GRAD_SUM_CAP", "MXNET_KVSTORE_SERIAL_PUSH",
             "MXNET_MKLDNN_CACHE_NUM", "MXNET_PROFILER_AUTOSTART", "MXNET_PROFILER_MODE",
         ),
-        Treatment.KEPT, whole(0, 10**7), ABORTS,
+        Treatment.CHECKED, whole(0, 10**7), ABORTS,
     ),
     Variables(
         (
@@ -146,7 +146,7 @@ TABLE = (
             "MXNET_KVSTORE_DIST_ROW_SPARSE_VERBOSE", "MXNET_KVSTORE_LOGTREE", "MXNET_MEM_PLAN_VERBOSE_LOGGING",
             "MXNET_MKLDNN_DEBUG", "MXNET_MKLDNN_ENABLED", "MXNET_SAFE_ACCUMULATION",
         ),
-        Treatment.KEPT, SWITCH, ABORTS,
+        Treatment.CHECKED, SWITCH, ABORTS,
     ),
     Variables(
         ("MXNET_ENABLE_CYTHON", "MXNET_ENFORCE_CYTHON"), Treatment.SCRUBBED, ANY, "this MXNet has no Cython modules",
@@ -156,7 +156,7 @@ _EMPTY_MEANS_UNSET = re.compile("(PS|MXNET|OMP)_|DMLC_(LOCAL|PS_VAN_TYPE)$")
 
 
 def judged(environment: Mapping[str, str], has_parameter_server: bool) -> dict[str, str | None]:
-    """What is to be set in place of what is there; None: to be removed.
+    """The values to set in place of the present ones; None: to be removed.
 
     Raises:
         SetupError: a value is not allowed.
@@ -189,7 +189,7 @@ def _normal(row: Variables, name: str, text: str) -> str:
 
 
 def set_unless_given(name: str, value: str) -> None:
-    """Sets a variable that has no value."""
+    """Sets a variable that is not set, or empty."""
     if not os.environ.get(name, "").strip():
         os.environ[name] = value
 
@@ -203,7 +203,7 @@ def _check_heartbeats(interval_s: int, timeout_s: int) -> None:
 
 
 def prepare_environment(has_parameter_server: bool = True, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Checks what MXNet, ps-lite and OpenMP will read, and puts it in order, before MXNet is imported.
+    """Checks the variables of MXNet, ps-lite and OpenMP and writes them in their normal form, before MXNet's import.
 
     Raises:
         SetupError: a value is not allowed.
@@ -216,7 +216,7 @@ def prepare_environment(has_parameter_server: bool = True, environment: MutableM
 
 
 def compared(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the processes of a job with a parameter server compare: variable -> value, also where it is not set."""
+    """The variables that all processes of a job with a parameter server must share: name -> value or default."""
     equal = {
         name: environment.get(name, row.default)
         for row in TABLE
@@ -230,9 +230,8 @@ def compared(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 @contextlib.contextmanager
 def role_hidden() -> Iterator[None]:
-    """Hides DMLC_ROLE while MXNet is imported: its import becomes a scheduler or a server, and never returns. A
-    program that plays no role in a job, such as simulate.py, heeds none that was left in the shell.
-    """
+    """Hides DMLC_ROLE during MXNet's import, which would run the scheduler or the server and never return. So a program
+    without a role, such as simulate.py, is not affected by a variable that was left in the shell."""
     role = os.environ.pop("DMLC_ROLE", None)
     try:
         yield

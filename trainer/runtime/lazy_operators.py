@@ -1,7 +1,7 @@
 """Imports MXNet in a third of the time: its operator functions are made when they are first called.
 
-While MXNet 1.9.1 is imported it writes Python source for each operator, once for arrays and once for symbols, and
-compiles all 2,500 texts: 1.2 s of the 1.8 s that the import takes (one core of 2026). A worker calls some tens of them.
+MXNet 1.9.1's import writes Python source for each operator, once for arrays and once for symbols, and compiles all
+2,500 texts: 1.2 s of 1.8 s (one core of 2026). A worker calls some tens of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ INITIALISERS = ("_init_op_module", "_init_np_op_module")  # of mxnet.base: they 
 
 
 def import_mxnet() -> None:
-    """Imports the package `mxnet`, if it was not imported before, with operator functions that are made on demand."""
+    """Imports the package `mxnet`, unless it is imported, with operator functions that are made on demand."""
     if "mxnet" in sys.modules:
         return
     spec = importlib.util.find_spec("mxnet")
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError("No module named 'mxnet'", name="mxnet")
-    # The package asks mxnet.base for all its operators as soon as it runs, so that module is imported, and changed,
-    # before the package's own code.
+    # The package's own code makes all operators by mxnet.base at once, so that module is imported and changed before.
     package = importlib.util.module_from_spec(spec)
     sys.modules["mxnet"] = package
     try:
@@ -38,7 +37,7 @@ def import_mxnet() -> None:
 
 
 def _on_demand(initialise: Callable[..., None]) -> Callable[..., None]:
-    """The same initialiser with another `make_op_func`."""
+    """The initialiser with another `make_op_func`."""
 
     def initialise_on_demand(*args: Any, **kwargs: Any) -> None:
         bound = inspect.signature(initialise).bind(*args, **kwargs)
@@ -49,7 +48,7 @@ def _on_demand(initialise: Callable[..., None]) -> Callable[..., None]:
 
 
 def _made_when_called(make: Callable[..., Callable[..., Any]], handle: Any, name: str, func_name: str) -> Any:
-    """Stands for the function that `make(handle, name, func_name)` returns."""
+    """A substitute for the function that `make(handle, name, func_name)` returns."""
     made: Callable[..., Any] | None = None
 
     def operator(*args: Any, **kwargs: Any) -> Any:

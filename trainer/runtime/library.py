@@ -1,7 +1,6 @@
-"""MXNet's shared library by its C interface, without the Python package, whose import takes one to two seconds of
-computing.
+"""MXNet's shared library by its C interface, without the Python package, whose import takes one to two seconds.
 
-The scheduler needs no more than this, and a parameter server no more until a worker sends it an optimizer.
+The scheduler needs only this, and a parameter server only this until a worker sends it an optimizer.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class _Feature(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The same library that the Python package loads.
+    """The library that the Python package loads too.
 
     Raises:
         SetupError: MXNet is not installed.
@@ -34,7 +33,7 @@ def library() -> ctypes.CDLL:
     package = importlib.util.find_spec("mxnet")
     if package is None or package.origin is None:
         raise SetupError("MXNet is not installed: scripts/setup.sh installs it")
-    # MXNet's own search for it, in a module that imports nothing of MXNet.
+    # MXNet's module that finds it, which imports nothing of MXNet.
     spec = importlib.util.spec_from_file_location("mxnet_libinfo", Path(package.origin).with_name("libinfo.py"))
     assert spec is not None and spec.loader is not None
     libinfo = importlib.util.module_from_spec(spec)
@@ -57,10 +56,10 @@ def has_kvstore() -> bool:
 
 
 def check_kvstore(there: bool) -> None:
-    """Makes sure that this MXNet can take part in a distributed job.
+    """Checks that this MXNet can take part in a distributed job.
 
     Raises:
-        SetupError: its distributed kvstore is not there.
+        SetupError: it has no distributed kvstore.
     """
     if not there:
         version = ctypes.c_int()
@@ -73,7 +72,7 @@ def check_kvstore(there: bool) -> None:
 
 
 class ServingStore:
-    """The kvstore of a scheduler or a parameter server: made once the cluster is complete.
+    """The kvstore of a scheduler or a parameter server, to be made once the cluster is complete.
 
     Attributes:
         handle: of MXNet's kvstore.
@@ -86,14 +85,14 @@ class ServingStore:
 
     @property
     def rank(self) -> int:
-        """Of this server among the servers."""
+        """Among the servers."""
         rank = ctypes.c_int()
         _check(library().MXKVStoreGetRank(self.handle, ctypes.byref(rank)))
         return rank.value
 
     def run(self) -> None:
-        """Serves until the workers are done. An error in a command of a worker ends the process: MXNet's own loop
-        prints it, tells the worker that all is well, and goes on with weights that never move."""
+        """Serves until the workers are done. An error in a worker's command ends the process: MXNet's own loop would
+        print it, report success to the worker, and continue with weights that never change."""
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
         command = kind(self._on_command)
         _check(library().MXKVStoreRunServer(self.handle, command, None))
@@ -109,8 +108,8 @@ class ServingStore:
             self._with_optimizer.set_optimizer(pickle.loads(body))
 
     def free(self) -> None:
-        """To be called when nobody asks it any more, and not left to the interpreter's exit, where ps-lite's threads
-        would outlive what they use."""
+        """To be called after the last use, not at the interpreter's exit, where ps-lite's threads would outlive what
+        they use."""
         if self._with_optimizer is not None:
             self._with_optimizer.handle = None  # so it frees nothing
         _check(library().MXKVStoreFree(self.handle))

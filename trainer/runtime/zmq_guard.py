@@ -1,11 +1,11 @@
-"""Keeps bytes that are no ZeroMQ away from ps-lite's parser.
+"""Keeps bytes of other protocols than ZeroMQ away from ps-lite's parser.
 
 ps-lite aborts the process over an HTTP request at its port: ZeroMQ takes a connection without its greeting for one of
 its first protocol versions, in which any byte is a length, and ps-lite parses what follows. A ZeroMQ socket with a ZAP
-domain (RFC 27) closes connections of these versions before it reads a message; MXNet itself speaks a later one. No
-authentication follows from the domain, since the process has no ZAP handler.
+domain (RFC 27) closes connections of these versions before it reads a message; MXNet itself uses a later one. The
+domain adds no authentication, since the process has no ZAP handler.
 
-ps-lite does not give its sockets away, so its call of `zmq_bind` is redirected to a function of this module.
+ps-lite does not expose its sockets, so its calls of `zmq_bind` are redirected to a function of this module.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Tag(ctypes.Structure):
 
 
 class _Slot(ctypes.Structure):
-    """`Elf64_Rela`: where the address of a function of other libraries, or of an exported one, is."""
+    """`Elf64_Rela`: where the address of an imported or exported function is."""
 
     _fields_ = [("offset", ctypes.c_uint64), ("info", ctypes.c_uint64), ("addend", ctypes.c_int64)]
 
@@ -60,7 +60,7 @@ def install() -> Callable[[int, bytes], int] | None:
     """Makes every ZeroMQ socket that MXNet binds from now on refuse other protocols.
 
     Returns:
-        What stands in for zmq_bind; None, after a warning, where this build of MXNet does not allow it.
+        The substitute for zmq_bind; None, after a warning, where this build of MXNet does not allow it.
     """
     found = library()
     try:
@@ -89,7 +89,7 @@ def _slot_of(found: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
     """The slot from which a loaded library takes the address of a function that it calls.
 
     Raises:
-        LookupError: it has none, or one that cannot be written to.
+        LookupError: the library has no such slot, or a read-only one.
     """
     link_map = _LinkMap.from_address(found._handle)
     tags = dict(_tags(link_map.dynamic))

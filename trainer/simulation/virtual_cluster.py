@@ -44,11 +44,10 @@ from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import Link
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_job import HOST, VirtualJob
-from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN
 from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of, wait_until_written
-from trainer.transport.collective import in_memory
 from trainer.transport.protocol import Transport
 from utils import SetupError
 

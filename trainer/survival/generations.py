@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from trainer.collectives.connecting import NotThere, connect
 from trainer.collectives.group import MeshGroup
-from trainer.collectives.schedules import Algorithm
+from trainer.collectives.schedules import ScheduleMaker
 from trainer.collectives.tcp import PATIENCE_S, TcpMesh
-from trainer.rendezvous.failure_detector import Watch
+from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.joining import Joining, Start
 from utils import JobError, die_on_error
 
@@ -38,7 +38,7 @@ class Generation:
         self.start = start
         self.group: MeshGroup | None = None
         self.mesh: TcpMesh | None = None
-        self.watch: Watch | None = None
+        self.watch: FailureDetector | None = None
         self.lost: set[int] = set()
         self.is_broken = False
         self.is_over = False  # the next one has started
@@ -67,7 +67,9 @@ class Generations:
 
     taken: Generation
 
-    def __init__(self, joining: Joining, listener: socket.socket, algorithm: Algorithm, fault_timeout_s: float) -> None:
+    def __init__(
+        self, joining: Joining, listener: socket.socket, algorithm: ScheduleMaker, fault_timeout_s: float
+    ) -> None:
         """
         Args:
             joining: the way to the state server.
@@ -199,7 +201,7 @@ class Generations:
             made.mesh = connected()
             made.mesh.patience_s = timeout_s
             group = MeshGroup(made.mesh, self._algorithm)
-            group.gather(b"")  # nobody waits for another's first connection any more: a second one is known as such
+            group.all_gather(b"")  # nobody waits for another's first connection any more: a second one is known as such
             alive = connected()
         except JobError as error:
             logging.warning("warning: generation %d could not be connected: %s", made.number, error)
@@ -208,8 +210,8 @@ class Generations:
             return made
         made.group = group
         made.mesh.patience_s = PATIENCE_S  # all wait for the slowest: from here on it is the watch that notices
-        made.watch = Watch(
-            alive.connections, lambda lost, why: self._break(made, lost, why), self._fault_timeout_s, goes_on=True
+        made.watch = FailureDetector(
+            alive.connections, lambda lost, why: self._break(made, lost, why), self._fault_timeout_s, continues=True
         )
         made.mesh.on_error = lambda: self._break(made, (), "")
         logging.info("generation %d: rank %d of %d", made.number, start.rank, len(start.members))

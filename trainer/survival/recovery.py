@@ -21,29 +21,15 @@ from algorithms import MEMBERS
 from trainer.rendezvous.config_check import ProcessInfo, verdict
 from trainer.run_logs.measure import Measure
 from trainer.run_logs.round_log import logged_rounds, read_rounds
-from trainer.survival.generations import Generation, Generations
+from trainer.survival.elastic_group import ElasticGroup
+from trainer.survival.generations import Generation
 from trainer.survival.trainer_state import resume_progress
-from trainer.transport.collective import CollectiveSums, CollectiveTransport
+from trainer.transport.collective import CollectiveSums
 from utils import LEFT, PeerLost, SetupError
 
 if TYPE_CHECKING:
     from trainer.algorithms.summing import SynchronousTrainer
     from trainer.loop import Loop
-    from trainer.rendezvous.cluster import Gathers
-
-
-@dataclass(frozen=True)
-class ElasticGroup:
-    """The other workers of a job that survives.
-
-    Attributes:
-        card: this worker's, with its set-up.
-    """
-
-    generations: Generations
-    transport: CollectiveTransport
-    attendance: Gathers
-    card: ProcessInfo
 
 
 @dataclass(frozen=True)
@@ -264,7 +250,7 @@ class Recovery:
         work."""
         trainer, generation = self._trainer, self._group.generations.taken
         self._loop.take_place()
-        told = [WorkerReport(**each) for each in self._group.attendance.gather("where", vars(self._report())) or ()]
+        told = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
         decided = arrange(told)
         self._check_setups(told, decided)
         if decided.source is None:
@@ -301,7 +287,7 @@ class Recovery:
     def _report(self) -> WorkerReport:
         trainer = self._trainer
         return WorkerReport(
-            dataclasses.asdict(self._group.card),
+            dataclasses.asdict(self._group.process),
             self._takes_part,
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
@@ -323,7 +309,7 @@ class Recovery:
         if decided.is_at_work:
             assert decided.source is not None
             at_work = ProcessInfo.from_message(told[decided.source].card)
-            if found := verdict([at_work, self._group.card]):
+            if found := verdict([at_work, self._group.process]):
                 raise SetupError(f"{found} (worker {decided.source} is at work)")
             return
         if found := verdict([ProcessInfo.from_message(report.card) for report in told]):

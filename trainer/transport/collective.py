@@ -1,10 +1,11 @@
-"""A transport on which the workers add up among themselves: no scheduler, no parameter server.
+"""A transport on which the workers sum among themselves: no scheduler, no parameter server.
 
-One task after the other uses the group, beside the training thread: gradients travel while the backward pass runs.
+A thread beside the training one runs the tasks that use the group, one by one: gradients travel during the backward
+pass.
 
-Traffic is what a worker's own link carries of the arrays: bytes sent count as pushed, bytes received as pulled, once
-each, without headers and meetings. So it is on a parameter server, where what one worker sends to another is pushed by
-the one and pulled by the other: the sums of both kinds of job over all workers compare.
+Traffic counts the arrays' bytes on a worker's own link, without headers and barriers: those sent as pushed, those
+received as pulled. A parameter server's traffic counts likewise, so the totals over all workers of both kinds of job
+compare.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ import numpy as np
 from config import FP16, UNCOMPRESSED
 from trainer.clock import Clock, Result, Task
 from trainer.collectives.compression import AS_IT_IS, Compression
-from trainer.collectives.group import Group, MeshGroup
+from trainer.collectives.group import Group
 from trainer.collectives.mesh import Moved
-from trainer.collectives.schedules import Algorithm
 from trainer.engine import mx
 from trainer.parameters import num_bytes, wait_for
-from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.transport.counter import ByteCounter
 from trainer.transport.flat import Buffer, buffers_of
 from utils import PeerLost, SetupError
@@ -35,7 +34,7 @@ class CollectiveSums(ByteCounter):
     def __init__(self, transport: CollectiveTransport, compression: Compression = AS_IT_IS) -> None:
         """
         Args:
-            compression: none or fp16; raises SetupError for another.
+            compression: none or fp16; another raises SetupError.
         """
         super().__init__(transport.size_of)
         if compression.kind not in (UNCOMPRESSED, FP16):
@@ -44,45 +43,44 @@ class CollectiveSums(ByteCounter):
         self._compression = compression
         self._transport = transport
         self._buffers: list[Buffer] = []
-        # Whether the workers meet before each sum, so that what follows is no wait for the last of them. All must do
-        # the same, and does whoever asks for the time of the first sum: all workers of a job run the same algorithm.
+        # Whether a barrier comes before each sum, so that its time holds no wait for the slowest worker. All workers
+        # must agree: they do, since they run the same algorithm, which times the first sum or does not.
         self._meets = True
         self._is_first = True
-        self._last_s = 0.0  # that the last timed sum took here
+        self._last_s = 0.0  # duration of the last timed sum on this worker
         self._summing: Task[float | None] | None = None
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0, source: int = 0) -> None:
-        """As SummedArrays says; the values of rank `source`."""
+        """As SummedArrays, with the values of rank `source`."""
         self.prepare(arrays, exact)
         group = self._transport.group
 
         def spread(buffer: Buffer, content: np.ndarray) -> Moved:
-            return group.spread(content, buffer.num_bytes, source)
+            return group.broadcast(content, buffer.num_bytes, source)
 
         self._transport.begin(lambda: self._each(spread, arrays), "broadcast").result()
-        self.take_traffic()  # the rounds' traffic is what is asked for
+        self.take_traffic()  # only the rounds' traffic counts
 
     def prepare(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
-        """What `broadcast` does before it sends: whoever comes to a job at work has to do that alone."""
+        """Makes the buffers, as `broadcast` does first; a worker that comes to a running job calls it by itself."""
         num_as_halves = len(arrays) - exact if self._compression.kind == FP16 else 0
         self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
 
     @property
     def meets(self) -> bool:
-        """Whether the workers meet before each sum, which all must know."""
+        """Whether a barrier comes before each sum, on which all workers must agree."""
         return self._meets
 
     def go_on(self, meets: bool) -> None:
-        """From now on with other workers, in the middle of a job.
+        """Continues with other workers in the middle of a job.
 
         Args:
-            meets: as those who were there before have it.
+            meets: that of the workers that were there before.
         """
         self._meets, self._is_first = meets, False
         self.largest = self._compression.largest(self._transport.num_workers)
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SummedArrays says."""
         mine = list(arrays)
         self._summing = self._transport.begin(lambda: self._sum(mine), "sum")
 
@@ -90,24 +88,23 @@ class CollectiveSums(ByteCounter):
         transport = self._transport
 
         def add_up(buffer: Buffer, content: np.ndarray) -> Moved:
-            return transport.group.add_up(content, buffer.bytes_in_sum, buffer.num_halves)
+            return transport.group.all_reduce(content, buffer.bytes_in_sum, buffer.num_halves)
 
         if not self._meets:
             self._each(add_up, arrays)
             return None
         wait_for(arrays)
-        told_s = transport.group.meet(self._last_s)
+        told_s = transport.group.barrier(self._last_s)
         begin = transport.clock.now()
         self._each(add_up, arrays)
         self._last_s = transport.clock.now() - begin
         return self._last_s if self._is_first else told_s
 
     def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
-        """As SummedArrays says. Where the first sum was to be timed, all later ones are.
+        """As SummedArrays. Where the first sum was timed, all later ones are.
 
-        A sum begins when the last worker is there, and some have it before others, by their places in the schedule. So
-        that nobody takes that for a slow link of its own, all are told the same: the longest time of the sum before;
-        of the first one, their own.
+        Some workers have the sum before others, by their places in the schedule, and should not take that for a slow
+        link. So all get the same time, the longest of the sum before; for the first sum each gets its own.
         """
         assert self._summing is not None, "begin_sum comes first"
         took_s = self._summing.result()
@@ -116,16 +113,16 @@ class CollectiveSums(ByteCounter):
         return took_s if timed else None
 
     def _each(self, exchange: Callable[[Buffer, np.ndarray], Moved], arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Exchanges one buffer after the other, each as soon as its arrays are computed."""
+        """Exchanges the buffers in turn, each as soon as its arrays are computed."""
         for buffer in self._buffers:
             self.count_moved(*exchange(buffer, buffer.take(arrays)))
-        mx.nd.waitall()  # until nothing that was begun before reads them any more
+        mx.nd.waitall()  # earlier operations may still read the arrays
         for buffer in self._buffers:
             buffer.give(arrays)
 
 
 class CollectiveArrays:
-    """The part of SharedArrays that workers can do without a parameter server: rank 0's values go to all."""
+    """The part of SharedArrays that needs no parameter server: `broadcast`. The rest raises SetupError."""
 
     def __init__(self, transport: CollectiveTransport) -> None:
         self._sums = CollectiveSums(transport)
@@ -133,23 +130,18 @@ class CollectiveArrays:
         self.take_traffic = self._sums.take_traffic
 
     def define(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        """There is nowhere to; raises SetupError."""
         _refuse("arrays on one")
 
     def push(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        """There is nowhere to; raises SetupError."""
         _refuse("pushes")
 
     def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        """Nothing can be pushed; raises SetupError."""
         _refuse("pushes")
 
     def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> NoReturn:
-        """There is nowhere to pull from; raises SetupError."""
         _refuse("pulls")
 
     def wait(self, arrays: Sequence[mx.nd.NDArray]) -> NoReturn:
-        """Nothing can be pulled; raises SetupError."""
         _refuse("pulls")
 
 
@@ -158,10 +150,10 @@ def _refuse(what: str) -> NoReturn:
 
 
 class CollectiveTransport:
-    """One worker's place in a group; the kind SUM alone.
+    """One worker's transport over a group, of the kind SUM alone.
 
     Args:
-        size_of: bytes that an array counts on its way.
+        size_of: bytes that an array counts.
     """
 
     def __init__(
@@ -177,45 +169,39 @@ class CollectiveTransport:
 
     @property
     def rank(self) -> int:
-        """As Transport says."""
         return self.group.rank
 
     @property
     def num_workers(self) -> int:
-        """As Transport says."""
         return self.group.num_workers
 
     def go_over_to(self, group: Group) -> None:
-        """From now on with these workers; what was under way with those before has failed or is done."""
+        """Continues with these workers, once the last task with the former ones has failed or is done."""
         if self._last is not None:
             with contextlib.suppress(PeerLost):
                 self._last.result()
         self._last, self.group = None, group
 
     def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> CollectiveSums:
-        """As Transport says; 2bit raises SetupError."""
+        """As Transport; 2bit raises SetupError."""
         return CollectiveSums(self, compression)
 
     def arrays(self, first_key: int = 0) -> CollectiveArrays:
-        """As Transport says; `broadcast` alone."""
         return CollectiveArrays(self)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> NoReturn:
-        """There is nowhere to; raises SetupError."""
         _refuse("an optimizer")
 
     def barrier(self) -> None:
-        """As Transport says."""
-        self.begin(self.group.meet, "barrier").result()
+        self.begin(self.group.barrier, "barrier").result()
 
     def wait_all(self) -> None:
-        """As Transport says."""
         if self._last is not None:
             self._last.result()
         mx.nd.waitall()
 
     def begin(self, work: Callable[[], Result], name: str) -> Task[Result]:
-        """Begins what uses the group, beside the caller and after what was begun before."""
+        """Starts a task that uses the group, beside the caller and after the tasks that were started before."""
         before = self._last
 
         def after_that() -> Result:
@@ -226,13 +212,3 @@ class CollectiveTransport:
         task = self.clock.start(after_that, f"{name} of worker {self.rank}")
         self._last = task
         return task
-
-
-def in_memory(
-    network: MemoryNetwork,
-    algorithm: Algorithm,
-    rank: int,
-    size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
-) -> CollectiveTransport:
-    """A worker's place in the virtual network."""
-    return CollectiveTransport(MeshGroup(MemoryMesh(network, rank), algorithm), network.clock, size_of)

@@ -9,7 +9,7 @@ from trainer.parameters import num_bytes
 
 
 class ByteCounter:
-    """The part of SharedArrays that every transport has alike."""
+    """The traffic of SharedArrays and SummedArrays."""
 
     def __init__(
         self,
@@ -19,7 +19,7 @@ class ByteCounter:
         """
         Args:
             size_of: bytes that an array counts.
-            size_pushed: the same of one that is pushed, of its bytes.
+            size_pushed: bytes that an array counts when it is pushed, from those that it counts else.
         """
         self._size_of = size_of
         self._size_pushed = size_pushed
@@ -39,12 +39,11 @@ class ByteCounter:
         return size
 
     def count_moved(self, sent: int, received: int) -> None:
-        """Counts bytes over this worker's own link where pieces of arrays travel."""
+        """Counts bytes of pieces of arrays over this worker's own link."""
         self._bytes_pushed += sent
         self._bytes_pulled += received
 
     def take_traffic(self) -> dict[str, int]:
-        """As SharedArrays says."""
         traffic = {"bytes_pushed": self._bytes_pushed, "bytes_pulled": self._bytes_pulled}
         self._bytes_pushed = self._bytes_pulled = 0
         return traffic

@@ -1,10 +1,10 @@
-"""Sums on a parameter server whose arrays travel compressed: as other arrays, which are made of them here, and back.
+"""Compressed sums on a parameter server: arrays are encoded as other arrays, which travel and are decoded.
 
-fp16: float16 arrays. MXNet's server, once it is told of multiple precision (kvstore.py), adds them up in float32 and
-rounds the sum, which all workers pull.
+fp16: float16 arrays. MXNet's server, once multiple precision is on (kvstore.py), sums them in float32 and rounds the
+sum, which all workers pull.
 
-2bit: MXNet compresses all that a worker pushes, so what must be exact travels as digits, each the threshold, its
-negative or 0: those arrive as they are. Their sums are the sums of the digits.
+2bit: MXNet compresses all pushes, so exact arrays travel as digits, each the threshold, its negative or 0, which the
+compression does not change. The sums of the digits decode to the sums.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from trainer.engine import mx
 from trainer.transport.protocol import SummedArrays
 
 DIGITS = range(-30, 26)  # powers of two: to 1e-9, and up to 6.7e7; a float32 counts no further than 2**24
-_GREATEST = 2.0**26 - 4  # of float32 below the power behind them
+_GREATEST = 2.0**26 - 4  # the greatest float32 below 2**26, the next power
 Arrays = Sequence[mx.nd.NDArray]
 
 
 class EncodedSums:
-    """SummedArrays of which some travel as others.
+    """SummedArrays that travel as other arrays.
 
     Args:
-        keyed: on the server: of a sum, the first of its keys, as many as arrays are given.
-        encode: makes what travels of the arrays that are compressed and those that are exact.
-        decode: fills both kinds with the sums of what has travelled.
-        largest: as SummedArrays says.
+        keyed: sums the arrays that travel, on the server.
+        encode: (compressed, exact) -> arrays that travel.
+        decode: (sums of those, compressed, exact): fills the latter two.
+        largest: as SummedArrays.
     """
 
     def __init__(
@@ -46,18 +46,16 @@ class EncodedSums:
         self._travelling: list[mx.nd.NDArray] = []
 
     def broadcast(self, arrays: Arrays, exact: int = 0) -> None:
-        """As SummedArrays says. The values travel as they are, under keys behind those of the sums."""
+        """As SummedArrays. The values travel uncompressed, under keys behind those of the sums."""
         self._num_compressed = len(arrays) - exact
         travelling = self._encode(*self._parts(arrays))
         self._keyed.broadcast([*map(mx.nd.zeros_like, travelling), *arrays])
 
     def begin_sum(self, arrays: Arrays) -> None:
-        """As SummedArrays says."""
         self._travelling = self._encode(*self._parts(arrays))
         self._keyed.begin_sum(self._travelling)
 
     def finish_sum(self, arrays: Arrays, timed: bool = False) -> float | None:
-        """As SummedArrays says."""
         took_s = self._keyed.finish_sum(self._travelling, timed)
         self._decode(self._travelling, *self._parts(arrays))
         return took_s
@@ -67,7 +65,7 @@ class EncodedSums:
 
 
 def encoded(keyed: SummedArrays, compression: Compression, num_workers: int) -> EncodedSums:
-    """Sums that travel as fp16 or 2bit says; of 2bit, what is pushed under the keys must be compressed by MXNet."""
+    """Sums that travel as fp16 or 2bit; for 2bit MXNet must compress the pushes of `keyed`."""
     if compression.kind == FP16:
         return EncodedSums(keyed, to_halves, from_halves, compression.largest(num_workers))
     threshold = compression.threshold
@@ -83,12 +81,12 @@ def encoded(keyed: SummedArrays, compression: Compression, num_workers: int) -> 
 
 
 def to_halves(arrays: Arrays, exact: Arrays) -> list[mx.nd.NDArray]:
-    """Float16 copies, and what is exact as it is."""
+    """Float16 copies of the compressed arrays, and the exact ones."""
     return [*(array.astype("float16") for array in arrays), *exact]
 
 
 def from_halves(travelled: Arrays, arrays: Arrays, exact: Arrays) -> None:
-    """Back again."""
+    """Decodes `to_halves`."""
     for array, half in zip(arrays, travelled[: len(arrays)], strict=True):
         mx.nd.cast(half, dtype="float32", out=array)
 
@@ -103,7 +101,7 @@ def digits_of(array: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
 
 
 def number_of(digits: mx.nd.NDArray, threshold: float) -> mx.nd.NDArray:
-    """The numbers of sums of such digits: (n * len(DIGITS),) -> (n,)."""
+    """Decodes sums of such digits: (n * len(DIGITS),) -> (n,)."""
     counts = mx.nd.round(digits.reshape((-1, len(DIGITS))) / threshold)
     return mx.nd.dot(counts, _powers(digits.context))
 

@@ -1,8 +1,8 @@
-"""Lists of arrays as a few flat buffers of numpy, for a transport that adds up what is in memory.
+"""Lists of arrays as a few flat numpy buffers, for a transport that sums buffers in memory.
 
-Small arrays are packed: each message has a latency of its own. A large one on the CPU is a buffer by itself, its very
-memory, so most bytes of a model are not copied. Buffers come in reverse order of the layers, in which a backward pass
-computes their gradients: the first can leave while the others are still computed. A small model is one buffer.
+Small arrays are packed, since each message has a latency. The memory of a large one on the CPU is itself a buffer, so
+most bytes of a model are not copied. Buffers come in the reverse order of the layers, in which a backward pass computes
+the gradients: the first can leave while the others are still computed. A small model is one buffer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from trainer.collectives.compression import halved
 from trainer.engine import mx
 from trainer.parameters import memory_of, num_bytes
 
-IN_PLACE = 1 << 20  # bytes from which an array is a buffer by itself
+IN_PLACE = 1 << 20  # bytes from which an array is a buffer of its own
 FULL = 4 << 20  # bytes from which a buffer takes no more arrays
-LEFT_OVER = 1 << 16  # bytes of a last buffer that is not worth its messages
+LEFT_OVER = 1 << 16  # bytes below which the last buffer joins another one
 
 
 def plan(sizes: Sequence[int], is_on_cpu: Sequence[bool]) -> list[list[int]]:
@@ -61,13 +61,13 @@ class Buffer:
         Args:
             indices: of its arrays in the list.
             arrays: the list, or one of the same shapes on the same device.
-            size_of: bytes that an array counts on its way.
-            num_as_halves: so many arrays of the list from the first on travel as float16 in a sum.
+            size_of: bytes that an array counts.
+            num_as_halves: arrays of the list, from the first on, that travel as float16 in a sum.
 
         Raises:
-            TypeError: one is not of float32.
+            TypeError: an array is not float32.
         """
-        indices = sorted(indices, key=lambda index: index >= num_as_halves)  # those first; else the order stays
+        indices = sorted(indices, key=lambda index: index >= num_as_halves)  # halves first; stable
         mine = [arrays[index] for index in indices]
         for array in mine:
             if array.dtype != np.float32:
@@ -87,10 +87,10 @@ class Buffer:
         self.bytes_in_sum = self.num_bytes - sum(size_of(array) - halved(size_of(array)) for array in as_halves)
 
     def take(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
-        """The content of its arrays, once they are computed: float32 (n,). Nobody may use them until `give`."""
+        """The content of its arrays, once they are computed: float32 (n,). They must not be used until `give`."""
         if self._flat is None:
             (index,) = self._indices
-            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(arrays[index].handle))  # until nobody reads it
+            mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(arrays[index].handle))  # no reader is left
             return memory_of(arrays[index])
         for index, begin, end in self._places():
             if self._is_on_cpu:
@@ -100,9 +100,9 @@ class Buffer:
         return self._flat
 
     def give(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """Writes the buffer's content into its arrays, where it is not in their memory anyway.
+        """Writes the buffer's content into its arrays, where it is not their own memory.
 
-        Nothing that was begun may still read them: to wait for that with each would take longer than all copies.
+        No operation may still read them: waiting for that here, array by array, would take longer than all copies.
         """
         if self._flat is None:
             return
@@ -119,11 +119,7 @@ class Buffer:
 def buffers_of(
     arrays: Sequence[mx.nd.NDArray], size_of: Callable[[mx.nd.NDArray], int] = num_bytes, num_as_halves: int = 0
 ) -> list[Buffer]:
-    """The buffers of a list of arrays, in the order in which they are sent.
-
-    Args:
-        num_as_halves: as Buffer says.
-    """
+    """The buffers of a list of arrays, in the order in which they are sent; `num_as_halves` as in Buffer."""
     groups = plan([size_of(array) for array in arrays], [_is_on_cpu(array) for array in arrays])
     return [Buffer(indices, arrays, size_of, num_as_halves) for indices in groups]
 

@@ -1,6 +1,6 @@
 """MXNet's distributed kvstore as a transport.
 
-What it does to arrays decides how they are used here (measured on MXNet 1.9.1):
+What it does to arrays (measured on MXNet 1.9.1):
 
 - It takes default-layout arrays only. Gradients are; weights are not after an inference forward pass on the CPU,
   until the next training pass; the result of `a - b` always is.
@@ -32,27 +32,20 @@ class KVStoreArrays(ByteCounter):
     largest = math.inf
 
     def __init__(self, store: Any, first_key: int = 0, size_pushed: Callable[[int], int] = lambda size: size) -> None:
-        """
-        Args:
-            size_pushed: as ByteCounter says.
-        """
         super().__init__(size_pushed=size_pushed)
         self._store = store
         self._first_key = first_key
 
     def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
         self._store.init(list(range(self._first_key, self._first_key + len(arrays))), list(arrays))
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
-        """As SharedArrays and SummedArrays say."""
         self.define(arrays)
         self.pull(arrays)
         mx.nd.waitall()
-        self.take_traffic()  # the rounds' traffic is what is asked for
+        self.take_traffic()  # only the rounds' traffic counts
 
     def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
         for index, array in enumerate(arrays):
             self._store.push(self._first_key + index, array, priority=-index)
         self.count_pushed(arrays)
@@ -63,25 +56,19 @@ class KVStoreArrays(ByteCounter):
             mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(array.handle))
 
     def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
-        """As SharedArrays says."""
         for index, array in enumerate(arrays, start=first):
             self._store.pull(self._first_key + index, out=array, priority=-index)
         self.count_pulled(arrays)
 
     def wait(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
         wait_for(arrays)
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SummedArrays says."""
         self.push(arrays)
 
     def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
-        """As SummedArrays says.
-
-        The kvstore acknowledges a push when all workers have pushed, so a push cannot be timed without the wait for
-        the slowest. The pull that follows carries the same bytes and waits for nobody.
-        """
+        """As SummedArrays. Times the pull, which has as many bytes as the push and waits for no worker: the kvstore
+        acknowledges a push only when all workers have pushed."""
         if timed:
             mx.nd.waitall()
         begin = time.monotonic()
@@ -91,7 +78,7 @@ class KVStoreArrays(ByteCounter):
 
 
 class KVStoreTransport:
-    """A process of a real cluster.
+    """A worker of a real cluster.
 
     Args:
         store: `mx.kv.create("dist_sync")` or "dist_async".
@@ -103,30 +90,25 @@ class KVStoreTransport:
         self.num_workers: int = store.num_workers
 
     def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> KVStoreArrays | EncodedSums:
-        """As Transport says. Rank 0 tells the servers."""
         if compression == AS_IT_IS:
             return self.arrays(first_key)
         if compression.kind == FP16:
             if self.rank == 0:
                 self.store._send_command_to_servers(MULTIPLE_PRECISION, "")
             return encoded(self.arrays(first_key), compression, self.num_workers)
-        # Decimals, not an exponent: of those MXNet makes the float32 that Python does.
+        # Decimals, not an exponent: MXNet parses those to the same float32 as Python.
         text = f"{compression.threshold:.6f}"
         self.store.set_gradient_compression({"type": "2bit", "threshold": text})
         return encoded(KVStoreArrays(self.store, first_key, in_two_bits), compression, self.num_workers)
 
     def arrays(self, first_key: int = 0) -> KVStoreArrays:
-        """As Transport says."""
         return KVStoreArrays(self.store, first_key)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """As Transport says."""
         self.store.set_optimizer(optimizer)
 
     def barrier(self) -> None:
-        """As Transport says."""
         self.store._barrier()
 
     def wait_all(self) -> None:
-        """As Transport says."""
         mx.nd.waitall()

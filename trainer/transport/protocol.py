@@ -1,9 +1,8 @@
-"""What a trainer may ask of a transport, whatever carries the arrays.
+"""The transport's protocol: all that a trainer knows of how arrays travel.
 
-There are two kinds (algorithms.TransportKind). SUM: the workers broadcast, and add up what each of them gives; workers
-among themselves can do that as well as a parameter server (collective.py). SERVER: an optimizer on a parameter server
-is told of each push on its own, and a pull takes what is there. With MXNet's distributed kvstore these are dist_sync
-and dist_async.
+There are two kinds (algorithms.TransportKind). SUM: broadcasts and sums over all workers, by a parameter server or
+among the workers (collective.py). SERVER: an optimizer on a parameter server handles each push by itself, and a pull
+takes the present values. With MXNet's distributed kvstore these are dist_sync and dist_async.
 """
 
 from __future__ import annotations
@@ -15,40 +14,35 @@ from trainer.collectives.compression import AS_IT_IS, Compression
 
 
 class Counted(Protocol):
-    """What counts the bytes that it moves."""
+    """Counts the bytes that it moves."""
 
     def take_traffic(self) -> dict[str, int]:
-        """Bytes pushed and pulled since the last call, under their names in the round logs."""
+        """Bytes pushed and pulled since the last call, by their names in the round logs."""
 
 
 class SummedArrays(Counted, Protocol):
-    """A list of arrays that the workers add up, again and again.
+    """A list of arrays that the workers sum again and again."""
 
-    Attributes:
-        largest: magnitude up to which a worker's numbers can be a part of any sum: less than infinity where they
-            travel as float16.
-    """
-
-    largest: float
+    largest: float  # magnitude up to which a worker's numbers can be part of a sum: finite where they travel as float16
 
     def broadcast(self, arrays: Sequence[Any], exact: int = 0) -> None:
         """Afterwards every rank's arrays hold rank 0's values. Every rank calls it, once, before anything else.
 
         Args:
-            exact: so many of the last arrays are summed as they are, where the others travel compressed.
+            exact: number of arrays, at the end of the list, that never travel compressed.
         """
 
     def begin_sum(self, arrays: Sequence[Any]) -> None:
         """Begins to send all arrays, each as soon as it is computed; early ones first where there is a choice.
 
-        Nobody may touch them before `finish_sum`. They have the shapes and the order of what was broadcast.
+        They have the shapes and the order of the broadcast ones, and must not be touched before `finish_sum`.
         """
 
     def finish_sum(self, arrays: Sequence[Any], timed: bool = False) -> float | None:
         """Waits until each of the arrays that were given to `begin_sum` is the sum over all workers.
 
         Args:
-            timed: give up the overlap of the two ways, to tell how long one of them takes.
+            timed: pushes and pulls do not overlap, so that one of them can be timed.
 
         Returns:
             Seconds in which the sums came back, or were made where there is no server, without the wait for other
@@ -68,37 +62,37 @@ class SharedArrays(Counted, Protocol):
     def push(self, arrays: Sequence[Any]) -> None:
         """Begins to push all arrays, each as soon as it is computed; early ones first where there is a choice.
 
-        Nobody may write to them before they have arrived, and a pull under the same keys may overwrite them.
+        They must not be written to before they have arrived, and a pull under the same keys may overwrite them.
         """
 
     def wait_until_arrived(self, arrays: Sequence[Any]) -> None:
-        """Waits until what was pushed has arrived, and been dealt with where an optimizer is told of it."""
+        """Waits until the pushes have arrived, and the server's optimizer, if any, has handled them."""
 
     def pull(self, arrays: Sequence[Any], first: int = 0) -> None:
         """Begins to pull into all arrays, from position `first` on; `wait` before you rely on their values."""
 
     def wait(self, arrays: Sequence[Any]) -> None:
-        """Waits until the values of these arrays are there, and for nothing else."""
+        """Waits until these arrays have their pulled values, and for nothing else."""
 
 
 class Transport(Protocol):
-    """A worker's place among the others. Whatever waits for others raises PeerLost where one of them is gone, or ends
-    the process as PeerLost does: MXNet's kvstore cannot be interrupted."""
+    """A worker's connection to the others. Where one of them is lost, a call that waits for others raises PeerLost, or
+    ends the process as PeerLost does: MXNet's kvstore cannot be interrupted."""
 
     @property
     def rank(self) -> int:
-        """Of this worker, from 0."""
+        """From 0."""
 
     @property
     def num_workers(self) -> int:
-        """How many there are now."""
+        """At present."""
 
     def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> SummedArrays:
-        """A list of arrays to be added up; of the kind SUM.
+        """A list of arrays to be summed; of the kind SUM.
 
         Args:
-            compression: 2bit holds for all that is pushed from here on.
-            first_key: as `arrays` says.
+            compression: 2bit holds for all later pushes of this worker.
+            first_key: as in `arrays`.
         """
 
     def arrays(self, first_key: int = 0) -> SharedArrays:
@@ -111,4 +105,4 @@ class Transport(Protocol):
         """Waits until all workers have called it."""
 
     def wait_all(self) -> None:
-        """Waits for all that this worker has begun: computations, pushes and pulls."""
+        """Waits for all computations, pushes and pulls of this worker."""

@@ -1,7 +1,7 @@
-"""What MXNet's 2-bit gradient compression makes of the arrays that one worker pushes, for a parameter server in memory.
+"""MXNet's 2-bit gradient compression, for a parameter server in memory.
 
-As src/kvstore/gradient_compression-inl.h does it: each number is added to what is left of earlier ones; from the
-threshold on, it is pushed as the threshold, and down from its negative as that, and the rest is left.
+As src/kvstore/gradient_compression-inl.h: each number is added to the rest of earlier ones; at or above the threshold
+it is pushed as the threshold, at or below its negative as that, else as 0; the difference is the new rest.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from trainer.engine import mx
 
 
 class TwoBits:
-    """One worker's; what it holds back is by key."""
+    """One worker's compression, with the rests by key."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold = mx.nd.array([threshold])
         self._held_back: dict[int, mx.nd.NDArray] = {}
 
     def compress(self, key: int, array: mx.nd.NDArray) -> mx.nd.NDArray:
-        """What arrives of an array, float32 of any shape."""
+        """The array that the server receives for this one, float32 of any shape."""
         due = array + self._held_back[key] if key in self._held_back else array
         is_up = mx.nd.broadcast_greater_equal(due.reshape((-1,)), self._threshold)
         is_down = mx.nd.broadcast_lesser_equal(due.reshape((-1,)), -self._threshold)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import COLLECTIVES, MPI, PS
-from trainer.collectives.schedules import SUMS, Algorithm, Schedule, Step, broadcast, meeting
+from trainer.collectives.schedules import SUMS, Exchange, ExchangeSchedule, ScheduleMaker, barrier, broadcast
 
 NUMBERS = range(1, 34)
 
@@ -21,7 +21,7 @@ NUMBERS = range(1, 34)
 class Follower:
     """A worker that follows its schedule; a message goes where both its ends are there, as with no memory between."""
 
-    def __init__(self, schedule: Schedule, buffer: np.ndarray) -> None:
+    def __init__(self, schedule: ExchangeSchedule, buffer: np.ndarray) -> None:
         self.steps = list(schedule.steps)
         self.buffer = buffer
         self.edges = [len(buffer) * part // schedule.parts for part in range(schedule.parts + 1)]
@@ -29,8 +29,8 @@ class Follower:
         self.has_sent = self.has_received = False
 
     @property
-    def step(self) -> Step:
-        return self.steps[self.number] if self.number < len(self.steps) else Step()
+    def step(self) -> Exchange:
+        return self.steps[self.number] if self.number < len(self.steps) else Exchange()
 
     def slice(self, span) -> slice:
         return slice(self.edges[span.begin], self.edges[span.end])
@@ -47,7 +47,7 @@ class Follower:
         return True
 
 
-def run(algorithm: Algorithm, buffers: list[np.ndarray]) -> int:
+def run(algorithm: ScheduleMaker, buffers: list[np.ndarray]) -> int:
     """Lets all workers follow their schedules; returns after how many moments all were done."""
     number = len(buffers)
     workers = [Follower(algorithm(number, rank), buffer) for rank, buffer in enumerate(buffers)]
@@ -74,14 +74,14 @@ def run(algorithm: Algorithm, buffers: list[np.ndarray]) -> int:
     raise AssertionError
 
 
-def sent(algorithm: Algorithm, number: int) -> list[Fraction]:
+def sent(algorithm: ScheduleMaker, number: int) -> list[Fraction]:
     """Buffers that each rank sends."""
     schedules = [algorithm(number, rank) for rank in range(number)]
     return [Fraction(sum(step.out.size for step in each.steps), each.parts) for each in schedules]
 
 
 @pytest.fixture(params=SUMS)
-def algorithm(request: pytest.FixtureRequest) -> Algorithm:
+def algorithm(request: pytest.FixtureRequest) -> ScheduleMaker:
     return SUMS[request.param]
 
 
@@ -90,7 +90,7 @@ def test_the_flag_offers_each_of_them() -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_every_rank_ends_with_the_exact_sum(algorithm: Algorithm, number: int) -> None:
+def test_every_rank_ends_with_the_exact_sum(algorithm: ScheduleMaker, number: int) -> None:
     length = 3 * number + 1  # pieces of unequal sizes
     given = [np.arange(length) * (rank + 1) + 1000 * rank for rank in range(number)]
     buffers = [each.copy() for each in given]
@@ -185,8 +185,8 @@ def test_a_broadcast_brings_the_sources_buffer_to_all_in_lg_n_moments(number: in
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_nobody_leaves_a_meeting_before_all_have_come(number: int) -> None:
-    def knows(steps: Callable[[int], tuple[Step, ...]], rounds: int) -> list[set[int]]:
+def test_no_worker_leaves_a_barrier_before_all_have_come(number: int) -> None:
+    def knows(steps: Callable[[int], tuple[Exchange, ...]], rounds: int) -> list[set[int]]:
         """Of whom each has heard, through others too."""
         heard = [{rank} for rank in range(number)]
         for index in range(rounds):
@@ -194,6 +194,6 @@ def test_nobody_leaves_a_meeting_before_all_have_come(number: int) -> None:
         return heard
 
     rounds = (number - 1).bit_length()
-    assert {len(meeting(number, rank).steps) for rank in range(number)} == {rounds}
-    assert knows(lambda rank: meeting(number, rank).steps, rounds) == [set(range(number))] * number
-    assert run(meeting, [np.zeros(0) for _ in range(number)]) == rounds
+    assert {len(barrier(number, rank).steps) for rank in range(number)} == {rounds}
+    assert knows(lambda rank: barrier(number, rank).steps, rounds) == [set(range(number))] * number
+    assert run(barrier, [np.zeros(0) for _ in range(number)]) == rounds

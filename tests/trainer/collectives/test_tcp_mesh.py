@@ -16,8 +16,8 @@ import pytest
 
 from trainer.collectives import tcp
 from trainer.collectives.connecting import MOST_BYTES, Address, NotThere, connect
-from trainer.collectives.mesh import follow, meet
-from trainer.collectives.schedules import SUMS, Schedule, ring
+from trainer.collectives.mesh import barrier, follow
+from trainer.collectives.schedules import SUMS, ExchangeSchedule, ring
 from trainer.collectives.tcp import TcpMesh
 from utils import JobError, PeerLost, SetupError
 
@@ -41,11 +41,11 @@ def beside(work: Callable[[int], Result], number: int) -> list[Result]:
 
 @contextlib.contextmanager
 def meshes(number: int, patience_s: float = WAIT_S) -> Iterator[list[TcpMesh]]:
-    """So many workers, connected."""
+    """Connected workers."""
     with listening(number) as (listeners, addresses):
-        made = beside(
-            lambda rank: connect(rank, addresses, listeners[rank], "a job", WAIT_S, patience_s=patience_s), number
-        )
+        made = beside(lambda rank: connect(rank, addresses, listeners[rank], "a job", WAIT_S), number)
+    for mesh in made:
+        mesh.patience_s = patience_s
     try:
         yield made
     finally:
@@ -69,7 +69,7 @@ def test_the_sum_is_exact_on_every_rank_and_the_bytes_are_the_schedules(
             for buffer in buffers:
                 np.testing.assert_array_equal(buffer, total)
             total = total * number
-        assert beside(lambda rank: meet(made[rank], 1.5 * rank), number) == [1.5 * (number - 1)] * number
+        assert beside(lambda rank: barrier(made[rank], 1.5 * rank), number) == [1.5 * (number - 1)] * number
     assert sum(each.sent for each in moved) == sum(each.received for each in moved)
     if name == "ring":
         assert sum(each.sent for each in moved) == 2 * (number - 1) * 4 * length
@@ -91,7 +91,7 @@ def test_when_a_worker_is_gone_in_the_middle_of_a_sum_all_others_are_told_at_onc
     def work(rank: int) -> float:
         if rank == gone:
             parts, steps = SUMS[name](number, rank)
-            follow(Schedule(parts, steps[:1]), made[rank], buffers[rank])
+            follow(ExchangeSchedule(parts, steps[:1]), made[rank], buffers[rank])
             made[rank].close()
             return 0.0
         began = time.monotonic()
@@ -129,7 +129,7 @@ def test_a_thread_that_waits_in_a_mesh_is_told_when_it_is_closed() -> None:
 
         def waits() -> None:
             with pytest.raises(PeerLost):
-                meet(made[0])
+                barrier(made[0])
             told.set()
 
         thread = threading.Thread(target=waits)
@@ -161,7 +161,7 @@ def test_strangers_are_hung_up_on_and_the_workers_connect(said: bytes) -> None:
     with listening(2) as (listeners, addresses), socket.create_connection(addresses[0]) as stranger:
         stranger.sendall(said)
         made = beside(lambda rank: connect(rank, addresses, listeners[rank], "a job", WAIT_S), 2)
-        beside(lambda rank: meet(made[rank]), 2)
+        beside(lambda rank: barrier(made[rank]), 2)
         stranger.settimeout(WAIT_S)
         with contextlib.suppress(ConnectionResetError):  # there was more to read than was read
             assert stranger.recv(1) == b""

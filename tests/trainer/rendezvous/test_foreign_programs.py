@@ -123,7 +123,7 @@ def attack(port):
 def test_strangers_bytes_at_any_port_at_any_time_are_no_matter_of_the_job(tmp_path):
     flags = ["-m", "async", "-n", "mlp", "-c", "1", "--dataset", "mnist", "-dd", str(few_images())]
     with cluster(tmp_path, num_workers=2) as job:
-        wait_for(lambda: "server on host" in job.log("scheduler"), "the server at the meeting")
+        wait_for(lambda: "server on host" in job.log("scheduler"), "the server at the rendezvous")
         for port in listening_ports(job.running.values()):
             attack(port)
         for rank in range(2):
@@ -131,7 +131,7 @@ def test_strangers_bytes_at_any_port_at_any_time_are_no_matter_of_the_job(tmp_pa
             job.start_worker(rank, "main.py", *flags, *device, "--min-step-time", "0.02", "--max-seconds", "60")
         wait_for(lambda: all("round 1," in job.log(f"worker{rank}") for rank in range(2)), "the first rounds")
         ports = listening_ports(job.running.values())
-        assert len(ports) >= 5  # of the meeting, and MXNet's of each process
+        assert len(ports) >= 5  # of the rendezvous, and MXNet's of each process
         for port in ports:
             attack(port)
         for rank in range(2):

@@ -11,7 +11,7 @@ import pytest
 from cluster_processes import ROOT, cluster
 from few_images import on_few_images
 
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import ProcessInfo, differences
 from trainer.runtime import environment
 from trainer.runtime.environment import INTERVAL, TABLE, TIMEOUT, Treatment, compared, prepare_environment
@@ -87,7 +87,7 @@ def test_a_time_out_that_three_heartbeats_fit_into_is_taken_and_so_is_any_withou
 
 
 def cards(*environments):
-    """Processes with these variables, as they know each other at the meeting."""
+    """Processes with these variables, as they know each other at the rendezvous."""
     return [
         ProcessInfo("worker", f"host{number}", "cpu", f"10.0.0.{number}", 9000, setup=compared(prepared(**variables)))
         for number, variables in enumerate(environments)
@@ -115,7 +115,7 @@ def test_unix_sockets_are_for_the_processes_of_one_host(monkeypatch):
 
 
 def test_an_empty_role_is_no_role_in_a_job_of_workers_alone():
-    assert Cluster.of_workers({"DMLC_ROLE": "", "DMLC_NUM_WORKER": "2"}).num_workers == 2
+    assert ClusterSpec.of_workers({"DMLC_ROLE": "", "DMLC_NUM_WORKER": "2"}).num_workers == 2
 
 
 @pytest.mark.parametrize("role", ["server", "scheduler"])

@@ -16,9 +16,9 @@ from trainer.parameters import num_bytes
 from trainer.simulation import virtual_mesh
 from trainer.simulation.network import Link
 from trainer.simulation.virtual_clock import VirtualClock, run_all
-from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.transport import flat
-from trainer.transport.collective import CollectiveTransport, in_memory
+from trainer.transport.collective import CollectiveTransport
 from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
 from utils import PeerLost, SetupError
 
@@ -236,7 +236,7 @@ def test_a_timed_sum_tells_the_time_of_the_collective_and_not_of_the_wait_for_th
         took_s.append(tuple(seen))
 
     together(2, work, link)
-    expected = pytest.approx(2 * (1.0 + 1.0), abs=0.011)  # the four bytes of the meeting are on their way yet
+    expected = pytest.approx(2 * (1.0 + 1.0), abs=0.011)  # the four bytes of the barrier are still on their way
     assert took_s == [(expected, expected)] * 2
 
 
@@ -258,7 +258,7 @@ def test_all_are_told_the_same_time_the_longest_although_one_gets_its_sum_later(
     assert took_s[0][1] == pytest.approx(took_s[1][0])
 
 
-def test_where_nobody_asks_for_the_time_of_the_first_sum_no_later_one_waits_for_a_meeting() -> None:
+def test_without_a_timed_first_sum_no_later_one_waits_for_a_barrier() -> None:
     ended_s: list[float] = []
 
     def work(place: CollectiveTransport) -> None:
@@ -271,8 +271,8 @@ def test_where_nobody_asks_for_the_time_of_the_first_sum_no_later_one_waits_for_
             ended_s.append(place.clock.now() - moment)
 
     together(2, work, Link(400.0, 0.5))
-    meeting_s = 1.0 + 4 / 400
-    assert sorted(ended_s) == [pytest.approx(4.0)] * 2 + [pytest.approx(4.0 + meeting_s)] * 2
+    barrier_s = 1.0 + 4 / 400
+    assert sorted(ended_s) == [pytest.approx(4.0)] * 2 + [pytest.approx(4.0 + barrier_s)] * 2
 
 
 def test_the_worker_goes_on_while_its_arrays_travel() -> None:
@@ -307,7 +307,7 @@ def test_traffic_is_what_a_workers_own_link_carries_each_way_as_large_as_the_arr
     }
 
 
-def test_whoever_waits_for_a_worker_that_is_lost_is_told_now_and_later() -> None:
+def test_a_wait_for_a_lost_worker_fails_now_and_later() -> None:
     clock, told = VirtualClock(), []
     network = MemoryNetwork(clock, [Link()] * 3)
 

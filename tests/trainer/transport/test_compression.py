@@ -28,10 +28,9 @@ from trainer.engine import mx
 from trainer.finite import first_not_finite
 from trainer.simulation.network import Link
 from trainer.simulation.virtual_clock import VirtualClock, run_all
-from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.trainer import Trainer
-from trainer.transport.collective import in_memory
 from trainer.transport.encoded import digits_of, number_of
 from trainer.transport.protocol import Transport
 from trainer.transport.two_bit import TwoBits
@@ -51,7 +50,10 @@ def summed_in_halves(name: str, buffers: list[np.ndarray], num_halves: int) -> l
     mine = [buffer.copy() for buffer in buffers]
     run_all(
         clock,
-        [lambda rank=rank: groups[rank].add_up(mine[rank], mine[rank].nbytes, num_halves) for rank in range(number)],
+        [
+            lambda rank=rank: groups[rank].all_reduce(mine[rank], mine[rank].nbytes, num_halves)
+            for rank in range(number)
+        ],
     )
     return mine
 
@@ -366,7 +368,7 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_where_nobody_looks_the_infinity_ends_the_job(collective: str) -> None:
+def test_without_number_checks_the_infinity_ends_the_job(collective: str) -> None:
     def build(context: Context) -> Trainer:
         if context.peers.membership().rank == 1:
             context.task.passes = Spoilt(context.task.network, {2}, 1e5)

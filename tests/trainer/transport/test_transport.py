@@ -20,9 +20,8 @@ from algorithms import TransportKind
 from trainer.collectives.schedules import SUMS
 from trainer.simulation.network import Link
 from trainer.simulation.virtual_clock import VirtualClock, run_all
-from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
-from trainer.transport.collective import in_memory
 from trainer.transport.protocol import Transport
 from utils import PeerLost
 
@@ -185,7 +184,7 @@ def on_a_server(*workers: Callable[[MemoryTransport], None], kind: TransportKind
     return server
 
 
-def test_whoever_waits_for_a_worker_that_is_lost_is_told() -> None:
+def test_a_wait_for_a_lost_worker_fails() -> None:
     told: list[str] = []
 
     def waits(transport: MemoryTransport) -> None:

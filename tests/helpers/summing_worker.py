@@ -5,18 +5,18 @@ from __future__ import annotations
 from algorithms import TransportKind
 from trainer.engine import mx
 from trainer.rendezvous import roles
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
 from utils import setup_logging
 
 if __name__ == "__main__":
     setup_logging("worker")
     prepare_environment()
-    cluster = Cluster.from_environment()
+    cluster = ClusterSpec.from_environment()
     assert cluster is not None
-    with roles.joined(cluster, TransportKind.SUM, 60) as joined:
+    with roles.join(cluster, TransportKind.SUM, 60) as joined:
         assert joined.members is None  # one is a plain MXNet program
-        assert joined.attendance.gather("speed", 1) is None
+        assert joined.gather("speed", 1) is None
         store = joined.transport.store
         store.init(0, mx.nd.zeros(3))
         store.push(0, mx.nd.ones(3))

@@ -1,4 +1,4 @@
-"""Before MXNet connects a job's processes they meet: what differs or cannot be reached is named on all of them."""
+"""The rendezvous before MXNet connects a job's processes: all name what differs or cannot be reached."""
 
 import ast
 import contextlib
@@ -18,12 +18,12 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import command_line, version
-from trainer.rendezvous import addresses, meeting_server, tcp_proxy
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous import addresses, rendezvous_server, tcp_proxy
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT
 from trainer.rendezvous.config_check import ProcessInfo, differences, missing
-from trainer.rendezvous.meeting_client import EVALUATOR, HELLO, Arrival, Lines, tell_failure
-from trainer.rendezvous.meeting_server import Host
+from trainer.rendezvous.rendezvous_client import EVALUATOR, HELLO, Lines, RendezvousClient, tell_failure
+from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
 
 DEADLINE_S = 30.0
@@ -33,12 +33,12 @@ GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
 @pytest.fixture(autouse=True)
 def short_farewells(monkeypatch):
     """No member here ends when it is told to."""
-    monkeypatch.setattr(meeting_server, "FAREWELL_S", 0.1)
+    monkeypatch.setattr(rendezvous_server, "FAREWELL_S", 0.1)
 
 
 @pytest.fixture(autouse=True)
 def nothing_ends_the_process(monkeypatch):
-    """An error that nobody foresaw, in whatever thread, would end a real process: here it fails the test."""
+    """An unexpected error in any thread would end a real process: here it fails the test."""
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
     yield
@@ -47,31 +47,31 @@ def nothing_ends_the_process(monkeypatch):
 
 
 class Member:
-    """A process at the meeting, as a thread."""
+    """A process of a job, as a thread."""
 
-    def __init__(self, meeting, role, device="", setup=None, num_workers=None, port=None, **environment):
+    def __init__(self, job, role, device="", setup=None, num_workers=None, port=None, **environment):
         self.ended = threading.Event()  # during the job
         self.end = None
         self.environment = environment
         if port:
             self.environment["PORT"] = str(port)
-        self._arrival = Arrival(
-            Cluster(role, "127.0.0.1", meeting.port, 1, num_workers or meeting.num_workers),
+        self._client = RendezvousClient(
+            ClusterSpec(role, "127.0.0.1", job.port, 1, num_workers or job.num_workers),
             device,
             setup or {},
             start_timeout_s=DEADLINE_S,
-            remind_every_s=meeting.remind_every_s,
+            remind_every_s=job.remind_every_s,
             environment=self.environment,
             end=self._on_end,
         )
-        self.attendance = None
+        self.session = None
         self.error = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
         try:
-            self.attendance = self._arrival.attend()
+            self.session = self._client.join()
         except Exception as error:
             self.error = error
 
@@ -83,7 +83,7 @@ class Member:
         """Waits until it is in the job; returns it."""
         self._thread.join(DEADLINE_S)
         assert self.error is None, self.error
-        assert self.attendance is not None, "nothing happened"
+        assert self.session is not None, "nothing happened"
         return self
 
     def failure(self):
@@ -94,63 +94,63 @@ class Member:
 
     def is_killed(self):
         """What the kernel does for a process that is killed."""
-        self.attendance._lines.close()
+        self.session._lines.close()
 
 
-class Meeting:
+class Job:
     def __init__(self, num_workers=2, remind_every_s=15.0, **times):
         self.num_workers, self.remind_every_s = num_workers, remind_every_s
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        self.host = Host(listener, 1, num_workers, remind_every_s=remind_every_s, **times)
+        self.server = RendezvousServer(listener, 1, num_workers, remind_every_s=remind_every_s, **times)
 
     def start(self, *devices, **more):
         """Scheduler, server and some workers."""
         roles = [Member(self, "scheduler"), Member(self, "server")]
         return [*roles, *(Member(self, "worker", device, **more) for device in devices)]
 
-    def raw(self, card=None):
+    def raw(self, process=None):
         """A connection that speaks for itself."""
         connection = socket.create_connection(("127.0.0.1", self.port))
         connection.sendall(HELLO)
         lines = Lines(connection)
         assert lines.receive(DEADLINE_S) == {"welcome": True}
-        if card:
-            lines.send(card=vars(card))
+        if process:
+            lines.send(card=vars(process))
         return lines
 
 
 def running_job(num_workers=2, **more):
     """A job after its start; the workers' ranks are told."""
-    meeting = Meeting(num_workers)
-    members = [member.join() for member in meeting.start(*(f"cpu{rank}" for rank in range(num_workers)), **more)]
+    job = Job(num_workers)
+    members = [member.join() for member in job.start(*(f"cpu{rank}" for rank in range(num_workers)), **more)]
     for rank, worker in enumerate(members[2:]):
-        worker.attendance.tell_rank(rank)
+        worker.session.tell_rank(rank)
     wait_for(
-        lambda: sum(participant.rank is not None for participant in meeting.host._participants) == num_workers,
+        lambda: sum(participant.rank is not None for participant in job.server._participants) == num_workers,
         "the ranks' arrival",
     )
-    return meeting, members
+    return job, members
 
 
-def card(role, device="", host="a", address="127.0.0.1", port=1, **setup):
+def process(role, device="", host="a", address="127.0.0.1", port=1, **setup):
     setup = {"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "2", **setup}
     return ProcessInfo(role, host, device, address, port, setup=setup)
 
 
-def test_nobody_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypatch):
-    # What a worker's MXNet sent to the meeting's own listener at that port would be lost, and the start would hang.
+def test_no_process_is_told_of_mxnets_scheduler_before_its_port_is_free(monkeypatch):
+    # What a worker's MXNet sent to the probe responder at that port would be lost, and the start would hang.
     (port,) = free_ports(1)
-    close = addresses.Doorbell.close
+    close = addresses.ProbeResponder.close
 
-    def close_the_schedulers_late(doorbell):
-        if doorbell.port == port:
+    def close_the_schedulers_late(responder):
+        if responder.port == port:
             time.sleep(0.3)
-        close(doorbell)
+        close(responder)
 
-    monkeypatch.setattr(addresses.Doorbell, "close", close_the_schedulers_late)
-    meeting = Meeting(num_workers=1)
-    members = [Member(meeting, "scheduler", port=port), Member(meeting, "server"), Member(meeting, "worker")]
+    monkeypatch.setattr(addresses.ProbeResponder, "close", close_the_schedulers_late)
+    job = Job(num_workers=1)
+    members = [Member(job, "scheduler", port=port), Member(job, "server"), Member(job, "worker")]
     members[2].join()
     assert members[2].environment["DMLC_PS_ROOT_PORT"] == str(port)
     with pytest.raises(ConnectionRefusedError):
@@ -176,9 +176,9 @@ ODD_FLAGS = [
 @pytest.mark.parametrize(("odd", "flags", "others"), ODD_FLAGS)
 def test_a_flag_that_differs_is_named_with_both_values_on_every_process(odd, flags, others):
     usual = command_line.job_setup(command_line.parse([]))
-    meeting = Meeting(num_workers=3)
-    members = meeting.start("cpu0", "cpu1", setup=usual)
-    members.append(Member(meeting, "worker", "cpu2", command_line.job_setup(command_line.parse(flags))))
+    job = Job(num_workers=3)
+    members = job.start("cpu0", "cpu1", setup=usual)
+    members.append(Member(job, "worker", "cpu2", command_line.job_setup(command_line.parse(flags))))
     for member in members:
         error = member.failure()
         assert isinstance(error, SetupError)
@@ -186,9 +186,9 @@ def test_a_flag_that_differs_is_named_with_both_values_on_every_process(odd, fla
 
 
 def test_other_data_is_named():
-    meeting = Meeting()
-    members = meeting.start("cpu0", setup={CONTENT: "abc"})
-    members.append(Member(meeting, "worker", "cpu1", {CONTENT: "abd"}))
+    job = Job()
+    members = job.start("cpu0", setup={CONTENT: "abc"})
+    members.append(Member(job, "worker", "cpu1", {CONTENT: "abd"}))
     for member in members:
         for device, value in (("cpu0", "abc"), ("cpu1", "abd")):
             name = f"worker {device} on host {socket.gethostname()} (127.0.0.1)"
@@ -197,17 +197,17 @@ def test_other_data_is_named():
 
 
 def test_another_number_of_workers_is_named_when_the_job_is_complete():
-    meeting = Meeting(num_workers=2)
-    members = [*meeting.start("cpu0"), Member(meeting, "worker", "cpu1", num_workers=3)]
+    job = Job(num_workers=2)
+    members = [*job.start("cpu0"), Member(job, "worker", "cpu1", num_workers=3)]
     for member in members:
         assert "worker cpu1" in str(member.failure())
         assert "has DMLC_NUM_WORKER 3, the others DMLC_NUM_WORKER 2" in str(member.failure())
 
 
 def test_another_number_of_workers_is_named_where_the_job_can_never_be_complete():
-    meeting = Meeting(num_workers=3, settle_s=0.1)
-    workers = [Member(meeting, "worker", f"cpu{number}", num_workers=2) for number in range(2)]
-    for member in [Member(meeting, "scheduler"), *workers]:
+    job = Job(num_workers=3, settle_s=0.1)
+    workers = [Member(job, "worker", f"cpu{number}", num_workers=2) for number in range(2)]
+    for member in [Member(job, "scheduler"), *workers]:
         assert "the others DMLC_NUM_WORKER 2" in str(member.failure())
         assert "the scheduler on host" in str(member.failure())
         assert "has DMLC_NUM_WORKER 3" in str(member.failure())
@@ -254,14 +254,14 @@ def test_all_that_a_role_runs_is_compared():
     assert not top & {path.name for path in version.ROOT.iterdir() if path.is_dir()} - folders.keys()
 
 
-def test_without_a_majority_nobody_is_the_others():
-    found = differences([card("worker", "cpu0", **{"-b": "32"}), card("worker", "cpu1", **{"-b": "64"})])
+def test_without_a_majority_all_are_named():
+    found = differences([process("worker", "cpu0", **{"-b": "32"}), process("worker", "cpu1", **{"-b": "64"})])
     assert found == {"-b": "worker cpu0 on host a (127.0.0.1) has -b 32, worker cpu1 on host a (127.0.0.1) has -b 64"}
 
 
 def test_of_many_that_differ_some_are_named():
-    cards = [card("worker", f"gpu{number}", **{"-b": "64" if number < 20 else "32"}) for number in range(30)]
-    (text,) = differences(cards).values()
+    processes = [process("worker", f"gpu{number}", **{"-b": "64" if number < 20 else "32"}) for number in range(30)]
+    (text,) = differences(processes).values()
     assert "and 5 more have -b 32, the others -b 64" in text
 
 
@@ -286,10 +286,10 @@ def closed_port():
 
 
 def test_a_port_that_cannot_be_reached_is_named_on_every_process():
-    meeting = Meeting(num_workers=1)
-    members = meeting.start()
+    job = Job(num_workers=1)
+    members = job.start()
     port = closed_port()
-    behind_firewall = meeting.raw(card("worker", "gpu0", host="b", port=port, DMLC_NUM_WORKER="1"))
+    behind_firewall = job.raw(process("worker", "gpu0", host="b", port=port, DMLC_NUM_WORKER="1"))
     while "targets" not in (message := behind_firewall.receive(DEADLINE_S)):
         pass
     behind_firewall.send(tried=message["round"], problems=[])
@@ -305,7 +305,7 @@ def test_a_port_that_cannot_be_reached_is_named_on_every_process():
 
 
 def test_another_program_at_an_address_is_not_taken_for_the_process():
-    bell = addresses.Doorbell("127.0.0.1", None)
+    bell = addresses.ProbeResponder("127.0.0.1", None)
     with contextlib.closing(bell):
         right = addresses.Target("worker", "127.0.0.1", bell.port, bell.token)
         assert addresses.unreachable([right]) == []
@@ -323,23 +323,23 @@ def test_an_address_that_does_not_answer_is_given_up_in_time():
 
 def test_mxnet_gets_the_address_and_the_ports_that_were_tried():
     port = closed_port()
-    meeting = Meeting(num_workers=1)
-    scheduler, server = meeting.start()
-    worker = Member(meeting, "worker", "cpu0", port=port)
+    job = Job(num_workers=1)
+    scheduler, server = job.start()
+    worker = Member(job, "worker", "cpu0", port=port)
     for member in (scheduler, server, worker):
         member.join()
     assert worker.environment["PORT"] == str(port)
     assert worker.environment["DMLC_NODE_HOST"] == "127.0.0.1"
     ports = {member.environment["DMLC_PS_ROOT_PORT"] for member in (scheduler, server, worker)}
     assert len(ports) == 1
-    assert ports != {str(meeting.port)}
+    assert ports != {str(job.port)}
     assert server.environment["PORT"] not in {str(port), *ports}
 
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        error = Member(Meeting(), "worker", "cpu0", port=port).failure()
+        error = Member(Job(), "worker", "cpu0", port=port).failure()
     assert f"port {port} is in use" in str(error)
     assert "PORT" in str(error)
 
@@ -350,34 +350,34 @@ def test_the_address_is_that_of_the_chosen_card():
     assert addresses.own_address("10.0.0.9", {"DMLC_NODE_HOST": "10.0.0.8", "DMLC_INTERFACE": "lo"}) == "10.0.0.8"
 
 
-# ----------------------------------------------------------------------------------------------- who is there yet
+# --------------------------------------------------------------------------------- until the job is complete
 
 
 def test_a_process_that_was_killed_before_the_job_is_complete_is_not_counted():
-    meeting = Meeting(num_workers=2)
-    dead = meeting.raw(card("worker", "cpu0"))
-    members = meeting.start()
-    wait_for(lambda: len(meeting.host._participants) == 3, "the arrival of three processes")
+    job = Job(num_workers=2)
+    dead = job.raw(process("worker", "cpu0"))
+    members = job.start()
+    wait_for(lambda: len(job.server._participants) == 3, "the arrival of three processes")
     dead.close()
-    wait_for(lambda: len(meeting.host._participants) == 2, "the departure of one")
-    members += [Member(meeting, "worker", f"cpu{number}") for number in range(2)]  # the first is started anew
+    wait_for(lambda: len(job.server._participants) == 2, "the departure of one")
+    members += [Member(job, "worker", f"cpu{number}") for number in range(2)]  # the first is started anew
     for member in members:
         member.join()
 
 
 def test_one_worker_too_many_is_sent_away_and_the_others_go_on():
-    meeting, members = running_job(num_workers=1)
-    late = Member(meeting, "worker", "cpu9").failure()
+    job, members = running_job(num_workers=1)
+    late = Member(job, "worker", "cpu9").failure()
     assert isinstance(late, SetupError)
     assert "this job has its 1 worker(s) already (worker 0 (cpu0 on host" in str(late)
-    assert members[2].attendance.gather("still there", 5) == [5]
+    assert members[2].session.gather("still there", 5) == [5]
 
 
 def test_each_process_says_what_it_waits_for(caplog):
     caplog.set_level(logging.INFO)
-    meeting = Meeting(num_workers=2, remind_every_s=0.05)
+    job = Job(num_workers=2, remind_every_s=0.05)
     port = closed_port()
-    members = [*meeting.start(), Member(meeting, "worker", "gpu1", port=port)]
+    members = [*job.start(), Member(job, "worker", "gpu1", port=port)]
 
     def said(*words):
         return any(all(word in text for word in words) for text in caplog.messages)
@@ -385,32 +385,32 @@ def test_each_process_says_what_it_waits_for(caplog):
     host = socket.gethostname()
     wait_for(lambda: said("waiting for 1 worker(s); here are", f"MXNet will listen at 127.0.0.1:{port}"), "a line")
     wait_for(lambda: said("here are", f"worker gpu1 on host {host} (127.0.0.1)", f"server on host {host}"), "another")
-    assert said("speaks from 127.0.0.1", f"DMLC_PS_ROOT_PORT of 127.0.0.1:{meeting.port}", "firewall")
-    members.append(Member(meeting, "worker", "gpu0"))
+    assert said("speaks from 127.0.0.1", f"DMLC_PS_ROOT_PORT of 127.0.0.1:{job.port}", "firewall")
+    members.append(Member(job, "worker", "gpu0"))
     for member in members:
         member.join()
 
 
 def test_a_scheduler_that_is_not_there_is_named_with_the_reason(caplog):
     caplog.set_level(logging.INFO)
-    job = Cluster("worker", "127.0.0.1", closed_port(), 1, 1)
+    spec = ClusterSpec("worker", "127.0.0.1", closed_port(), 1, 1)
     with pytest.raises(PeerLost, match=r"not complete after 0\.3 s") as caught:
-        Arrival(job, "cpu0", {}, start_timeout_s=0.3, remind_every_s=0.05, environment={}).attend()
+        RendezvousClient(spec, "cpu0", {}, start_timeout_s=0.3, remind_every_s=0.05, environment={}).join()
     for text in (str(caught.value), caplog.messages[0]):
-        assert f"the scheduler at 127.0.0.1:{job.root_port} (Connection refused: it is not started yet" in text
+        assert f"the scheduler at 127.0.0.1:{spec.root_port} (Connection refused: it is not started yet" in text
 
 
 def test_a_host_that_is_not_reached_is_told_apart_from_a_scheduler_that_is_not_started():
-    job = Cluster("worker", "255.255.255.255", 1, 1, 1)  # TCP has no way there: the kernel refuses and sends nothing
+    spec = ClusterSpec("worker", "255.255.255.255", 1, 1, 1)  # the kernel refuses and sends nothing
     with pytest.raises(PeerLost) as caught:
-        Arrival(job, "cpu0", {}, start_timeout_s=0.1, environment={}).attend()
+        RendezvousClient(spec, "cpu0", {}, start_timeout_s=0.1, environment={}).join()
     assert "255.255.255.255:1 (Network is unreachable: a wrong DMLC_PS_ROOT_URI, a host that" in str(caught.value)
     assert "not started yet" not in str(caught.value)
 
 
 @pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
 def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypatch, caplog, code):
-    meeting = Meeting(num_workers=1)
+    job = Job(num_workers=1)
     receive, failed = Lines.receive, []
 
     def fail_once(lines, timeout_s):
@@ -420,9 +420,9 @@ def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypa
         return receive(lines, timeout_s)
 
     monkeypatch.setattr(Lines, "receive", fail_once)
-    worker = Member(meeting, "worker", "cpu0")
+    worker = Member(job, "worker", "cpu0")
     wait_for(lambda: failed, "the network's failure")
-    for member in [worker, *meeting.start()]:
+    for member in [worker, *job.start()]:
         member.join()
     assert "went away before the job was complete; trying again" in caplog.text
 
@@ -430,17 +430,17 @@ def test_a_network_that_fails_before_the_job_is_complete_is_tried_again(monkeypa
 def test_what_is_no_scheduler_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400"), daemon=True).start()
-        job = Cluster("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
+        spec = ClusterSpec("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
         with pytest.raises(SetupError, match="is no scheduler"):
-            Arrival(job, "cpu0", {}, start_timeout_s=DEADLINE_S, environment={}).attend()
+            RendezvousClient(spec, "cpu0", {}, start_timeout_s=DEADLINE_S, environment={}).join()
 
 
-def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew():
-    first = Meeting(num_workers=1)
+def test_a_scheduler_that_is_restarted_before_the_job_is_complete_is_joined_again():
+    first = Job(num_workers=1)
     worker = Member(first, "worker", "cpu0")
-    wait_for(lambda: first.host._participants, "the worker's arrival")
-    first.host._loop.call_soon_threadsafe(first.host._listener.close)
-    first.host._loop.call_soon_threadsafe(first.host._participants[0].writer.close)
+    wait_for(lambda: first.server._participants, "the worker's arrival")
+    first.server._loop.call_soon_threadsafe(first.server._listener.close)
+    first.server._loop.call_soon_threadsafe(first.server._participants[0].writer.close)
 
     def listen_again():
         with contextlib.suppress(OSError):
@@ -448,9 +448,9 @@ def test_a_scheduler_that_is_started_anew_before_the_job_is_complete_is_met_anew
 
     listeners = []
     wait_for(lambda: listeners.append(listen_again()) or listeners[-1], "the port's release")
-    second = Meeting.__new__(Meeting)
+    second = Job.__new__(Job)
     second.port, second.num_workers, second.remind_every_s = first.port, 1, 15.0
-    second.host = Host(listeners[-1], 1, 1)
+    second.server = RendezvousServer(listeners[-1], 1, 1)
     for member in [worker, *second.start()]:
         member.join()
 
@@ -465,7 +465,7 @@ def end_of(lines):
     return message["end"]
 
 
-WORKER = vars(card("worker", "gpu0", host="b"))
+WORKER = vars(process("worker", "gpu0", host="b"))
 WRONG = [
     b"no JSON",
     b"[" * 100_000,
@@ -495,14 +495,14 @@ WRONG = [
 
 
 def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
-    meeting = Meeting(num_workers=1)
-    early = meeting.start()
+    job = Job(num_workers=1)
+    early = job.start()
     for line in WRONG:
-        stranger = meeting.raw()
+        stranger = job.raw()
         stranger._socket.sendall(line + b"\n")
         assert end_of(stranger).startswith("this process s"), line
     assert "a connection from 127.0.0.1 was ended: this process s" in caplog.text
-    for member in [*early, Member(meeting, "worker", "cpu0")]:
+    for member in [*early, Member(job, "worker", "cpu0")]:
         member.join()
 
 
@@ -519,23 +519,23 @@ def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
         {"gather": "speed", "value": 1},  # before its rank
         {"gather": [], "value": 1},
         {"last_words": 5},
-        {"leaves": True},  # nobody goes on yet
+        {"leaves": True},  # no worker trains yet
     ],
 )
 def test_what_a_process_says_wrongly_before_the_job_is_complete_ends_that_one(message):
-    meeting = Meeting(num_workers=1)
-    odd = meeting.raw(ProcessInfo(**WORKER))
+    job = Job(num_workers=1)
+    odd = job.raw(ProcessInfo(**WORKER))
     odd.send(**message)
     assert "may not send" in end_of(odd)
-    wait_for(lambda: not meeting.host._participants, "its departure", DEADLINE_S)
-    for member in meeting.start("cpu0"):
+    wait_for(lambda: not job.server._participants, "its departure", DEADLINE_S)
+    for member in job.start("cpu0"):
         member.join()
 
 
 @pytest.mark.parametrize("message", [{"rank": 0}, {"rank": 2}, {"freed": True}, {"gather": {}, "value": 1}, {"x": 1}])
 def test_a_worker_that_speaks_wrongly_during_the_job_is_named_on_every_process(message):
     _, (scheduler, server, survivor, odd) = running_job()
-    odd.attendance._send(**message)
+    odd.session._send(**message)
     for member in (scheduler, server, survivor):
         assert member.ended.wait(DEADLINE_S)
         assert "worker 1 (cpu1 on host" in member.end[0]
@@ -550,17 +550,17 @@ def test_an_address_that_is_no_name_of_a_host_is_not_reached():
 
 
 def test_who_is_missing_is_counted_by_role():
-    assert missing([card("scheduler")], 0, 1, 2) == "1 server(s) and 2 worker(s)"
-    assert missing([card("scheduler"), card("worker"), card("server")], 0, 1, 2) == "1 worker(s)"
-    assert missing([card("worker")], 1, 1, 2) == "1 of 1 server(s) and 1 worker(s)"
-    assert missing([card("worker")], 2, 1, 2) == ""
+    assert missing([process("scheduler")], 0, 1, 2) == "1 server(s) and 2 worker(s)"
+    assert missing([process("scheduler"), process("worker"), process("server")], 0, 1, 2) == "1 worker(s)"
+    assert missing([process("worker")], 1, 1, 2) == "1 of 1 server(s) and 1 worker(s)"
+    assert missing([process("worker")], 2, 1, 2) == ""
 
 
 def test_a_connection_is_kept_alive_where_the_system_has_other_names(monkeypatch):
     on_linux = socket.TCP_KEEPIDLE
     monkeypatch.delattr(socket, "TCP_KEEPIDLE")
     monkeypatch.setattr(socket, "TCP_KEEPALIVE", on_linux, raising=False)  # as macOS has it
-    anew = runpy.run_path(str(version.ROOT / "trainer" / "rendezvous" / "meeting_client.py"), run_name="meeting_anew")
+    anew = runpy.run_path(str(version.ROOT / "trainer" / "rendezvous" / "rendezvous_client.py"), run_name="client_anew")
     with socket.socket() as connection:
         anew["keep_alive"](connection)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -576,7 +576,7 @@ def test_values_are_gathered_by_rank_as_often_as_wanted():
         results = {}
 
         def give(rank, worker, turn=turn, results=results):
-            results[rank] = worker.attendance.gather("speed", [turn, rank])
+            results[rank] = worker.session.gather("speed", [turn, rank])
 
         threads = [threading.Thread(target=give, args=pair) for pair in enumerate(workers)]
         for thread in reversed(threads):
@@ -599,7 +599,7 @@ def test_a_worker_that_is_killed_during_the_job_is_named_on_every_process():
 
 def test_a_worker_that_ends_with_an_error_tells_the_others_which():
     _, (scheduler, server, survivor, failed) = running_job()
-    failed.attendance.last_words("the disk is full")
+    failed.session.tell_error("the disk is full")
     failed.is_killed()
     for member in (scheduler, server, survivor):
         assert member.ended.wait(DEADLINE_S)
@@ -608,8 +608,8 @@ def test_a_worker_that_ends_with_an_error_tells_the_others_which():
 
 
 def test_a_process_that_fell_silent_is_named_on_every_process():
-    meeting, members = running_job()
-    meeting.host.declare_lost([("worker", 1)], "it is frozen")
+    job, members = running_job()
+    job.server.declare_lost([("worker", 1)], "it is frozen")
     for member in members:
         assert member.ended.wait(DEADLINE_S)
         assert "no sign of life from worker 1 (cpu1 on host" in member.end[0]
@@ -618,39 +618,39 @@ def test_a_process_that_fell_silent_is_named_on_every_process():
 def job_that_goes_on(num_workers=3, min_workers=1):
     """Its workers train, and go on without those that are lost."""
     flags = ["-m", "ssp", "--on-worker-death", "continue", "--min-workers", str(min_workers)]
-    meeting, members = running_job(num_workers, setup=command_line.job_setup(command_line.parse(flags)))
-    threads = [threading.Thread(target=each.attendance.gather, args=(EVALUATOR, 1.0)) for each in members[2:]]
+    job, members = running_job(num_workers, setup=command_line.job_setup(command_line.parse(flags)))
+    threads = [threading.Thread(target=each.session.gather, args=(EVALUATOR, 1.0)) for each in members[2:]]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE_S)
-    return meeting, members
+    return job, members
 
 
 def test_a_parameter_server_and_the_other_workers_go_on_without_one_that_is_lost():
-    meeting, (scheduler, server, *workers) = job_that_goes_on()
+    job, (scheduler, server, *workers) = job_that_goes_on()
     workers[1].is_killed()
     for each in (workers[0], workers[2]):
-        wait_for(lambda each=each: each.attendance.lost == {1}, "the news")
-    meeting.host.declare_lost([("worker", 1), ("worker", 2)], "it is frozen")
-    wait_for(lambda: workers[0].attendance.lost == {1, 2}, "the news")
+        wait_for(lambda each=each: each.session.lost == {1}, "the news")
+    job.server.declare_lost([("worker", 1), ("worker", 2)], "it is frozen")
+    wait_for(lambda: workers[0].session.lost == {1, 2}, "the news")
     assert workers[2].ended.wait(DEADLINE_S)  # should it wake up
     assert workers[2].end == ("the others have gone on without this worker", EXIT_PEER_LOST)
     assert not any(member.end for member in (scheduler, server, workers[0]))
-    workers[0].attendance.leave()
+    workers[0].session.leave()
     for member in (server, scheduler):  # which MXNet's own end would keep waiting for the lost
         assert member.ended.wait(DEADLINE_S)
         assert member.end == ("all workers are done", EXIT_OK)
 
 
 def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():
-    meeting, (scheduler, server, *workers) = job_that_goes_on()
-    workers[0].attendance.leave()
-    wait_for(lambda: len(meeting.host._known()) == 4, "its end")
-    meeting.host.declare_lost([("worker", 0)], "it is frozen")  # MXNet hears nothing from it any more
+    job, (scheduler, server, *workers) = job_that_goes_on()
+    workers[0].session.leave()
+    wait_for(lambda: len(job.server._known()) == 4, "its end")
+    job.server.declare_lost([("worker", 0)], "it is frozen")  # MXNet hears nothing from it any more
     workers[2].is_killed()
-    wait_for(lambda: workers[1].attendance.lost == {2}, "the news")
-    workers[1].attendance.leave()
+    wait_for(lambda: workers[1].session.lost == {2}, "the news")
+    workers[1].session.leave()
     assert server.ended.wait(DEADLINE_S)
     assert server.end == ("all workers are done", EXIT_OK)
     assert scheduler.ended.wait(DEADLINE_S)
@@ -658,12 +658,12 @@ def test_workers_that_leave_in_order_are_not_lost_where_others_go_on():
 
 def test_who_leaves_alone_is_lost_to_the_others_and_the_last_one_ends_the_job_in_order():
     _, (scheduler, server, *workers) = job_that_goes_on()
-    workers[1].attendance.leave_alone()
-    wait_for(lambda: workers[0].attendance.lost == workers[2].attendance.lost == {1}, "the news")
-    workers[2].attendance.leave_alone()
-    wait_for(lambda: workers[0].attendance.lost == {1, 2}, "the news")
+    workers[1].session.leave_alone()
+    wait_for(lambda: workers[0].session.lost == workers[2].session.lost == {1}, "the news")
+    workers[2].session.leave_alone()
+    wait_for(lambda: workers[0].session.lost == {1, 2}, "the news")
     assert not any(member.end for member in (scheduler, server, *workers))
-    workers[0].attendance.leave_alone()
+    workers[0].session.leave_alone()
     for member in (server, scheduler):
         assert member.ended.wait(DEADLINE_S)
         assert member.end == ("all workers are done", EXIT_OK)
@@ -673,7 +673,7 @@ def test_who_leaves_alone_is_lost_to_the_others_and_the_last_one_ends_the_job_in
 def test_fewer_workers_than_there_must_be_end_the_job(leaves):
     _, (scheduler, server, survivor, other) = job_that_goes_on(num_workers=2, min_workers=2)
     if leaves:
-        other.attendance.leave_alone()
+        other.session.leave_alone()
     else:
         other.is_killed()
     for member in (scheduler, server, survivor):
@@ -683,7 +683,7 @@ def test_fewer_workers_than_there_must_be_end_the_job(leaves):
 
 
 @pytest.mark.parametrize("role", ["server", "a worker that does not train yet"])
-def test_without_some_nobody_goes_on(role):
+def test_the_job_ends_without_a_server_or_before_all_train(role):
     if role == "server":
         _, (_, lost, *others) = job_that_goes_on()
     else:
@@ -696,22 +696,22 @@ def test_without_some_nobody_goes_on(role):
 
 
 def test_a_scheduler_that_is_killed_is_named():
-    meeting, (_, server, *workers) = running_job()
-    meeting.host._loop.call_soon_threadsafe(
-        lambda: [participant.writer.close() for participant in meeting.host._participants]
+    job, (_, server, *workers) = running_job()
+    job.server._loop.call_soon_threadsafe(
+        lambda: [participant.writer.close() for participant in job.server._participants]
     )
     for member in (server, *workers):
         assert member.ended.wait(DEADLINE_S)
-        assert f"the scheduler at 127.0.0.1:{meeting.port} is gone" in member.end[0]
+        assert f"the scheduler at 127.0.0.1:{job.port} is gone" in member.end[0]
 
 
 def test_processes_that_leave_in_order_are_not_missed():
-    meeting, (scheduler, server, *workers) = running_job()
+    job, (scheduler, server, *workers) = running_job()
     for member in (*workers, server, scheduler):
-        member.attendance.leave()
+        member.session.leave()
     begin = time.monotonic()
-    meeting.host.close()
-    assert time.monotonic() - begin < 1.5  # nobody is waited for
+    job.server.close()
+    assert time.monotonic() - begin < 1.5  # it waits for none
     assert not any(member.end for member in (scheduler, server, *workers))
 
 
@@ -721,21 +721,21 @@ def test_processes_that_leave_in_order_are_not_missed():
 def test_a_plain_scheduler_is_taken_as_it_is(caplog):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=lambda: listener.accept()[0].sendall(HELLO), daemon=True).start()
-        job = Cluster("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
+        spec = ClusterSpec("worker", "127.0.0.1", listener.getsockname()[1], 1, 1)
         environment = {}
-        attendance = Arrival(job, "cpu0", {}, DEADLINE_S, environment=environment).attend()
-    attendance.tell_rank(0)
-    assert attendance.gather("speed", 1) is None
-    attendance.leave()
+        session = RendezvousClient(spec, "cpu0", {}, DEADLINE_S, environment=environment).join()
+    session.tell_rank(0)
+    assert session.gather("speed", 1) is None
+    session.leave()
     assert environment == {}
     assert "plain MXNet program: the set-ups of the workers cannot be compared" in caplog.text
 
 
 def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
-    meeting = Meeting(num_workers=2)
-    with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
+    job = Job(num_workers=2)
+    with socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) as plain:
         plain.sendall(GREETING)
-        scheduler, server, worker = (member.join() for member in meeting.start("cpu0"))
+        scheduler, server, worker = (member.join() for member in job.start("cpu0"))
         port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
         with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
             connection.sendall(b"\xffanswer")
@@ -744,8 +744,8 @@ def test_a_plain_program_is_led_to_mxnets_own_scheduler(caplog):
             plain.sendall(b"more")
             assert connection.recv(4) == b"more"
     assert "a plain MXNet program at 127.0.0.1" in caplog.text
-    worker.attendance.tell_rank(0)
-    assert worker.attendance.gather("speed", 1) is None  # the plain one gives none
+    worker.session.tell_rank(0)
+    assert worker.session.gather("speed", 1) is None  # the plain one gives none
     assert not server.end
 
 
@@ -756,13 +756,13 @@ def reset(connection):
 
 
 def test_a_plain_program_that_resets_its_connection_before_the_job_is_no_matter(caplog):
-    meeting = Meeting(num_workers=1)
-    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    job = Job(num_workers=1)
+    plain = socket.create_connection(("127.0.0.1", job.port), DEADLINE_S)
     plain.sendall(GREETING)
-    wait_for(lambda: meeting.host._participants, "its arrival", DEADLINE_S)
+    wait_for(lambda: job.server._participants, "its arrival", DEADLINE_S)
     reset(plain)
-    wait_for(lambda: not meeting.host._participants, "its departure", DEADLINE_S)
-    for member in meeting.start("cpu0"):
+    wait_for(lambda: not job.server._participants, "its departure", DEADLINE_S)
+    for member in job.start("cpu0"):
         member.join()
     assert "a plain MXNet program at 127.0.0.1 went away before the job was complete" in caplog.text
 
@@ -779,11 +779,11 @@ def registration(port):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends):
-    meeting = Meeting(num_workers=2, look_every_s=0.05)
-    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    job = Job(num_workers=2, look_every_s=0.05)
+    plain = socket.create_connection(("127.0.0.1", job.port), DEADLINE_S)
     with socket.create_server(("127.0.0.1", 0)) as listens:
         plain.sendall(GREETING)
-        scheduler, server, _ = (member.join() for member in meeting.start("cpu0"))
+        scheduler, server, _ = (member.join() for member in job.start("cpu0"))
         port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
         with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
             connection.sendall(b"\xffanswer")
@@ -792,42 +792,42 @@ def test_a_plain_program_that_no_longer_listens_has_ended_and_ends_the_job(ends)
             plain.close()  # it has another connection to MXNet's scheduler, as ps-lite does once it is registered
             listens.accept()  # the host looks
             if not ends:
-                scheduler.attendance.leave()  # the job is over
+                scheduler.session.leave()  # the job is over
     if ends:
         wait_for(lambda: server.end, "the end", DEADLINE_S)
         assert server.end == ("a plain MXNet program at 127.0.0.1 is gone: it was killed or has crashed", 3)
 
 
-def test_a_process_that_fails_before_it_meets_the_others_ends_them_also_one_that_comes_later(caplog):
-    meeting = Meeting(num_workers=2)
-    scheduler, server = Member(meeting, "scheduler"), Member(meeting, "server")
-    wait_for(lambda: len(meeting.host._participants) == 2, "their arrival", DEADLINE_S)
-    job = Cluster("worker", "127.0.0.1", meeting.port, 1, 2)
-    tell_failure(job, "worker cpu1 on host a ended before the job began: no space left")
-    late = Member(meeting, "worker", "cpu0")
+def test_a_process_that_fails_before_it_joins_the_others_ends_them_also_one_that_comes_later(caplog):
+    job = Job(num_workers=2)
+    scheduler, server = Member(job, "scheduler"), Member(job, "server")
+    wait_for(lambda: len(job.server._participants) == 2, "their arrival", DEADLINE_S)
+    spec = ClusterSpec("worker", "127.0.0.1", job.port, 1, 2)
+    tell_failure(spec, "worker cpu1 on host a ended before the job began: no space left")
+    late = Member(job, "worker", "cpu0")
     for member in (server, late, scheduler):
         error = member.failure()
         assert isinstance(error, SetupError) and str(error).endswith("before the job began: no space left")
 
 
 def test_the_scheduler_waits_for_none_of_those_that_have_failed(monkeypatch):
-    monkeypatch.setattr(meeting_server, "LATE_S", DEADLINE_S)
-    meeting = Meeting(num_workers=2)
-    scheduler, server = Member(meeting, "scheduler"), Member(meeting, "server")
-    wait_for(lambda: len(meeting.host._participants) == 2, "their arrival", DEADLINE_S)
+    monkeypatch.setattr(rendezvous_server, "LATE_S", DEADLINE_S)
+    job = Job(num_workers=2)
+    scheduler, server = Member(job, "scheduler"), Member(job, "server")
+    wait_for(lambda: len(job.server._participants) == 2, "their arrival", DEADLINE_S)
     begin = time.monotonic()
     for rank in range(2):
-        tell_failure(Cluster("worker", "127.0.0.1", meeting.port, 1, 2), f"worker cpu{rank} ended")
+        tell_failure(ClusterSpec("worker", "127.0.0.1", job.port, 1, 2), f"worker cpu{rank} ended")
     for member in (server, scheduler):
         assert str(member.failure()) == "worker cpu0 ended"
     assert time.monotonic() - begin < DEADLINE_S / 2
 
 
 def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_matter():
-    meeting = Meeting(num_workers=2)
-    plain = socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S)
+    job = Job(num_workers=2)
+    plain = socket.create_connection(("127.0.0.1", job.port), DEADLINE_S)
     plain.sendall(GREETING)
-    scheduler, _, worker = (member.join() for member in meeting.start("cpu0"))
+    scheduler, _, worker = (member.join() for member in job.start("cpu0"))
     port = int(scheduler.environment["DMLC_PS_ROOT_PORT"])
     with socket.create_server(("127.0.0.1", port)) as own, own.accept()[0] as connection:
         connection.settimeout(DEADLINE_S)
@@ -836,16 +836,16 @@ def test_a_plain_program_that_resets_its_connection_to_mxnets_scheduler_is_no_ma
         reset(plain)
         assert connection.recv(len(GREETING)) == GREETING
         assert connection.recv(1) == b""  # it is told
-    worker.attendance.tell_rank(0)
-    assert worker.attendance.gather("speed", 1) is None  # the meeting goes on
+    worker.session.tell_rank(0)
+    assert worker.session.gather("speed", 1) is None  # the job goes on
 
 
 def test_a_plain_program_that_cannot_be_led_on_is_told_with_the_reason(monkeypatch, caplog):
     monkeypatch.setattr(tcp_proxy, "LISTEN_S", 0.1)
-    meeting = Meeting(num_workers=2)
-    with socket.create_connection(("127.0.0.1", meeting.port), DEADLINE_S) as plain:
+    job = Job(num_workers=2)
+    with socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) as plain:
         plain.sendall(GREETING)
-        scheduler, *_ = (member.join() for member in meeting.start("cpu0"))
+        scheduler, *_ = (member.join() for member in job.start("cpu0"))
         assert plain.recv(1) == b""
     own = f"127.0.0.1:{scheduler.environment['DMLC_PS_ROOT_PORT']}"
     line = f"the connection to a plain MXNet program at 127.0.0.1 broke (MXNet's scheduler does not listen at {own})"
@@ -860,7 +860,7 @@ def test_plain_mxnet_programs_take_part_in_a_real_job(tmp_path, plain):
         for name in ("scheduler", "server0"):
             processes.start(name, name.rstrip("0"), *(sums_ones if name in plain else ["main.py"]))
         for rank in range(2):
-            ours = ["tests/helpers/meeting_worker.py"]
+            ours = ["tests/helpers/summing_worker.py"]
             processes.start_worker(rank, *(sums_ones if f"worker{rank}" in plain else ours))
         codes = processes.exit_codes()
     assert set(codes.values()) == {0}, "".join(map(processes.log, codes))

@@ -1,4 +1,4 @@
-"""One process at the meeting, as the host sees it, and the lines that it sends."""
+"""One process at the rendezvous, as the server sees it, and the lines that it sends."""
 
 from __future__ import annotations
 
@@ -15,35 +15,40 @@ from utils import SetupError
 
 @dataclass(eq=False)
 class Participant:
-    """A process that is connected."""
+    """A connected process."""
 
     writer: asyncio.StreamWriter
-    address: str  # from which it speaks
-    card: ProcessInfo | None = None  # None: a plain MXNet program, or one that has not said yet what it is
+    address: str  # from which it connects
+    process: ProcessInfo | None = None  # None: a plain MXNet program, or one that has not described itself yet
     rank: int | None = None
     tried: bool = False
-    problems: list[str] = field(default_factory=list)  # whom it cannot reach
-    last_words: str = ""  # why it is about to end
+    problems: list[str] = field(default_factory=list)  # targets that it cannot reach
+    error: str = ""  # for which it is about to end
     said_goodbye: bool = False
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
-        return self.card.name(self.rank) if self.card else f"a plain MXNet program at {self.address}"
+        """For messages."""
+        return self.process.name(self.rank) if self.process else f"a plain MXNet program at {self.address}"
 
     @property
     def role(self) -> str:
-        """What it does in the job; empty where it has not said so."""
-        return self.card.role if self.card else ""
+        """Empty where it is unknown."""
+        return self.process.role if self.process else ""
+
+    @property
+    def worker_rank(self) -> int | None:
+        """None for another role, and before the rank is known."""
+        return self.rank if self.role == "worker" else None
 
     def send(self, **message: Any) -> None:
-        """Sends without waiting; a participant that is gone is noticed elsewhere."""
+        """Sends without waiting; a lost connection is noticed elsewhere."""
         with contextlib.suppress(OSError):
             self.writer.write(json.dumps(message).encode() + b"\n")
 
 
 async def messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
-    """What a process sends, until it closes the connection: JSON, of whatever shape.
+    """The JSON values that a process sends, of whatever shape, until it closes the connection.
 
     Raises:
         OSError: the connection broke.

@@ -1,21 +1,21 @@
-"""The processes of a job meet before MXNet connects them, and stay connected while it runs.
+"""A process's side of the rendezvous, which comes before MXNet connects the processes and lasts as long as the job.
 
 MXNet alone waits for ever, in silence, where a process is missing, a port is closed or a peer has died, and trains on
-where flags differ. So every process first connects to the scheduler's published address, where `meeting_server.py`
-listens (MXNet's own scheduler takes another port, which everybody is told here), and says what it is and how it is set
-up. Lines of JSON; those that a process sends, and that it gets:
+where flags differ. So every process first connects to the scheduler's published address, where `rendezvous_server.py`
+listens and tells it the port of MXNet's own scheduler, and describes itself and its set-up. The lines of JSON that a
+process sends, and that it gets:
 
     {"card": ...}                               {"welcome": true}; from time to time {"info": ...}, {"warning": ...}
     {"tried": round, "problems": [...]}         {"targets": [...], "round": ...}: try to reach these
-    {"freed": true}, of the scheduler alone     {"go": port of MXNet's scheduler}, to the scheduler first
+    {"freed": true}, from the scheduler alone   {"go": port of MXNet's scheduler}, to the scheduler first
     {"rank": ...}
     {"gather": label, "value": ...}             {"gathered": label, "values": [...]}
     {"last_words": ...}, {"goodbye": true}      {"end": why, "code": ...}: end with this line and exit code
-    {"leaves": true}, while the others go on    {"lost": rank, "why": ...}: a worker is, and the others go on
-    {"fails": why}, in place of a card: this process ends before it can meet the others
+    {"leaves": true}, while the job goes on     {"lost": rank, "why": ...}: a worker is lost, and the job goes on
+    {"fails": why}, in place of a card: this process ends before it joins
 
-The first bytes tell a plain MXNet program (ZeroMQ's begin with 0xff) from a process of ours, on both sides, so both can
-be in one job; what is compared and found out here then lacks.
+Either side tells a plain MXNet program from a process of ours by its first bytes (ZeroMQ's begin with 0xff), so both
+can be in one job, without the checks of this module for the plain one.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from trainer.rendezvous import addresses
-from trainer.rendezvous.addresses import Doorbell, Target
-from trainer.rendezvous.cluster import Cluster
+from trainer.rendezvous.addresses import ProbeResponder, Target
+from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import ProcessInfo
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, SetupError, die_on_error, fail
 
-# A ZeroMQ greeting with a padding of its own: MXNet's scheduler takes it for an unfinished connection, nothing worse.
+# A ZeroMQ greeting with a padding of its own: MXNet's scheduler just takes it for an unfinished connection.
 HELLO = b"\xffESyncMXN\x7f"
 REMIND_EVERY_S = 15.0
 CONNECT_S = 5.0
 TELL_S = 2.0
 RETRY_S = 0.2
 GONE = "is gone: it was killed or has crashed"
-EVALUATOR = "evaluator"  # label of the last values that all workers gather before they train: from then on the host
-# lets the others go on where one is lost and they can
+# Label of the last values that all workers gather before they train: from then on the server lets the job go on without
+# a lost worker, where the flags say so.
+EVALUATOR = "evaluator"
+RENDEZVOUS_FAILED = "the rendezvous of the job's processes failed"
 ALL_DONE = "all workers are done"
-# By the names of the socket module, of which each system has some: s, s (macOS's name of the first), s, probes.
+# Seconds (macOS has TCP_KEEPALIVE in place of TCP_KEEPIDLE), and number of probes.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Keeps an idle connection open across routers that forget; ends it after two minutes without the other side."""
+    """Keeps an idle connection alive in routers' tables; ends it after two minutes without the other side."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEP_ALIVE.items():
         if hasattr(socket, name):
@@ -61,7 +63,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 class Lines:
-    """A connection that carries JSON, a line a message."""
+    """A connection that carries a JSON object a line."""
 
     def __init__(self, connection: socket.socket, received: bytes = b"") -> None:
         self._socket = connection
@@ -69,15 +71,14 @@ class Lines:
         self._sending = threading.Lock()
 
     def send(self, **message: Any) -> None:
-        """Sends a message."""
         with self._sending:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, timeout_s: float | None) -> dict[str, Any] | None:
-        """The next message; None if there was none in time.
+        """The next message; None if none came in time.
 
         Raises:
-            EOFError: the other side has closed the connection, or its process is gone.
+            EOFError: the other side has closed the connection, or its process has ended.
         """
         self._socket.settimeout(timeout_s)
         while b"\n" not in self._received:
@@ -97,14 +98,14 @@ class Lines:
         return message
 
     def close(self) -> None:
-        """Closes the connection, and wakes a thread that waits for a message."""
+        """Closes the connection, and wakes a thread in `receive`."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
-class Attendance:
-    """A process's place in the job. Ends the process when another one is lost, with a line that says which."""
+class JobSession:
+    """A process's connection to the rendezvous server during the job. Ends the process when another one is lost."""
 
     def __init__(self, lines: Lines | None, scheduler: str, end: Callable[[str, int], Any]) -> None:
         """
@@ -117,26 +118,21 @@ class Attendance:
         self._end = end
         self._scheduler = scheduler
         self._left = False
-        self.lost: frozenset[int] = frozenset()  # ranks of workers without which the others go on
+        self.lost: frozenset[int] = frozenset()  # ranks of lost workers without which the job goes on
         self._gathered: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         if lines is not None:
-            threading.Thread(target=self._listen, name="meeting", daemon=True).start()
+            threading.Thread(target=self._listen, name="rendezvous", daemon=True).start()
 
     def tell_rank(self, rank: int) -> None:
-        """Says which rank MXNet gave this process, so that others can name it."""
+        """Tells the rank that MXNet gave this process, so that messages can name it."""
         self._send(rank=rank)
 
     def gather(self, label: str, value: Any) -> list[Any] | None:
-        """Gives a value (JSON) and waits for those of all workers, by rank. Each worker calls it, after `tell_rank`.
+        """As Gather, after `tell_rank`. None where a plain MXNet program takes part, or a connection broke."""
+        return self._gathered.get() if self._send(gather=label, value=value) else None
 
-        None for all of them where one is a plain MXNet program, or a connection broke.
-        """
-        if not self._send(gather=label, value=value):
-            return None
-        return self._gathered.get()
-
-    def last_words(self, text: str) -> None:
-        """Says why this process is about to end, while the job goes on."""
+    def tell_error(self, text: str) -> None:
+        """Tells why this process is about to end during the job."""
         self._send(last_words=text)
 
     def leave(self) -> None:
@@ -144,7 +140,7 @@ class Attendance:
         self._leave(goodbye=True)
 
     def leave_alone(self) -> None:
-        """Says good-bye, while the others go on: they take this worker for lost."""
+        """Says good-bye while the job goes on: the others count this worker as lost."""
         self._leave(leaves=True)
 
     def _leave(self, **message: Any) -> None:
@@ -158,27 +154,27 @@ class Attendance:
             return False
         try:
             self._lines.send(**message)
-        except OSError:  # the listening thread hears of it too
+        except OSError:  # the listening thread notices it too
             return False
         return True
 
     def _listen(self) -> None:
-        with die_on_error("the meeting of the job's processes failed"):
+        with die_on_error(RENDEZVOUS_FAILED):
             lines = self._lines
             assert lines is not None
             try:
                 while (message := lines.receive(None)) and not self._left:
-                    self._heed(message)
+                    self._handle(message)
             except EOFError:
                 if not self._left:
                     self._end(f"the scheduler at {self._scheduler} {GONE}", EXIT_PEER_LOST)
             except OSError as error:
-                if not self._left:  # the network, not the process: MXNet's heartbeats know better
+                if not self._left:  # perhaps the network alone: MXNet's heartbeats tell whether the process is lost
                     logging.warning("the connection to the scheduler at %s broke (%s)", self._scheduler, error.strerror)
             self._lines = None
             self._gathered.put(None)
 
-    def _heed(self, message: Mapping[str, Any]) -> None:
+    def _handle(self, message: Mapping[str, Any]) -> None:
         if "gathered" in message:
             self._gathered.put(message["values"])
         elif "warning" in message:
@@ -192,7 +188,7 @@ class Attendance:
 
 
 def end_process(text: str, code: int) -> NoReturn:
-    """Ends this process with one line, from whatever thread."""
+    """Ends this process with one line, from any thread."""
     if code == EXIT_OK:
         logging.info("%s", text)
     else:
@@ -200,9 +196,8 @@ def end_process(text: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-def tell_failure(cluster: Cluster, why: str) -> None:
-    """Tells the other processes, which would wait for this one, that it ends; a scheduler that is not there hears
-    nothing."""
+def tell_failure(cluster: ClusterSpec, why: str) -> None:
+    """Tells the other processes, which would wait for this one, that it ends; without a scheduler it gives up soon."""
     end = time.monotonic() + TELL_S
     while time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError):
@@ -216,26 +211,26 @@ def tell_failure(cluster: Cluster, why: str) -> None:
 
 
 @dataclass
-class Arrival:
+class RendezvousClient:
     """One process on its way into the job."""
 
-    cluster: Cluster
+    cluster: ClusterSpec
     device: str  # of a worker; else empty
     setup: Mapping[str, str]  # what must be the same in all processes: flag or other key -> value
     start_timeout_s: float  # 0: for ever
     remind_every_s: float = REMIND_EVERY_S
     environment: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
-    end: Callable[[str, int], Any] = end_process  # called in a thread, when another process is lost during the job
+    end: Callable[[str, int], Any] = end_process  # called in a thread when another process is lost during the job
 
     def __post_init__(self) -> None:
         self._scheduler = f"{self.cluster.root_uri}:{self.cluster.root_port}"
         self._begin = self._reminded = time.monotonic()
         self._waits_for = "the scheduler"  # in words
 
-    def attend(self) -> Attendance:
-        """Meets the other processes of the job; returns when all are there, agree and reach each other.
+    def join(self) -> JobSession:
+        """Returns when all processes of the job are connected, agree and reach each other.
 
-        Sets what MXNet reads from the environment: the port of its scheduler, and this process's own address and port.
+        Sets the variables that MXNet reads: the port of its scheduler, and this process's own address and port.
 
         Raises:
             SetupError: set-ups differ, or a port cannot be reached; every process gets the same message.
@@ -249,25 +244,24 @@ class Arrival:
                     self._scheduler,
                 )
                 connection.close()
-                return Attendance(None, self._scheduler, self.end)
-            attendance = self._meet(connection, first)  # none: the scheduler is started anew
-            if attendance:
-                return attendance
+                return JobSession(None, self._scheduler, self.end)
+            if session := self._converse(connection, first):
+                return session
 
     def _reach_scheduler(self) -> tuple[socket.socket, bytes]:
-        """A connection to the scheduler, and the first byte that came over it."""
+        """A connection to the scheduler, and the first byte that it sent."""
         while True:
             problem = ""
             try:
                 connection = socket.create_connection((self.cluster.root_uri, self.cluster.root_port), CONNECT_S)
             except ConnectionRefusedError as error:
                 problem = f"{error.strerror}: it is not started yet, or DMLC_PS_ROOT_PORT is wrong"
-            except OSError as error:  # its host is not reached
+            except OSError as error:  # its host cannot be reached
                 what = "no answer" if isinstance(error, TimeoutError) else error.strerror
                 problem = f"{what}: a wrong DMLC_PS_ROOT_URI, a host that is down, or a firewall that closes the port"
             else:
                 keep_alive(connection)
-                # Where nobody listens, a connection to the own host can by chance lead to itself.
+                # Where no process listens, a connection to the own host can by chance lead to itself.
                 itself = connection.getsockname() == connection.getpeername()
                 first = b"" if itself else self._first_byte(connection)
                 if first:
@@ -279,7 +273,7 @@ class Arrival:
             time.sleep(RETRY_S)
 
     def _first_byte(self, connection: socket.socket) -> bytes:
-        """Greets the other side; its first byte, empty if it closes the connection."""
+        """Greets the other side; returns its first byte, empty if it closes the connection."""
         connection.settimeout(RETRY_S)
         self._waits_for = f"the scheduler at {self._scheduler}, which has taken the connection and says nothing"
         try:
@@ -298,22 +292,22 @@ class Arrival:
             )
         return first
 
-    def _meet(self, connection: socket.socket, first: bytes) -> Attendance | None:
-        """Waits for the others; None if the scheduler went away before the job was complete."""
+    def _converse(self, connection: socket.socket, first: bytes) -> JobSession | None:
+        """Waits for the others; None if the scheduler ended before the job was complete, and may be started anew."""
         lines, cluster, is_scheduler = Lines(connection, first), self.cluster, self.cluster.role == "scheduler"
         address = connection.getsockname()[0]
         if is_scheduler:
             address = socket.gethostbyname(cluster.root_uri)
         else:
             address = addresses.own_address(address, self.environment)
-        doorbell = Doorbell(address, addresses.chosen_port(self.environment))
-        card = ProcessInfo(
+        responder = ProbeResponder(address, addresses.chosen_port(self.environment))
+        process = ProcessInfo(
             role=cluster.role,
             host=socket.gethostname(),
             device=self.device,
             address=address,
-            port=doorbell.port,
-            token=doorbell.token,
+            port=responder.port,
+            token=responder.token,
             interface=self.environment.get("DMLC_INTERFACE", ""),
             setup={
                 **self.setup,
@@ -321,11 +315,11 @@ class Arrival:
                 "DMLC_NUM_WORKER": str(cluster.num_workers),
             },
         )
-        with contextlib.closing(doorbell):
+        with contextlib.closing(responder):
             try:
-                lines.send(card=vars(card))
+                lines.send(card=vars(process))
                 scheduler_port = self._wait_for_go(lines)
-            except (EOFError, OSError):  # also where keep-alive heard nothing, or the way there is gone
+            except (EOFError, OSError):  # OSError: keep-alive got no answer, or there is no route any more
                 if is_scheduler:
                     raise
                 logging.warning(
@@ -339,13 +333,13 @@ class Arrival:
         self.environment["DMLC_PS_ROOT_PORT"] = str(scheduler_port)
         if is_scheduler:
             lines.send(freed=True)
-            self.environment["DMLC_PS_ROOT_URI"] = address  # where MXNet listens itself it takes no host names
+            self.environment["DMLC_PS_ROOT_URI"] = address  # MXNet's scheduler cannot listen at a host's name
         else:
-            self.environment.update({"DMLC_NODE_HOST": address, "PORT": str(doorbell.port)})
-        return Attendance(lines, self._scheduler, self.end)
+            self.environment.update({"DMLC_NODE_HOST": address, "PORT": str(responder.port)})
+        return JobSession(lines, self._scheduler, self.end)
 
     def _wait_for_go(self, lines: Lines) -> int:
-        """Does what it is told; returns the port of MXNet's scheduler."""
+        """Answers the server's messages; returns the port of MXNet's scheduler."""
         self._waits_for = f"the scheduler at {self._scheduler}, which says nothing"
         while True:
             message = lines.receive(RETRY_S)
@@ -366,10 +360,10 @@ class Arrival:
                 return int(message["go"])
 
     def _check_time(self, remind: bool = True) -> None:
-        """Says now and then what is waited for.
+        """Logs now and then what this process waits for.
 
         Raises:
-            PeerLost: it has taken too long.
+            PeerLost: `start_timeout_s` is over.
         """
         now = time.monotonic()
         if self.start_timeout_s and now - self._begin > self.start_timeout_s:

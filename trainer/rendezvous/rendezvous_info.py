@@ -1,0 +1,23 @@
+"""The result of joining a job, whichever way its workers find each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.transport.protocol import Transport
+
+# Takes a label for people and this worker's value (JSON); waits for those of all workers and returns them by rank, or
+# None where they cannot be had. Every worker calls it.
+Gather = Callable[[str, Any], list[Any] | None]
+
+
+@dataclass(frozen=True)
+class RendezvousInfo:
+    """What a worker has once it has joined the others."""
+
+    transport: Transport
+    gather: Gather
+    members: list[dict[str, Any]] | None  # rank, host and device of all workers, where they are known
+    lost: Callable[[], frozenset[int]] = frozenset  # ranks excluded from a parameter server's job, which goes on

@@ -1,0 +1,509 @@
+"""The scheduler's side of the rendezvous: compares set-ups, lets processes try each other's ports, notices lost ones.
+
+    WAITING --all are there, set-ups agree--> TRYING --all ports are open--> RUNNING --all have said good-bye--> closed
+       ^                                        |                               |
+       +--------a process disconnected----------+                               +--one is lost: all are told, ENDED
+       (a difference or a closed port: all are told which, ENDED)
+
+With --on-worker-death continue the loss of a worker ends nothing once all have begun: the others are told. MXNet's own
+shutdown waits for all workers, so then this server also tells the processes when the job is over.
+
+One thread, one asyncio loop, JSON lines over TCP; `rendezvous_client.py` lists the lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from config import CONTINUE, names_of
+from trainer.rendezvous import tcp_proxy
+from trainer.rendezvous.addresses import TRY_S, Target, by_target
+from trainer.rendezvous.config_check import (
+    ADVICE,
+    PROGRAM,
+    ProcessInfo,
+    are_texts,
+    differences,
+    join_names,
+    missing,
+    size_differs,
+    verdict,
+)
+from trainer.rendezvous.participant import Participant, messages
+from trainer.rendezvous.rendezvous_client import (
+    ALL_DONE,
+    EVALUATOR,
+    GONE,
+    HELLO,
+    REMIND_EVERY_S,
+    RENDEZVOUS_FAILED,
+    keep_alive,
+)
+from trainer.runtime.environment import INTERVAL
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
+
+LONGEST_LINE = 1 << 24  # bytes
+SETTLE_S = 3.0  # for more processes to come after the first that expects another number of them
+LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
+LATE_S = 15.0  # for processes that have not connected yet to hear why the job is over
+FAREWELL_S = 2.0  # for the other processes to end before the scheduler's
+_ADVICE = (
+    "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
+    "that cannot be reached names the card that leads to the others (of several hosts, none can take lo)"
+)
+
+
+class JobState(enum.Enum):
+    """How far the job is."""
+
+    WAITING = enum.auto()
+    TRYING = enum.auto()
+    RUNNING = enum.auto()
+    ENDED = enum.auto()
+
+
+class RendezvousServer:
+    """Runs in a thread of the scheduler's process."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        num_servers: int,
+        num_workers: int,
+        remind_every_s: float = REMIND_EVERY_S,
+        settle_s: float = SETTLE_S,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        """
+        Args:
+            listener: at the address that all processes of the job know.
+        """
+        self._listener = listener
+        self._num_servers, self._num_workers = num_servers, num_workers
+        self._remind_every_s, self._settle_s, self._look_every_s = remind_every_s, settle_s, look_every_s
+        self._participants: list[Participant] = []
+        self._state = JobState.WAITING
+        self._end: dict[str, Any] = {}  # the last message to all
+        self._round = 0  # of tries to connect
+        self._settling: asyncio.TimerHandle | None = None
+        self._trying: asyncio.TimerHandle | None = None
+        self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
+        self._cannot_gather = False
+        self._survives = False  # the job goes on without a lost worker: all have begun, and their flags say so
+        self._min_workers = 1
+        self._done: set[int] = set()  # ranks of workers that have said good-bye
+        self._lost: set[int] = set()  # ranks of lost workers without which the job goes on
+        self._plain_addresses: set[str] = set()  # of plain MXNet programs
+        self._late = 0  # processes that are still to hear of the end
+        self._scheduler_port = 0  # MXNet's own
+        self._loop = asyncio.new_event_loop()
+        self._running = asyncio.Event()
+        threading.Thread(target=self._run, name="rendezvous server", daemon=True).start()
+
+    def _run(self) -> None:
+        with die_on_error(RENDEZVOUS_FAILED):
+            asyncio.set_event_loop(self._loop)
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop.set_exception_handler(_die)
+        server = await asyncio.start_server(self._on_connection, sock=self._listener, limit=LONGEST_LINE)
+        async with server:
+            await server.serve_forever()
+
+    # ------------------------------------------------------------------------------- for the scheduler's other threads
+
+    def declare_lost(self, processes: Sequence[tuple[str, int]], why: str) -> None:
+        """Tells all that processes, given by role and rank, send no heartbeats any more."""
+
+        def tell() -> None:
+            out = self._lost | self._done if self._survives else set()  # MXNet does not know that they have left
+            new = [(role, rank) for role, rank in processes if role != "worker" or rank not in out]
+            if self._survives and all(role == "worker" for role, _ in new):
+                for role, rank in new:
+                    self._continue_without(rank, f"no sign of life from {self._name_of(role, rank)}: {why}")
+            else:
+                names = join_names([self._name_of(*process) for process in new])
+                self._finish(f"no sign of life from {names}: {why}", EXIT_PEER_LOST)
+
+        self._loop.call_soon_threadsafe(tell)
+
+    def knows(self, process: tuple[str, int]) -> bool:
+        """Whether the process of this role and rank runs this program."""
+        return self._find(*process) is not None
+
+    def close(self) -> None:
+        """Waits a moment until the others have left: what they do afterwards does not matter to the job."""
+        asyncio.run_coroutine_threadsafe(self._until_alone(with_goodbye=True), self._loop).result()
+
+    # ------------------------------------------------------------------------------------------------ one connection
+
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with die_on_error(RENDEZVOUS_FAILED):
+            participant = Participant(writer, writer.get_extra_info("peername")[0])
+            try:
+                keep_alive(writer.get_extra_info("socket"))
+                first = await reader.readexactly(len(HELLO))
+                if first == HELLO:
+                    await self._converse(participant, reader)
+                elif tcp_proxy.is_zero_mq(first):
+                    await self._serve_plain(participant, first, reader)
+            except asyncio.IncompleteReadError:
+                pass  # a port scanner, or a process that ended at once
+            except ConnectionResetError:
+                self._on_closed(participant)
+            except OSError as error:
+                self._on_broken(participant, error)
+            except SetupError as error:
+                logging.warning("a connection from %s was ended: %s", participant.address, error)
+                participant.send(end=str(error), code=EXIT_SETUP)
+                participant.error = str(error)
+                self._on_closed(participant)
+            else:
+                self._on_closed(participant)
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._participants.remove(participant)
+                writer.close()
+
+    async def _converse(self, participant: Participant, reader: asyncio.StreamReader) -> None:
+        participant.send(welcome=True)
+        reminder = self._loop.create_task(self._remind(participant))
+        try:
+            async for message in messages(reader):
+                self._handle(participant, message)
+        finally:
+            reminder.cancel()
+
+    def _handle(self, participant: Participant, message: Any) -> None:
+        """Acts on a message.
+
+        Raises:
+            SetupError: this participant may not send it now. Nothing was done.
+        """
+        rank = participant.worker_rank
+        match message:
+            case {"fails": str(why)} if not participant.process:
+                if self._state in (JobState.WAITING, JobState.TRYING):
+                    there = sum(other.role != "scheduler" for other in self._known())
+                    self._finish(why, EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
+                else:
+                    self._late -= 1
+            case {"card": fields} if not participant.process:
+                self._admit(participant, ProcessInfo.from_message(fields))
+            case {"tried": int(number), "problems": list(problems)} if participant.process and are_texts(problems):
+                if number == self._round and self._state is JobState.TRYING:
+                    participant.tried, participant.problems = True, problems
+                    if all(other.tried for other in self._known()):
+                        self._judge_tries()
+            case {"freed": True} if participant.role == "scheduler" and self._scheduler_port:
+                self._running.set()
+                for other in self._known():
+                    if other is not participant:
+                        other.send(go=self._scheduler_port)
+            case {"rank": int(number)} if participant.process and self._may_have_rank(participant, number):
+                participant.rank = number
+            case {"gather": str(label), "value": value} if rank is not None:
+                self._gathered.setdefault(label, {})[rank] = value
+                self._answer_gathers()
+            case {"last_words": str(text)} if participant.process:
+                participant.error = text
+            case {"leaves": True} if self._survives and rank is not None:
+                self._participants.remove(participant)
+                self._continue_without(rank, f"{participant.name} was asked to leave", in_order=True)
+            case {"goodbye": True} if participant.process:
+                participant.said_goodbye = True
+                if rank is not None:
+                    self._done.add(rank)
+                    self._finish_if_done()
+            case _:
+                raise SetupError(
+                    f"this process sent a line that it may not send, or not now: {message!r:.200}; {ADVICE[PROGRAM]}"
+                )
+
+    def _may_have_rank(self, participant: Participant, rank: int) -> bool:
+        """Gathered values go by the ranks of workers, so each worker needs one of its own."""
+        taken = [other.worker_rank for other in self._known() if other is not participant]
+        return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken)
+
+    def _admit(self, participant: Participant, process: ProcessInfo) -> None:
+        """Takes a process in.
+
+        Raises:
+            SetupError: the job has enough of this role, or runs already.
+        """
+        participant.process = process
+        if self._state is JobState.ENDED:
+            self._late -= process.role != "scheduler"
+            self._tell_end(participant)
+            return
+        processes = [*self._processes(), process]
+        wanted = {"server": self._num_servers, "worker": self._num_workers}.get(process.role, 1)
+        there = [other for other in self._known() if other.role == process.role]
+        if self._state is JobState.RUNNING or (len(there) >= wanted and not size_differs(processes)):
+            names = join_names([other.name for other in there])
+            found = "; ".join(differences(processes).values())
+            self._tell_all(warning=f"{participant.name} is one too many and was sent away{found and ': ' + found}")
+            text = f"this job has its {wanted} {process.role}(s) already ({names})"
+            raise SetupError(f"{text}: start no more, or all with a higher number{found and '; ' + found}")
+        self._participants.append(participant)
+        logging.info("%s is here", participant.name)
+        self._check_complete()
+
+    def _on_closed(self, participant: Participant) -> None:
+        """The other side has closed the connection."""
+        if participant not in self._participants:
+            return
+        self._participants.remove(participant)
+        if self._state in (JobState.WAITING, JobState.TRYING):
+            logging.warning("%s went away before the job was complete", participant.name)
+            self._state = JobState.WAITING
+            self._check_complete()
+        elif self._state is JobState.RUNNING and participant.process and not participant.said_goodbye:
+            how = f"ended: {participant.error}" if participant.error else GONE
+            if self._survives and participant.worker_rank is not None:
+                self._continue_without(participant.worker_rank, f"{participant.name} {how}")
+            else:
+                self._finish(f"{participant.name} {how}", EXIT_PEER_LOST)
+
+    def _on_broken(self, participant: Participant, error: OSError) -> None:
+        """The network has lost the connection."""
+        if self._state is not JobState.RUNNING or participant not in self._participants:
+            self._on_closed(participant)
+            return
+        why = error.strerror or error
+        logging.warning("the connection to %s broke (%s)", participant.name, why)  # heartbeats tell if it is dead
+        self._cannot_gather = True
+        self._answer_gathers()
+
+    # ------------------------------------------------------------------------------------------------- who is there
+
+    def _known(self) -> list[Participant]:
+        return [participant for participant in self._participants if participant.process]
+
+    def _processes(self) -> list[ProcessInfo]:
+        return [participant.process for participant in self._participants if participant.process]
+
+    def _plain(self) -> list[Participant]:
+        return [participant for participant in self._participants if not participant.process]
+
+    def _find(self, role: str, rank: int) -> Participant | None:
+        there = tuple(self._participants)  # a copy, since other threads ask too
+        return next((each for each in there if (each.role, each.rank) == (role, rank)), None)
+
+    def _name_of(self, role: str, rank: int) -> str:
+        participant = self._find(role, rank)
+        return participant.name if participant else f"{role} {rank}"
+
+    def _missing(self) -> str:
+        if not any(process.role == "scheduler" for process in self._processes()):
+            return "the scheduler"
+        return missing(self._processes(), len(self._plain()), self._num_servers, self._num_workers)
+
+    def _check_complete(self) -> None:
+        if self._state not in (JobState.WAITING, JobState.TRYING):
+            return
+        if not self._missing():
+            if found := verdict(self._processes()):
+                self._finish(found, EXIT_SETUP)
+            else:
+                self._try()
+        elif size_differs(self._processes()) and self._settling is None:
+            self._settling = self._loop.call_later(self._settle_s, self._judge_size)
+
+    def _judge_size(self) -> None:
+        self._settling = None
+        if self._state is JobState.WAITING and size_differs(self._processes()):
+            self._finish(verdict(self._processes()), EXIT_SETUP)
+
+    async def _remind(self, participant: Participant) -> None:
+        """Tells a process from time to time what it waits for."""
+        while self._state in (JobState.WAITING, JobState.TRYING):
+            await asyncio.sleep(self._remind_every_s)
+            if self._state is JobState.WAITING and participant.process:
+                participant.send(info=self._reminder(participant, participant.process))
+
+    def _reminder(self, participant: Participant, process: ProcessInfo) -> str:
+        here = join_names([other.name for other in self._participants if other is not participant])
+        found = "; ".join(differences(self._processes()).values())
+        address = ":".join(map(str, self._listener.getsockname()[:2]))
+        return (
+            f"waiting for {self._missing()}; here are {here or 'no others'}. This process speaks from "
+            f"{participant.address}, and MXNet will listen at {process.address}:{process.port}"
+            f"{found and '. So far ' + found}. Check that the "
+            f"missing ones run, have DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT of {address}, and that no firewall closes "
+            "that port"
+        )
+
+    # ------------------------------------------------------------------------------------------- the tries to connect
+
+    def _try(self) -> None:
+        """Lets each process try to reach those that MXNet will connect it with."""
+        self._state = JobState.TRYING
+        self._round += 1
+        for participant in self._known():
+            participant.tried, participant.problems = False, []
+            participant.send(targets=list(self._targets_of(participant)), round=self._round)
+        if self._trying:
+            self._trying.cancel()
+        self._trying = self._loop.call_later(3 * TRY_S, self._judge_tries)
+
+    def _targets_of(self, participant: Participant) -> Iterator[Target]:
+        for other in self._known():
+            if participant.role != other.role:
+                process = other.process
+                assert process
+                interface = f" with DMLC_INTERFACE={process.interface}" if process.interface else ""
+                yield Target(f"{other.name}{interface}", process.address, process.port, process.token)
+
+    def _judge_tries(self) -> None:
+        if self._trying:
+            self._trying.cancel()
+        if self._state is not JobState.TRYING:
+            return
+        known = self._known()
+        problems = by_target({participant.name: participant.problems for participant in known})
+        problems += [f"{participant.name} did not answer" for participant in known if not participant.tried]
+        if problems:
+            self._finish(f"{'; '.join(problems)}. {_ADVICE}", EXIT_SETUP)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._state = JobState.RUNNING
+        plain = self._plain()
+        for participant in plain:
+            self._tell_all(warning=f"{participant.name} takes part: its set-up cannot be compared")
+        self._cannot_gather = bool(plain)
+        (scheduler,) = (participant for participant in self._known() if participant.role == "scheduler")
+        assert scheduler.process
+        self._scheduler_port = scheduler.process.port
+        # It frees its port first: what MXNet sent to the present listener there would be lost, and not sent again.
+        scheduler.send(go=self._scheduler_port)
+
+    # --------------------------------------------------------------------------------------------------- during the job
+
+    def _answer_gathers(self) -> None:
+        for label, values in list(self._gathered.items()):
+            if self._cannot_gather or len(values) == self._num_workers:
+                del self._gathered[label]
+                answer = None if self._cannot_gather else [values[rank] for rank in range(self._num_workers)]
+                if label == EVALUATOR and not self._cannot_gather:
+                    self._survives = self._flag("on_worker_death") == CONTINUE
+                    self._min_workers = int(self._flag("min_workers") or 1)
+                for participant in self._known():
+                    if participant.worker_rank in values:
+                        participant.send(gathered=label, values=answer)
+
+    def _flag(self, field: str) -> str:
+        """A flag of the workers, which agree on it; empty where none has it."""
+        (flag, *_) = names_of(field)
+        return next((process.setup.get(flag, "") for process in self._processes() if process.role == "worker"), "")
+
+    def _continue_without(self, rank: int, why: str, in_order: bool = False) -> None:
+        left = self._num_workers - len(self._lost) - 1
+        if left < self._min_workers and (left or not in_order):
+            text = f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
+            self._finish(text, EXIT_OK if in_order else EXIT_PEER_LOST)
+            return
+        self._lost.add(rank)
+        if participant := self._find("worker", rank):  # it may wake up, or its network may come back
+            participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
+            self._participants.remove(participant)
+        self._tell_all(lost=rank, why=why)
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if self._survives and len(self._done | self._lost) == self._num_workers:
+            self._finish(ALL_DONE, EXIT_OK)
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def _tell_all(self, **message: Any) -> None:
+        for participant in self._known():
+            participant.send(**message)
+
+    def _finish(self, text: str, code: int, late: int = 0) -> None:
+        """Tells all processes why the job is over: the scheduler last, since this server ends with it.
+
+        Args:
+            late: number of processes that are still to connect, and would not find this server any more.
+        """
+        if self._state is JobState.ENDED:
+            return
+        self._late = late
+        self._state, self._end = JobState.ENDED, {"end": text, "code": code}
+        for participant in self._known():
+            self._tell_end(participant)
+
+    def _tell_end(self, participant: Participant) -> None:
+        async def tell_last() -> None:
+            await self._until_alone()
+            end = self._loop.time() + LATE_S
+            while self._late > 0 and self._loop.time() < end:
+                await asyncio.sleep(0.05)
+            participant.send(**self._end)
+
+        if participant.role == "scheduler":
+            self._farewell = self._loop.create_task(tell_last())
+        else:
+            participant.send(**self._end)
+
+    async def _until_alone(self, with_goodbye: bool = False) -> None:
+        """Waits for the other processes to disconnect, or, `with_goodbye`, to say good-bye."""
+        # A server leaves MXNet's cluster only between two heartbeats.
+        end = self._loop.time() + FAREWELL_S + int(os.environ.get(INTERVAL) or 0)
+        while self._loop.time() < end and any(
+            participant.role != "scheduler" and not (with_goodbye and participant.said_goodbye)
+            for participant in self._known()
+        ):
+            await asyncio.sleep(0.01)
+
+    # ------------------------------------------------------------------------------------------ plain MXNet programs
+
+    async def _serve_plain(self, participant: Participant, first: bytes, reader: asyncio.StreamReader) -> None:
+        """Takes in a plain MXNet program: once the job is complete, its connection leads to MXNet's own scheduler."""
+        if participant.address not in self._plain_addresses:  # once: another program may connect again and again
+            self._plain_addresses.add(participant.address)
+            logging.warning("%s wants to take part: its set-up cannot be compared", participant.name)
+        self._participants.append(participant)
+        self._check_complete()
+        running = self._loop.create_task(self._running.wait())
+        more = self._loop.create_task(tcp_proxy.read_chunk(reader))  # no bytes before an answer, unless it ends
+        await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not self._running.is_set():
+            running.cancel()
+            return
+        place = await tcp_proxy.forward(
+            tcp_proxy.PlainConnection(first, more, reader, participant.writer),
+            self._listener.getsockname()[0],
+            self._scheduler_port,
+        )
+        if place:
+            await self._watch_plain(participant, *place)
+
+    async def _watch_plain(self, participant: Participant, address: str, port: int) -> None:
+        """Ends the job when a plain MXNet program, which sends nothing here, no longer listens during the job.
+
+        At the end of a job MXNet's scheduler, and with it this process, ends together with the programs.
+        """
+        misses = 0
+        while misses < 2:
+            await asyncio.sleep(self._look_every_s)
+            misses = 0 if await tcp_proxy.is_listening(address, port) else misses + 1
+            if self._state is not JobState.RUNNING or any(known.said_goodbye for known in self._known()):
+                return
+        self._finish(f"{participant.name} {GONE}", EXIT_PEER_LOST)
+
+
+def _die(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    with die_on_error(RENDEZVOUS_FAILED):
+        raise context.get("exception") or RuntimeError(context["message"])
