@@ -177,7 +177,7 @@ class StateClient:
         message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
         message |= self._of_generation
         answer = self._send(_with(message, accuracy=accuracy))
-        if self._progress.doing == EVALUATING:
+        if self._progress.activity == EVALUATING:
             self.tell_doing()  # a question from beside the training; the server takes who asks for one who trains
         return answer
 
@@ -243,7 +243,7 @@ class StateClient:
             round_: its last, where that is later than what was told.
         """
         self.stop_waiting()
-        self._progress.doing = ENDED
+        self._progress.activity = ENDED
         if self._latest is None:
             return
         last = self._latest._replace(round=max(round_, self._latest.round))
@@ -264,7 +264,7 @@ class StateClient:
 
     def _report(self, status: _Status) -> Message:
         about = {"msg_type": "REPORT", "status": self._status(status), "device": self._device, **self._of_generation}
-        return {**about, "doing": self._progress.doing}
+        return {**about, "doing": self._progress.activity}
 
     def _report_with_all(self, status: _Status) -> Message:
         """With the curve so far, where this is the worker that evaluates; perhaps without any point."""

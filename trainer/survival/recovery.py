@@ -249,7 +249,7 @@ class Recovery:
         """Tells the others how far this worker is, and goes on as all of them decide; returns whether the job is at
         work."""
         trainer, generation = self._trainer, self._group.generations.taken
-        self._loop.take_place()
+        self._loop.update_membership()
         told = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
         decided = arrange(told)
         self._check_setups(told, decided)
