@@ -46,7 +46,7 @@ class Trainer:
         has_left: this worker has left while the others continue.
     """
 
-    rounds_in_step = True  # workers wait for each other, so all do the same number of rounds
+    rounds_in_step = True  # workers wait for each other, so all end with the same round
 
     def __init__(self, context: Context) -> None:
         self.context = context
