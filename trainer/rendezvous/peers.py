@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import socket
@@ -34,6 +35,7 @@ from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.meeting_client import end_process
 from trainer.survival.generations import Generations
 from trainer.survival.recovery import ElasticGroup
+from trainer.survival.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 from utils import EXIT_PEER_LOST, SetupError
 
@@ -125,10 +127,10 @@ def _surviving(
 ) -> Iterator[Joined]:
     """The same, in a job that goes on with those that are left. Who comes to it must be set up as the others are: that
     is found out when training begins, and whenever others come (recovery.py)."""
-    generations = Generations(joining, listener, SUMS[config.collective], config.fault_timeout)
+    connections = functools.partial(TcpConnections, listener, SUMS[config.collective], config.fault_timeout)
+    generations = Generations(joining, connections, RealClock())
     try:
         first = generations.begin(start)
-        assert first.group is not None
         transport = CollectiveTransport(first.group, RealClock())
         attendance = Attendance(transport)
         card = dataclasses.replace(_card_of(first.start), setup=_whole(setup))

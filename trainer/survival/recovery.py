@@ -131,7 +131,7 @@ class Recovery:
     @property
     def wants_pause(self) -> bool:
         """Whether this worker wants all to come together anew after the round: another one waits, or it leaves."""
-        return self._group.generations.somebody_waits or self._wants_to_leave
+        return self._group.generations.newcomer_waits or self._wants_to_leave
 
     @property
     def _wants_to_leave(self) -> bool:
@@ -239,9 +239,7 @@ class Recovery:
     # -------------------------------------------------------------------------------------------- a new generation
 
     def _take_place(self) -> None:
-        generation = self._group.generations.take()
-        assert generation.group is not None
-        self._group.transport.go_over_to(generation.group)
+        self._group.transport.go_over_to(self._group.generations.take().group)
 
     def _until_met(self, first: bool = False) -> bool:
         """Meets the others, of the next generation where this one breaks meanwhile."""
