@@ -256,6 +256,7 @@ class Recovery:
         work."""
         trainer, generation = self._trainer, self._group.generations.taken
         trainer.take_place()
+        self._group.transport.barrier()  # a newcomer warms up first: reports give the job's seconds after that
         told = [WorkerReport(**each) for each in self._group.attendance.gather("where", vars(self._report())) or ()]
         decided = arrange(told)
         self._check_setups(told, decided)

@@ -125,6 +125,7 @@ def test_a_worker_that_comes_late_gets_the_model_of_one_at_work_and_its_share_fr
     assert workers[0].events() == ["2: generation 2: 3 worker(s); worker 2 (cpu2 on host h, 10.0.0.1:4002) has come"]
     first = workers[2].records[0]
     assert (first["num_iters"], first["missed"]) == (3, 2)
+    assert first["total_time"] == pytest.approx(workers[0].records[2]["total_time"])  # seconds of the job
 
 
 def test_a_newcomer_with_another_set_up_is_refused_and_the_others_go_on() -> None:
