@@ -26,11 +26,10 @@ from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import Link
-from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
-from trainer.transport.collective import in_memory
 from trainer.transport.protocol import Transport
 
 

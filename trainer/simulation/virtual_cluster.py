@@ -41,10 +41,9 @@ from trainer.simulation.cluster_file import Worker
 from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.network import Link
 from trainer.simulation.virtual_job import HOST, VirtualJob
-from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of, wait_until_written
-from trainer.transport.collective import in_memory
 from trainer.transport.protocol import Transport
 from utils import SetupError
 

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trainer.clock import Event, VirtualClock
+from trainer.collectives.group import MeshGroup
 from trainer.collectives.mesh import Parcel
+from trainer.collectives.schedules import Algorithm
+from trainer.engine import mx
+from trainer.parameters import num_bytes
 from trainer.simulation.network import Link
+from trainer.transport.collective import CollectiveTransport
 from utils import PeerLost
 
 HELD = 1 << 20  # bytes of a message that the kernels take before the receiver reads
@@ -150,3 +155,13 @@ class MemoryMesh:
         for end in ends:
             network.wait(end)
         network.clock.sleep(max((end.done_s for end in ends), default=0.0) - network.clock.now())
+
+
+def in_memory(
+    network: MemoryNetwork,
+    algorithm: Algorithm,
+    rank: int,
+    size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
+) -> CollectiveTransport:
+    """A worker's place in the virtual network."""
+    return CollectiveTransport(MeshGroup(MemoryMesh(network, rank), algorithm), network.clock, size_of)

@@ -18,12 +18,10 @@ import numpy as np
 from config import FP16, UNCOMPRESSED
 from trainer.clock import Clock, Result, Task
 from trainer.collectives.compression import AS_IT_IS, Compression
-from trainer.collectives.group import Group, MeshGroup
+from trainer.collectives.group import Group
 from trainer.collectives.mesh import Moved
-from trainer.collectives.schedules import Algorithm
 from trainer.engine import mx
 from trainer.parameters import num_bytes, wait_for
-from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.transport.counter import ByteCounter
 from trainer.transport.flat import Buffer, buffers_of
 from utils import PeerLost, SetupError
@@ -226,13 +224,3 @@ class CollectiveTransport:
         task = self.clock.start(after_that, f"{name} of worker {self.rank}")
         self._last = task
         return task
-
-
-def in_memory(
-    network: MemoryNetwork,
-    algorithm: Algorithm,
-    rank: int,
-    size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
-) -> CollectiveTransport:
-    """A worker's place in the virtual network."""
-    return CollectiveTransport(MeshGroup(MemoryMesh(network, rank), algorithm), network.clock, size_of)

@@ -15,8 +15,7 @@ from trainer.rendezvous import failure_detector
 from trainer.rendezvous.failure_detector import Watch
 from trainer.rendezvous.peers import Attendance
 from trainer.simulation.network import Link
-from trainer.simulation.virtual_mesh import MemoryNetwork
-from trainer.transport.collective import in_memory
+from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 
 WAIT_S = 20.0
 

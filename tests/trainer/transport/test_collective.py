@@ -16,9 +16,9 @@ from trainer.engine import mx
 from trainer.parameters import num_bytes
 from trainer.simulation import virtual_mesh
 from trainer.simulation.network import Link
-from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.transport import flat
-from trainer.transport.collective import CollectiveTransport, in_memory
+from trainer.transport.collective import CollectiveTransport
 from trainer.transport.flat import FULL, IN_PLACE, LEFT_OVER, buffers_of, plan
 from utils import PeerLost, SetupError
 

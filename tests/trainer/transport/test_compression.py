@@ -29,9 +29,8 @@ from trainer.engine import mx
 from trainer.finite import first_not_finite
 from trainer.loop import Trainer
 from trainer.simulation.network import Link
-from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
-from trainer.transport.collective import in_memory
 from trainer.transport.encoded import digits_of, number_of
 from trainer.transport.protocol import Transport
 from trainer.transport.two_bit import TwoBits

@@ -20,9 +20,8 @@ from algorithms import TransportKind
 from trainer.clock import VirtualClock, run_all
 from trainer.collectives.schedules import SUMS
 from trainer.simulation.network import Link
-from trainer.simulation.virtual_mesh import MemoryNetwork
+from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
-from trainer.transport.collective import in_memory
 from trainer.transport.protocol import Transport
 from utils import PeerLost
 
