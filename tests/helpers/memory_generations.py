@@ -219,7 +219,7 @@ class Job:
         first = worker.generations.begin(joining.wait(0.0))
         transport = CollectiveTransport(first.group, self.clock)
         process = ProcessInfo(WORKER, "h", device, *address, setup=worker.setup)
-        group = ElasticGroup(worker.generations, transport, Attendance(transport), process)
+        group = ElasticGroup(worker.generations, transport, Attendance(transport).gather, process)
         worker.trainer = self._build(self._context(number, transport, partial(Recovery, group)))
         worker.ended = worker.trainer.run(lambda: folder)
         worker.generations.leave()

@@ -138,7 +138,7 @@ def _surviving(
             {"rank": rank, "host": member.host, "device": member.device}
             for rank, member in enumerate(first.start.members)
         ]
-        yield Joined(transport, attendance, members, ElasticGroup(generations, transport, attendance, card))
+        yield Joined(transport, attendance, members, ElasticGroup(generations, transport, attendance.gather, card))
     except Exception as error:
         generations.leave(cause=str(error) or type(error).__name__)
         raise

@@ -1,11 +1,11 @@
-"""How training goes on when workers are lost, come, or leave: what the workers of a new generation tell each other.
+"""How training goes on when workers are lost, come or leave: what the workers of a new generation tell each other.
 
-    the sum of a round fails -> take the place in the next generation -> say how far each is -> a worker that is behind,
-    or has just come, gets the model of one that is not -> the workers that have not finished the round sum once more
+    the sum of a round fails -> take the place in the next generation -> report how far each is -> a worker that is
+    behind, or new, gets the model of one that is not -> the workers that have not finished the round sum once more
 
-Nothing that a worker has computed in the round is lost: the shares n_k / n of the sum are those of the new generation.
-Where some had finished the round when it broke, their sum held what all others gave, so these take its outcome.
-A worker that computes a long step holds the others up at the sum alone, as in any round.
+No local step is lost: the shares n_k / n of the sum are those of the new generation. Where some workers had finished
+the round when it broke, their sum held the parts of all, so the others take its outcome. A long step of one worker
+delays the others at the sum alone, as in any round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from algorithms import MEMBERS
 from trainer.rendezvous.config_check import ProcessInfo, verdict
@@ -25,8 +25,33 @@ from trainer.transport.collective import CollectiveTransport
 from utils import LEFT, PeerLost, SetupError
 
 if TYPE_CHECKING:
-    from trainer.algorithms.sync import SynchronousTrainer
-    from trainer.rendezvous.cluster import Gathers
+    from collections.abc import Callable
+
+    from trainer.engine import mx
+    from trainer.loop import Trainer
+
+
+class HandsOver(Protocol):
+    """What an algorithm implements, beside a trainer's hooks, so that workers may be lost and come."""
+
+    @property
+    def sums_meet(self) -> bool:
+        """CollectiveSums.meets."""
+
+    def come_late(self) -> None:
+        """In place of `broadcast`, on a worker that comes to a job at work."""
+
+    def shared_state(self) -> list[mx.nd.NDArray]:
+        """The arrays that are the same on all workers at the end of a round; writing into them changes them."""
+
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:
+        """Takes over what another worker has written into `shared_state`."""
+
+    def go_on_with(self, meets: bool, job: str, generation: int) -> None:
+        """Called in each new generation, with its source's `sums_meet` and name of the job on the state server."""
+
+    def exchange_failed(self) -> None:
+        """Prepares the sum that is made once more, with other workers."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +59,26 @@ class ElasticGroup:
     """The other workers of a job that survives.
 
     Attributes:
-        card: this worker's, with its set-up.
+        gather: brings a value (JSON) of each worker to all, by rank; its first argument names it.
+        process: this worker's, with its set-up.
     """
 
     generations: Generations
     transport: CollectiveTransport
-    attendance: Gathers
-    card: ProcessInfo
+    gather: Callable[[str, Any], list[Any]]
+    process: ProcessInfo
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker says of itself in a new generation.
+    """What a worker tells the others in a new generation.
 
     Attributes:
-        takes_part: in the job already.
-        rounds: that it has finished.
+        card: ProcessInfo, as a message.
+        takes_part: it is in the job already.
+        rounds: finished ones.
+        elapsed_s: seconds of the job.
+        seen: samples that all workers have trained on.
         updates: steps that the optimizer of all has taken, where it counts them.
         meets: CollectiveSums.meets.
         job: the job's name on the state server, where it has one.
@@ -74,7 +103,7 @@ class Arrangement:
     Attributes:
         is_at_work: some of them train already.
         source: the rank that gives its model; None where all begin with the first round.
-        behind: ranks that take it.
+        behind: ranks that take this model.
         newcomers: ranks that come to a job at work.
     """
 
@@ -85,13 +114,13 @@ class Arrangement:
 
 
 def arrange(told: Sequence[WorkerReport]) -> Arrangement:
-    """Decides who gives its model in a new generation, and to whom.
+    """Decides which worker of a new generation gives its model, and to which.
 
-    The source is a worker that has finished most rounds, of those in the job where it is at work. A worker that has
-    finished fewer is behind, and of a job at work so is one that comes to it.
+    The source is the lowest rank of those that have finished most rounds; in a job at work only its workers count. A
+    worker that has finished fewer rounds is behind, and so is one that comes to a job at work.
 
     Args:
-        told: what each worker says, by rank.
+        told: the workers' reports, by rank.
     """
     inside = [rank for rank, report in enumerate(told) if report.takes_part]
     able = inside or list(range(len(told)))
@@ -105,42 +134,40 @@ def arrange(told: Sequence[WorkerReport]) -> Arrangement:
 
 
 def members_of(generation: Generation) -> dict[str, str]:
-    """What people call its workers, by their own names on the state server."""
+    """The names of its workers for messages, by their names on the state server."""
     return {member.name: name for member, name in zip(generation.start.members, generation.names, strict=True)}
 
 
 class Recovery:
     """What the loop asks, in place of the trainer, where a job survives: to come together, to exchange, and to part."""
 
-    def __init__(self, elastic_group: ElasticGroup, trainer: SynchronousTrainer) -> None:
+    def __init__(self, elastic_group: ElasticGroup, trainer: Trainer) -> None:
         self._group = elastic_group
         self._trainer = trainer
+        self._algorithm = cast(HandsOver, trainer)
         self._rounds_done = 0
         self._takes_part = False
-        self._is_over = False  # this worker has done its last round, or was behind others who have done theirs
-        self._missed = 0  # rounds in which it took no part, until they are logged
+        self._is_over = False  # the last round is done, here or by the others that this worker was behind
+        self._missed = 0  # rounds in which this worker took no part, until they are logged
         self._events: list[dict[str, str]] = []
         self._members = members_of(elastic_group.generations.taken)
         self.job_age_s: float | None = None  # when this worker came to a job at work
 
     @property
     def is_broken(self) -> bool:
-        """Whether the round cannot end with the workers with whom it began."""
         return self._group.generations.is_broken
 
     @property
     def wants_pause(self) -> bool:
-        """Whether this worker wants all to come together anew after the round: another one waits, or it leaves."""
         return self._group.generations.newcomer_waits or self._wants_to_leave
 
     @property
     def _wants_to_leave(self) -> bool:
-        """Whether this worker leaves after the round, while the others go on."""
         return self._trainer.context.leaves()
 
     def come_together(self) -> None:
-        """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree. Where others
-        are lost before all are ready, those that are left come together once more."""
+        """A worker that comes to a job at work gets its model, and all agree anew on which one evaluates. If others are
+        lost before all are ready, those that are left come together once more."""
         self._rounds_done = self._trainer.rounds  # of the checkpoint that this worker goes on from
         while not self._until_met(first=True):
             try:
@@ -157,7 +184,7 @@ class Recovery:
             self._trainer.context.keeper.set_aside(self._trainer.rounds)  # it may have one that is later than the job
 
     def open_measure(self, folder: Path) -> Measure:
-        """As Trainer's; rounds and seconds of a job at work are those of the others."""
+        """Rounds and seconds of a job at work are those of the others."""
         trainer = self._trainer
         if self.job_age_s is None:
             measure = trainer.open_measure(folder)
@@ -170,7 +197,7 @@ class Recovery:
         return measure
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Exchanges with the other workers, and with those that are left where some are lost meanwhile."""
+        """Exchanges with the other workers; with those that are left where some are lost meanwhile."""
         while True:
             try:
                 agreed = self._trainer.synchronize(wants_stop)
@@ -179,7 +206,7 @@ class Recovery:
                     raise
                 if self._regroup():
                     return self._is_over
-                self._trainer.exchange_failed()
+                self._algorithm.exchange_failed()
             else:
                 break
         self._rounds_done = self._trainer.rounds
@@ -207,7 +234,6 @@ class Recovery:
                 return
 
     def notes(self) -> dict[str, Any]:
-        """What the log of the round says of it."""
         notes: dict[str, Any] = {}
         if self._events:
             notes["events"], self._events = self._events, []
@@ -216,8 +242,7 @@ class Recovery:
         return notes
 
     def _regroup(self) -> bool:
-        """The round's sum has failed: goes on with the workers that are left; returns whether these have
-        finished the round.
+        """Joins the workers that are left; returns whether these have finished the round whose sum has failed.
 
         Raises:
             JobError: this worker can take part no more.
@@ -228,7 +253,7 @@ class Recovery:
         return self._rounds_done > before
 
     def _pause(self) -> None:
-        """All have agreed to come together anew: after the round, here."""
+        """All have agreed to come together anew after this round."""
         if self._wants_to_leave:
             self._trainer.has_left = True
             self._group.generations.leave()  # at once: the others wait for this
@@ -242,7 +267,7 @@ class Recovery:
         self._group.transport.go_over_to(self._group.generations.take().group)
 
     def _until_met(self, first: bool = False) -> bool:
-        """Meets the others, of the next generation where this one breaks meanwhile."""
+        """Meets the others; those of the next generation where this one breaks meanwhile."""
         while True:
             try:
                 return self._meet(first)
@@ -252,23 +277,22 @@ class Recovery:
                 self._take_place()
 
     def _meet(self, first: bool) -> bool:
-        """Tells the others how far this worker is, and goes on as all of them decide; returns whether the job is at
-        work."""
+        """All report how far they are and decide by `arrange` how to go on; returns whether the job is at work."""
         trainer, generation = self._trainer, self._group.generations.taken
         trainer.take_place()
         self._group.transport.barrier()  # a newcomer warms up first: reports give the job's seconds after that
-        told = [WorkerReport(**each) for each in self._group.attendance.gather("where", vars(self._report())) or ()]
+        told = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report()))]
         decided = arrange(told)
         self._check_setups(told, decided)
         if decided.source is None:
             return False
         if first:
-            trainer.come_late()
+            self._algorithm.come_late()
         report = told[decided.source]
         if decided.behind:
             self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
         if decided.is_at_work:
-            trainer.go_on_with(report.meets, report.job, generation.number)
+            self._algorithm.go_on_with(report.meets, report.job, generation.number)
             self._note(generation, decided.newcomers)
             trainer.choose_evaluator()
         return decided.is_at_work  # else all go on from the newest checkpoint, and the job begins
@@ -276,21 +300,21 @@ class Recovery:
     def _report(self) -> WorkerReport:
         trainer = self._trainer
         return WorkerReport(
-            dataclasses.asdict(self._group.card),
+            dataclasses.asdict(self._group.process),
             self._takes_part,
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
             trainer.seen.of_all,
             trainer.evaluations.accuracy,
             trainer.stepper.updates,
-            trainer.sums_meet,
+            self._algorithm.sums_meet,
             trainer.context.state_server.job if trainer.context.state_server else "",
             self._is_over,
         )
 
     def _check_setups(self, told: Sequence[WorkerReport], decided: Arrangement) -> None:
-        """Where all begin their set-ups are compared. A worker that comes to a job at work with another set-up is
-        refused, and costs the others nothing.
+        """Compares all set-ups where all begin. A worker that comes to a job at work compares its own alone, so that a
+        wrong one does not stop the others.
 
         Raises:
             SetupError: they differ.
@@ -298,7 +322,7 @@ class Recovery:
         if decided.is_at_work:
             assert decided.source is not None
             at_work = ProcessInfo.from_message(told[decided.source].card)
-            if found := verdict([at_work, self._group.card]):
+            if found := verdict([at_work, self._group.process]):
                 raise SetupError(f"{found} (worker {decided.source} is at work)")
             return
         if found := verdict([ProcessInfo.from_message(report.card) for report in told]):
@@ -306,22 +330,22 @@ class Recovery:
         logging.info("all %d workers are connected with each other", len(told))
 
     def _hand_over(self, source: int, report: WorkerReport | None) -> None:
-        """Rank `source` gives its model, and what else is the same on all workers.
+        """Rank `source` gives all that is the same on all workers, the model first.
 
         Args:
             report: the source's, where this worker is behind.
         """
         trainer = self._trainer
-        state = trainer.shared_state()
+        state = self._algorithm.shared_state()
         self._group.transport.sums().broadcast(state, len(state), source)
         if report is None:
             return
-        trainer.adopt(state)
+        self._algorithm.adopt(state)
         trainer.stepper.updates = report.updates
         missed = report.rounds - self._rounds_done
         trainer.seen.of_all, trainer.evaluations.accuracy = report.seen, report.accuracy
         self._is_over = report.is_over
-        if self._takes_part:  # in the log the round under way is the last of those that the others have finished
+        if self._takes_part:  # this worker logs the round under way: the last of those that the others have finished
             missed -= 1
             trainer.measure.skip(missed)
             self._missed += missed
@@ -332,7 +356,7 @@ class Recovery:
         trainer.rounds = self._rounds_done = report.rounds
 
     def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:
-        """The log of the round tells who has come, and which workers of the generation before are gone."""
+        """Notes for the log of the round which workers have come, and which of the generation before are gone."""
         there = {member.name for member in generation.start.members}
         parts = [f"{name} is gone" for one, name in self._members.items() if one not in there]
         parts += [f"{generation.names[rank]} has come" for rank in newcomers]
