@@ -50,7 +50,6 @@ class Trainer:
         self.rounds = 0  # those before a resumed job among them
         self._has_begun = False  # to train
         self.steps = 0  # local steps in this round
-        self.evaluations = Evaluations(self)
         self.is_evaluator = True
         self.has_left = False  # alone, while the others go on
         self._told_s = -math.inf  # when the console last got a line of a round, since training began
@@ -74,6 +73,7 @@ class Trainer:
         self.present = 1.0  # share of the last sum that was not missing; 0: no worker had anything to give
         self.pauses = False  # all have agreed to come together anew after the round
         self.recovery = context.recovery(self) if context.recovery is not None else None
+        self.evaluations = Evaluations(self, context)
 
     # ---------------------------------------------------------------------------------------------- the hooks
 
