@@ -30,7 +30,7 @@ from trainer.run_logs.run_folder import RunFolder
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 from trainer.straggler_trace import Slowdown
-from trainer.survival.checkpoint_manager import Keeper
+from trainer.survival.checkpoint_manager import CheckpointManager
 from trainer.transport.protocol import Transport
 
 TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps: a line for each would tell nobody anything
@@ -72,7 +72,7 @@ class Context:
     pace: Callable[[], float] = lambda: 1.0  # factor on both, drawn for each step
     pacing: Pacing | None = None  # whether that is kept; None in virtual time, where it always is
     trace: tuple[Slowdown, ...] = ()  # of an emulated transient straggler
-    keeper: Keeper | None = None  # of checkpoints
+    checkpoints: CheckpointManager | None = None
     logs_lines: bool = False  # rounds are lines of one file, not files
     tell_every_s: float = 0.0  # on the console; rounds with an evaluation are told in any case
 

@@ -68,7 +68,9 @@ class Trainer:
         self.progress = Progress()
         self.resumed_s = 0.0  # of the job, when the checkpoint was taken that it goes on from
         self._losses: list[dict[str, str]] = []  # events of this round: workers without which the others go on
-        self._went_on: trainer_state.Before | None = None  # to be logged once, where the job goes on from a checkpoint
+        self._went_on: trainer_state.ResumePoint | None = (
+            None  # to be logged once, where the job goes on from a checkpoint
+        )
         self.finished = ""  # why the algorithm itself ends the job, in words
         self.present = 1.0  # share of the last sum that was not missing; 0: no worker had anything to give
         self.pauses = False  # all have agreed to come together anew after the round
@@ -82,14 +84,14 @@ class Trainer:
 
     def open_measure(self, folder: Path) -> Measure:
         """The log of the rounds to come, behind those of a job that goes on."""
-        before = trainer_state.read_back(self, folder) if self.goes_on else trainer_state.Before()
+        before = trainer_state.read_back(self, folder) if self.goes_on else trainer_state.ResumePoint()
         self._went_on = before if self.goes_on and (before.elapsed_s or not self.context.config.survives) else None
         return Measure(folder, self.clock.now, before.rounds, before.elapsed_s, as_lines=self.context.logs_lines)
 
     @property
     def goes_on(self) -> bool:
         """Asked before training begins: whether the job goes on from a checkpoint, of this worker or of another one."""
-        return self.context.keeper is not None and (self.context.keeper.goes_on or self.rounds > 0)
+        return self.context.checkpoints is not None and (self.context.checkpoints.goes_on or self.rounds > 0)
 
     @property
     def job_age_s(self) -> float | None:
@@ -205,11 +207,11 @@ class Trainer:
         """
         self._warm_up()
         trainer_state.restore(self)
-        if self.context.keeper is not None:
-            self.context.keeper.begin()
+        if self.context.checkpoints is not None:
+            self.context.checkpoints.begin()
         (self.recovery or self).come_together()
-        if self.context.keeper is not None:
-            self.context.keeper.all_have_begun(came_late=self.job_age_s is not None)
+        if self.context.checkpoints is not None:
+            self.context.checkpoints.all_have_begun(came_late=self.job_age_s is not None)
         self.measure = (self.recovery or self).open_measure(open_log())
         if self.context.pacing is not None:
             self.context.pacing.begin(self.measure.elapsed_s)
@@ -223,8 +225,8 @@ class Trainer:
             if reason:
                 (self.recovery or self).part()
                 self.end()
-                if self.context.keeper is not None:
-                    self.context.keeper.close()
+                if self.context.checkpoints is not None:
+                    self.context.checkpoints.close()
                 self.evaluations.end()
                 return reason
 
@@ -291,13 +293,13 @@ class Trainer:
         return reason
 
     def _save_if_due(self, last: bool) -> None:
-        keeper = self.context.keeper
-        if keeper is None or not keeper.is_due(self.rounds, last):
+        checkpoints = self.context.checkpoints
+        if checkpoints is None or not checkpoints.is_due(self.rounds, last):
             return
         self.measure.enter(CHECKPOINT)
         if self.membership.rank == 0:
             self.save_server()
-        keeper.save(self.rounds, trainer_state.state_of(self))
+        checkpoints.save(self.rounds, trainer_state.state_of(self))
 
     def _stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty if it does not."""

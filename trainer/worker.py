@@ -38,7 +38,7 @@ from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
 from trainer.stop import SignalWatch
 from trainer.survival import trainer_state
-from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of
+from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of
 from trainer.survival.recovery import Recovery
 from utils import BEGINS, EXIT_OK, JobOver, SetupError, setup_logging
 
@@ -92,7 +92,7 @@ def run(config: Config, cluster: Cluster | None, signals: SignalWatch) -> int:
             leaves=lambda: bool(signals.requested and config.leave),
             is_evaluator=_evaluator(config, joined),
             lost=joined.lost if joined else frozenset,
-            keeper=_keeper(config, joined, data_hash),
+            checkpoints=_checkpoints(config, joined, data_hash),
             pacing=_pacing(config, joined),
         )
         train(context, folder, joined.members if joined else None, signals.be_patient)
@@ -142,7 +142,7 @@ def train(
         logging.info(BEGINS)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
-        facts.update(trainer_state.facts(trainer), initial_weights_sha256=trainer.parameters.sha256())
+        facts.update(trainer_state.about_run(trainer), initial_weights_sha256=trainer.parameters.sha256())
         folder.describe(facts)
         return path
 
@@ -265,10 +265,10 @@ def _membership(config: Config, dataset: Dataset, joined: Joined | None) -> Call
     return lambda: without_those(joined.lost())
 
 
-def _keeper(config: Config, joined: Joined | None, data_hash: str) -> Keeper | None:
+def _checkpoints(config: Config, joined: Joined | None, data_hash: str) -> CheckpointManager | None:
     """This worker's checkpoints, where there are any."""
     if joined is None:
-        return keeper_of(config, data_hash, 0, 1, lambda mine: [mine])
+        return checkpoints_of(config, data_hash, 0, 1, lambda mine: [mine])
     rank, num_workers = joined.transport.rank, joined.transport.num_workers
 
     def gather(mine: list[int]) -> list[list[int]]:
@@ -277,7 +277,7 @@ def _keeper(config: Config, joined: Joined | None, data_hash: str) -> Keeper | N
             raise SetupError("--resume: a plain MXNet program takes part in this job, and cannot go on: leave it out")
         return found
 
-    return keeper_of(config, data_hash, rank, num_workers, gather)
+    return checkpoints_of(config, data_hash, rank, num_workers, gather)
 
 
 def _pacing(config: Config, joined: Joined | None) -> Pacing:

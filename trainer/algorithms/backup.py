@@ -56,7 +56,7 @@ class BackupTrainer(Trainer):
             self.context.rule,
         )
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, model, self.context.keeper)
+        self._link.define(optimizer, model, self.context.checkpoints)
         self.parameters.take_back(model)
 
     def save_server(self) -> None:

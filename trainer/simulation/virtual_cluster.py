@@ -43,7 +43,7 @@ from trainer.simulation.network import Link
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
-from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of, wait_until_written
+from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.protocol import Transport
 from utils import SetupError
 
@@ -176,9 +176,11 @@ class _Run:
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, bool(config.resume))
             data_hash = content_hash(self._dataset) if self._dataset is not None else ""
-            good = [Keeper(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
+            good = [CheckpointManager(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
             for rank in ranks:
-                self._contexts[rank].keeper = keeper_of(config, data_hash, rank, len(ranks), lambda mine: good)
+                self._contexts[rank].checkpoints = checkpoints_of(
+                    config, data_hash, rank, len(ranks), lambda mine: good
+                )
 
     def _state_client(self, config: Config, row: Worker) -> StateClient | None:
         if self._state_server is None:

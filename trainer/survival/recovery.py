@@ -180,8 +180,10 @@ class Recovery:
             else:
                 break
         self._takes_part = True
-        if self._trainer.context.keeper is not None:
-            self._trainer.context.keeper.set_aside(self._trainer.rounds)  # it may have one that is later than the job
+        if self._trainer.context.checkpoints is not None:
+            self._trainer.context.checkpoints.set_aside(
+                self._trainer.rounds
+            )  # it may have one that is later than the job
 
     def open_measure(self, folder: Path) -> Measure:
         """Rounds and seconds of a job at work are those of the others."""

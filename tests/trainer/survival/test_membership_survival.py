@@ -315,7 +315,7 @@ def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_i
 # ------------------------------------------------------------------------------------------ whose model all go on with
 
 
-def word(rounds: int, takes_part: bool = True) -> WorkerReport:
+def report(rounds: int, takes_part: bool = True) -> WorkerReport:
     return WorkerReport({}, takes_part, rounds, 0.0, 0, None, 0, True, "", False)
 
 
@@ -324,19 +324,22 @@ def word(rounds: int, takes_part: bool = True) -> WorkerReport:
     [
         # Lost in round 5, which two have done.
         (
-            [word(3), word(5), word(5), word(0, takes_part=False)],
+            [report(3), report(5), report(5), report(0, takes_part=False)],
             Arrangement(True, source=1, behind=(0, 3), newcomers=(3,)),
         ),
         # The newcomer's own checkpoint is later than the job.
-        ([word(9, takes_part=False), word(5), word(4)], Arrangement(True, source=1, behind=(0, 2), newcomers=(0,))),
+        (
+            [report(9, takes_part=False), report(5), report(4)],
+            Arrangement(True, source=1, behind=(0, 2), newcomers=(0,)),
+        ),
         # The first round is under way.
-        ([word(0), word(0, takes_part=False)], Arrangement(True, source=0, behind=(1,), newcomers=(1,))),
+        ([report(0), report(0, takes_part=False)], Arrangement(True, source=0, behind=(1,), newcomers=(1,))),
         # One has left.
-        ([word(4), word(4)], Arrangement(True, source=0)),
+        ([report(4), report(4)], Arrangement(True, source=0)),
         # All go on from checkpoints.
-        ([word(2, takes_part=False), word(7, takes_part=False)], Arrangement(False, source=1, behind=(0,))),
+        ([report(2, takes_part=False), report(7, takes_part=False)], Arrangement(False, source=1, behind=(0,))),
         # All begin.
-        ([word(0, takes_part=False), word(0, takes_part=False)], Arrangement(False)),
+        ([report(0, takes_part=False), report(0, takes_part=False)], Arrangement(False)),
     ],
 )
 def test_a_generation_goes_on_with_the_model_of_a_worker_that_has_done_most_rounds_of_the_job(told, decided) -> None:
