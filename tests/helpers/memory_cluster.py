@@ -25,7 +25,7 @@ from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.membership import Membership
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
@@ -74,7 +74,7 @@ class Worker:
     step_s: float = 1.0
     sample_s: float = 0.0
     samples: int = 1
-    link: Link = field(default_factory=Link)
+    link: WorkerLink = field(default_factory=WorkerLink)
 
 
 @dataclass

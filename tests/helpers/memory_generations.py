@@ -34,7 +34,7 @@ from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.peers import Attendance
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation.in_process import InProcessLink, InProcessServer
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
 from trainer.stop import Limits
 from trainer.survival.generations import Generations, Report
@@ -112,7 +112,7 @@ class MemoryConnections:
         self.watches = False
         self.members = job.generations.setdefault(start.generation, {})
         self.members[start.rank] = self
-        links = [Link()] * len(start.members)
+        links = [WorkerLink()] * len(start.members)
         self.network = job.networks.setdefault(start.generation, MemoryNetwork(job.clock, links))
         self.group = MeshGroup(_Mesh(self), job.algorithm)
         self.group.gather(b"")

@@ -17,7 +17,7 @@ from trainer.coordinator.queries import Queries
 from trainer.membership import Membership
 from trainer.simulation import stub_network
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
 # Factor on a worker's step time, from (round, local step within the round), both from 1; infinite: it falls silent.
@@ -113,7 +113,7 @@ def follow(
     """
     clock = VirtualClock()
     state_server = InProcessServer(clock)
-    links = [Link(latency_s=worker.transmission_s) for worker in workers]
+    links = [WorkerLink(latency_s=worker.transmission_s) for worker in workers]
     server = MemoryServer(clock, TransportKind.SUM, links)
     trainers: list[_Watched] = []
     for rank, worker in enumerate(workers):

@@ -53,7 +53,7 @@ class Generation:
     """One set of workers.
 
     Attributes:
-        start: rank of this worker, and who the others are.
+        start: this worker's rank, and the members.
         connections: None where they could not be connected.
         lost: ranks that this worker has seen to be gone.
     """
@@ -110,7 +110,7 @@ class Generations:
     ) -> None:
         """
         Args:
-            joining: the way to the state server.
+            joining: asks the state server.
             start: begins work beside the training.
         """
         self._joining = joining
