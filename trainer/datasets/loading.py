@@ -1,4 +1,4 @@
-"""Datasets read into memory, their partition over the workers, and seeded endless batches. Needs numpy only."""
+"""Reads datasets into memory, partitions them over the workers, and draws endless seeded batches. Needs numpy only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(name: str, data_dir: str) -> Dataset:
     """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`.
 
     Raises:
-        SetupError: a file is missing, damaged or forbidden, or is another one. The message names it and what to do.
+        SetupError: a file is missing, damaged, not readable, or not the right one. The message names it and what to do.
     """
     try:
         dataset = _LOADERS[name](Path(data_dir))
@@ -50,11 +50,11 @@ HELD_OUT_SEED = 0  # not the job's: runs with other seeds are evaluated on the s
 
 
 def hold_out(dataset: Dataset, count: int) -> Dataset:
-    """The same with a test part of its own: the last `count` training samples of a seeded permutation, which are left
-    out of the training part. So step sizes can be chosen while nobody looks at the test set.
+    """Moves the last `count` training samples of a seeded permutation into the test part, in place of the test set. So
+    step sizes can be chosen without the test set.
 
     Raises:
-        SetupError: nothing would be left to train on.
+        SetupError: no training samples would be left.
     """
     total = len(dataset.train.labels)
     if count >= total:
@@ -67,7 +67,7 @@ def hold_out(dataset: Dataset, count: int) -> Dataset:
 
 
 def sha256(arrays: Iterable[np.ndarray]) -> str:
-    """A hash of the content of arrays, one after the other."""
+    """SHA-256 of the concatenated content of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
@@ -75,7 +75,7 @@ def sha256(arrays: Iterable[np.ndarray]) -> str:
 
 
 def content_hash(dataset: Dataset) -> str:
-    """Of all that is trained and tested on; short enough for a message."""
+    """SHA-256 of all samples, cut to the length for a message."""
     return sha256([*dataset.train, *dataset.test])[:16]
 
 
@@ -149,8 +149,8 @@ _LOADERS: dict[str, Callable[[Path], Dataset]] = {
 def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
     """Indices of the samples of each worker, by rank. Every sample is in exactly one part.
 
-    Parts are equal; where the samples cannot be divided, the first ones have one sample more. i.i.d.: parts of a seeded
-    permutation. By class: parts of the samples in the order of their classes, as the published program cuts them.
+    Parts are equal; where N does not divide the samples, the first ones have one more. i.i.d.: parts of a seeded
+    permutation. By class: parts of the samples in the order of their classes, as in the published program.
 
     Args:
         labels: classes (N,) of all training samples.
@@ -160,10 +160,10 @@ def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -
 
 
 class Batches(Protocol):
-    """What a worker draws its batches from."""
+    """An endless source of a worker's batches."""
 
     def __next__(self) -> Samples:
-        """The next batch; there is always one."""
+        """The next batch."""
 
     def put_back(self, batch: Samples) -> None:
         """Takes back a batch that was drawn and not trained on; it is the next one again."""
@@ -172,20 +172,20 @@ class Batches(Protocol):
         """From now on batches are of these samples (n_k,)."""
 
     def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples."""
+        """Sets the size of the batches to come; the order of the samples does not depend on it."""
 
     def look(self, number: int) -> Iterator[Samples]:
-        """So many batches of the samples, always the same; those to be trained on stay as they are."""
+        """Yields the same `number` batches each time, and does not change the batches to be trained on."""
 
     def state(self) -> dict[str, Any]:
-        """Where it is, as plain values and arrays."""
+        """The position, as plain values and arrays."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken, of the same samples."""
+        """Returns to the position of `state`, with the same samples."""
 
 
 class EndlessBatches:
-    """Batches of one size, until another is asked for, one epoch after the other, each in a new seeded order.
+    """Batches of one size, until `resize`, epoch after epoch, each in a new seeded order.
 
     A batch may span two epochs, so every sample is used once an epoch and none is dropped.
     """
@@ -200,8 +200,8 @@ class EndlessBatches:
     ) -> None:
         """
         Args:
-            indices: of the samples (n_k,) that are drawn from.
-            augment: what is made of the images of each new batch.
+            indices: of the samples (n_k,) to draw from.
+            augment: changes the images of each new batch.
         """
         self._samples = samples
         self._batch_size = batch_size
@@ -210,7 +210,7 @@ class EndlessBatches:
         self.draw_from(indices)
 
     def draw_from(self, indices: np.ndarray) -> None:
-        """From now on the batches come from these samples, in a new epoch.
+        """Begins a new epoch with these samples.
 
         Raises:
             SetupError: there are none.
@@ -222,18 +222,15 @@ class EndlessBatches:
         self._returned: list[Samples] = []
 
     def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples; the samples come in the same order whatever the size."""
         self._batch_size = batch_size
 
     def look(self, number: int) -> Iterator[Samples]:
-        """As Batches says."""
         random = np.random.default_rng(0)
         for _ in range(number):
             chosen = random.choice(self._indices, self._batch_size)
             yield Samples(self._samples.images[chosen], self._samples.labels[chosen])
 
     def state(self) -> dict[str, Any]:
-        """As Batches says."""
         augment = self._augment.random.bit_generator.state if self._augment else None
         return {
             "order": self._order,
@@ -244,7 +241,6 @@ class EndlessBatches:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """As Batches says."""
         self._order = state["order"]
         self._random.bit_generator.state = state["random"]
         if self._augment:
@@ -256,7 +252,6 @@ class EndlessBatches:
         return self
 
     def put_back(self, batch: Samples) -> None:
-        """Takes back a batch that was drawn and not trained on; it is the next one again."""
         self._returned.append(batch)
 
     def __next__(self) -> Samples:

@@ -25,7 +25,7 @@ class Settings(Protocol):
 
 
 class Evaluated(Protocol):
-    """The training whose model is evaluated."""
+    """The training whose model is evaluated; Trainer documents the methods."""
 
     rounds: int
     is_evaluator: bool
@@ -33,11 +33,8 @@ class Evaluated(Protocol):
     measure: Measure
     progress: Progress
 
-    def global_model(self) -> AbstractContextManager[None]:
-        """For the while, the network holds the model to evaluate."""
-
-    def evaluation_begins(self) -> None:
-        """Called before an evaluation."""
+    def global_model(self) -> AbstractContextManager[None]: ...
+    def evaluation_begins(self) -> None: ...
 
 
 class Evaluations:

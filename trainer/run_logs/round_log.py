@@ -25,7 +25,7 @@ GLOBAL_AGGREGATE = "global aggregate"  # that of the others
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
 SAVING = "save model"
-ABANDONED = "abandoned"  # a step that was given up half-way because the round was over: work, but no use
+ABANDONED = "abandoned"  # a step that was given up because the round was over
 
 COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
@@ -46,7 +46,7 @@ def iter_files(folder: Path) -> dict[int, Path]:
 
 
 def round_files(folder: Path) -> list[Path]:
-    """The files of one device's folder that hold its rounds, in either form."""
+    """The files of one device's folder that hold its rounds, in both forms."""
     lines = folder / LINES_FILE
     return [*iter_files(folder).values(), *([lines] if lines.exists() else [])]
 
@@ -54,7 +54,7 @@ def round_files(folder: Path) -> list[Path]:
 class Measure:
     """Times the stages of each local step and logs each round: as a file `iter-N.txt`, or as a line of one file.
 
-    The time between two calls belongs to the stage that was entered last. Only writing the log is in none.
+    The time between two calls belongs to the stage that was entered last. Writing the log belongs to no stage.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Measure:
     ) -> None:
         """
         Args:
+            rounds_before: rounds in the folder, where a job is resumed.
+            elapsed_before_s: seconds of these rounds.
             as_lines: append the rounds to one file, for the many short ones of a device that trains alone.
-            rounds_before: that the folder holds, where a job is resumed.
-            elapsed_before_s: seconds that they took.
         """
         self._folder = folder
         self._as_lines = as_lines
@@ -89,18 +89,18 @@ class Measure:
         return self._clock() - self._begin
 
     def enter(self, stage: str) -> None:
-        """From now on time belongs to `stage` of the current local step."""
+        """Begins a stage of the current local step."""
         self._close()
         self._stage = stage
 
     def next_step(self) -> None:
-        """From now on time belongs to the next entry: another local step, or the aggregation."""
+        """Begins the next entry: another local step, or the aggregation."""
         self._close()
         self._stage = None
         self._steps.append({})
 
     def abandon_step(self) -> None:
-        """The current entry's step is given up: what it took so far was of no use."""
+        """Counts the time of the current entry's step as abandoned."""
         self._close()
         self._stage = None
         times = self._steps[-1]
@@ -115,14 +115,14 @@ class Measure:
         self._since = now
 
     def skip(self, rounds: int) -> None:
-        """The others have done so many rounds without this worker: the one under way has a later number."""
+        """Counts rounds that the others have done without this worker: the one under way has a later number."""
         self._round += rounds
 
     def write_round(self, num_samples: int, accuracy: float | None, **extra: Any) -> dict[str, Any]:
-        """Ends the round: logs it and returns what the log holds.
+        """Ends the round, logs it and returns the log.
 
         Args:
-            num_samples: samples that this worker trained on in this round.
+            num_samples: that this worker trained on in this round.
             accuracy: test accuracy after this round, where this worker evaluated.
             extra: more keys for the log, such as bytes_pushed.
 
@@ -149,7 +149,7 @@ class Measure:
 
 
 def logged_rounds(folder: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
-    """All rounds in one device's folder, in both forms, by their numbers in ascending order; sound or not."""
+    """All rounds in one device's folder, sound or not, in both forms, by number in ascending order."""
     files, lines = iter_files(folder), _logged_lines(folder / LINES_FILE, warn)
     if files and lines:
         warn(f"{folder} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once")
@@ -165,7 +165,7 @@ def _logged(where: str, read: Callable[[], Any]) -> LoggedRound:
 
 
 def _logged_lines(path: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
-    """The lines of LINES_FILE by the numbers of their rounds; one that cannot be read has the next number."""
+    """The lines of LINES_FILE by round; an unreadable line gets the next number."""
     found: dict[int, LoggedRound] = {}
     number, twice = 0, []
     try:
@@ -188,19 +188,18 @@ def _logged_lines(path: Path, warn: Callable[[str], None]) -> dict[int, LoggedRo
 
 
 def computing_seconds(record: Mapping[str, Any]) -> float:
-    """How long a round's local steps computed, by its log (read_rounds)."""
+    """Seconds that a round's local steps computed, by its log (read_rounds)."""
     return seconds_in(record["time"].values(), COMPUTING_STAGES)
 
 
 def seconds_in(steps: Iterable[Mapping[str, float]], stages: Collection[str]) -> float:
-    """How long stages took in some entries of a round log's "time"."""
+    """Seconds of stages in some entries of a round log's "time"."""
     return sum((times.get(stage, 0.0) for times in steps for stage in stages), start=0.0)
 
 
 def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Reads back what `Measure` (or the published program) wrote into one device's folder, in order.
+    """Reads the rounds that `Measure` or the published program wrote into one device's folder, in order.
 
-    A gap in the numbers, an unreadable file or a broken line is told to `warn` by name; the sound rounds are still
-    yielded.
+    Warns of gaps in the numbers, unreadable files and broken lines by name, and still yields the sound rounds.
     """
     return sound_rounds(folder, logged_rounds(folder, warn), warn)

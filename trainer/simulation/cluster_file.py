@@ -32,7 +32,7 @@ SERVER = "server_bandwidth_mbit_s"  # begins the parameter server's line
 _seconds = at_least(0, float)
 
 
-def _column(default: float, words: str, parse: Any = _seconds, is_emulated: bool = False) -> Any:
+def _column(default: Any, words: str, parse: Any = _seconds, is_emulated: bool = False) -> Any:
     return field(default=default, metadata={"words": words, "parse": parse, "is_emulated": is_emulated})
 
 
@@ -40,8 +40,8 @@ def _column(default: float, words: str, parse: Any = _seconds, is_emulated: bool
 class Worker:
     """A row: one worker of a cluster. Defaults are an ideal machine and network."""
 
-    step_time_s: float = field(
-        metadata={"words": "the shortest time of a step in seconds, 0 or more", "parse": _seconds, "is_emulated": True}
+    step_time_s: float = _column(
+        dataclasses.MISSING, "the shortest time of a step in seconds, 0 or more", is_emulated=True
     )
     # An absolute path, of a file that trainer/straggler_trace.py reads.
     straggler_trace: Path | None = field(

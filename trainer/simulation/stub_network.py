@@ -25,14 +25,9 @@ NUM_ARRAYS = 5  # each is a fifth of the model, like ResNet-18's largest array, 
 class _NoPasses:
     """Passes that take no time and compute nothing."""
 
-    def forward(self, images: Any, labels: Any) -> None:
-        pass
-
-    def wait_for_loss(self) -> None:
-        pass
-
-    def backward(self, weight: float) -> None:
-        pass
+    def forward(self, images: Any, labels: Any) -> None: ...
+    def wait_for_loss(self) -> None: ...
+    def backward(self, weight: float) -> None: ...
 
     def loss(self) -> float:
         return 0.0  # for the logs
@@ -47,11 +42,8 @@ class _EqualBatches:
     def __next__(self) -> Samples:
         return self._batch
 
-    def put_back(self, batch: Samples) -> None:
-        pass
-
-    def draw_from(self, indices: np.ndarray) -> None:
-        pass
+    def put_back(self, batch: Samples) -> None: ...
+    def draw_from(self, indices: np.ndarray) -> None: ...
 
     def resize(self, batch_size: int) -> None:
         if batch_size != len(self._batch.labels):
@@ -63,8 +55,7 @@ class _EqualBatches:
     def state(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        pass
+    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 def context(config: Config, **others: Any) -> Context:

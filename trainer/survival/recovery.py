@@ -32,26 +32,15 @@ if TYPE_CHECKING:
 
 
 class HandsOver(Protocol):
-    """What an algorithm implements, beside a trainer's hooks, so that workers may be lost and come."""
+    """What an algorithm implements so that workers may be lost and come; SynchronousTrainer documents it."""
 
     @property
-    def sums_meet(self) -> bool:
-        """CollectiveSums.meets."""
-
-    def come_late(self) -> None:
-        """In place of `broadcast`, on a worker that comes to a job at work."""
-
-    def shared_state(self) -> list[mx.nd.NDArray]:
-        """The arrays that are the same on all workers at the end of a round; writing into them changes them."""
-
-    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:
-        """Takes over what another worker has written into `shared_state`."""
-
-    def go_on_with(self, meets: bool, job: str, generation: int) -> None:
-        """Called in each new generation, with its source's `sums_meet` and name of the job on the state server."""
-
-    def exchange_failed(self) -> None:
-        """Prepares the sum that is made once more, with other workers."""
+    def sums_meet(self) -> bool: ...
+    def come_late(self) -> None: ...
+    def shared_state(self) -> list[mx.nd.NDArray]: ...
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None: ...
+    def go_on_with(self, meets: bool, job: str, generation: int) -> None: ...
+    def exchange_failed(self) -> None: ...
 
 
 @dataclass(frozen=True)

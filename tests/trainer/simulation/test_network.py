@@ -1,4 +1,4 @@
-"""The virtual network: who gets how much of a link that several use at once."""
+"""The virtual network: shares of a link that several workers use at once."""
 
 import math
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from trainer.simulation.network import Direction, WorkerLink, fair_shares
         ([], 6, []),
     ],
 )
-def test_nobody_gets_more_than_it_wants_nor_than_its_fair_share(wanted, capacity, shares):
+def test_no_flow_gets_more_than_it_wants_nor_than_its_fair_share(wanted, capacity, shares):
     assert fair_shares(wanted, capacity) == shares
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 300))
-def test_a_link_is_used_up_or_nobody_wants_more(wanted, capacity):
+def test_a_link_is_used_up_or_no_flow_wants_more(wanted, capacity):
     shares = fair_shares(wanted, capacity)
     assert sum(shares) == pytest.approx(min(sum(wanted), capacity))
     less = [share for share, want in zip(shares, wanted, strict=True) if share < want - 1e-9]

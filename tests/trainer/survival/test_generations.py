@@ -79,7 +79,7 @@ def test_a_round_whose_sum_fails_is_summed_again_with_the_shares_of_those_left(d
     job = Job([Worker(3), Worker(2), Worker(1, dies_in=(2, exchange))], ssgd, rounds=3)
     both = {0: 3, 1: 2}
     check(job, after_rounds([{**both, 2: 1}, both, both]), 3, [0, 1])
-    assert decided[-2:] == [Arrangement(True, source=0)] * 2  # nobody is behind
+    assert decided[-2:] == [Arrangement(True, source=0)] * 2  # none is behind
     assert [worker.batches.drawn for worker in job.alive()] == [[0, 1, 2]] * 2  # each batch once
     assert job.workers[0].events() == ["2: generation 2: 2 worker(s); worker 2 (cpu2 on host h, 10.0.0.1:4002) is gone"]
 

@@ -119,7 +119,7 @@ def test_with_too_few_left_the_job_waits_until_others_come() -> None:
     assert job.members() == ["w0", "w7"]
 
 
-def test_who_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
+def test_a_worker_that_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
     job = Job(2)
     assert job.beat(0).call is None
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
@@ -146,7 +146,7 @@ def test_a_worker_that_left_in_order_is_not_waited_for() -> None:
     assert job.members() == ["w0", "w2"]
 
 
-def test_who_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
+def test_a_worker_that_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
     job = Job(2)
     job.join(5)
     job.leave(0), job.leave(1)
@@ -163,7 +163,7 @@ def test_one_that_wakes_up_after_the_job_hears_that_it_is_over() -> None:
     assert job.join(2).call is Call.OVER
 
 
-def test_a_job_of_which_nobody_is_heard_any_more_makes_room_for_the_next_of_its_name() -> None:
+def test_a_job_that_has_fallen_silent_makes_room_for_the_next_of_its_name() -> None:
     job = Job(2)
     job.now += GONE_S
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
@@ -203,7 +203,7 @@ def test_a_server_that_was_restarted_knows_the_job_by_its_workers_words() -> Non
 
 
 @given(st.integers(2, 6), st.data())
-def test_whoever_dies_in_whatever_order_one_newest_generation_holds_all_that_live(
+def test_whichever_workers_die_in_any_order_one_newest_generation_holds_all_that_live(
     number: int, data: st.DataObject
 ) -> None:
     """Workers die, one after the other or several at once, also while the others come back."""
