@@ -72,9 +72,13 @@ def doubts(name: str, dataset: Dataset) -> str:
     if name not in PUBLISHED:
         return ""
     its = PUBLISHED[name]
-    found = [_image_doubt(its, dataset.train.images)]
+    found = []
+    if (image := dataset.train.images.shape[1:]) != its.image:
+        found.append(f"its images are {_size(image)}, published {_size(its.image)}")
     for part, samples, counts in (("training", dataset.train, its.train), ("test", dataset.test, its.test)):
-        found += [_number_doubt(part, samples, counts), _count_doubt(part, samples, counts)]
+        if len(samples.labels) != sum(counts):
+            found.append(f"it has {len(samples.labels)} {part} images, published {sum(counts)}")
+        found.append(_count_doubt(part, samples, counts))
     found += [_duplicate_doubt(dataset), *_label_doubts(its, dataset)]
     told = [each for each in found if each]
     if not told:
@@ -87,17 +91,6 @@ def doubts(name: str, dataset: Dataset) -> str:
 
 def _size(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
-
-
-def _image_doubt(its: Published, images: np.ndarray) -> str:
-    if images.shape[1:] == its.image:
-        return ""
-    return f"its images are {_size(images.shape[1:])}, published {_size(its.image)}"
-
-
-def _number_doubt(part: str, samples: Samples, counts: tuple[int, ...]) -> str:
-    total = len(samples.labels)
-    return "" if total == sum(counts) else f"it has {total} {part} images, published {sum(counts)}"
 
 
 def _count_doubt(part: str, samples: Samples, counts: tuple[int, ...]) -> str:

@@ -92,7 +92,9 @@ class _Run:
         only_one = _lines_of(self._evaluating_rank or 0, self._clock)
         root.addFilter(only_one)
         try:
-            self._run()
+            for rank in range(len(self._rows)):
+                self._clock.start(partial(self._train, rank), f"worker {rank}")
+            self._clock.run(watch=self._progress or (lambda now: None))
         finally:
             wait_until_written()
             root.removeFilter(only_one)
@@ -100,11 +102,6 @@ class _Run:
                 folder.close()
         digests = "".join(self._hashes[rank] for rank in sorted(self._hashes))
         return hashlib.sha256(digests.encode()).hexdigest()
-
-    def _run(self) -> None:
-        for rank in range(len(self._rows)):
-            self._clock.start(partial(self._train, rank), f"worker {rank}")
-        self._clock.run(watch=self._progress or (lambda now: None))
 
     def _train(self, rank: int) -> None:
         ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
@@ -143,7 +140,7 @@ class _Run:
         }
         if self._dataset is None:
             made = stub_network.context(config, **others)
-            made.evaluate = self._only_take_time if self._job.evaluation_s else None
+            made.evaluate = self._evaluate if self._job.evaluation_s else None
         else:
             made = Context.from_config(config, self._dataset, mx.cpu(), folder=self._folders[rank], **others)
             evaluate = Evaluator(made.network, self._dataset.test, made.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
@@ -172,12 +169,9 @@ class _Run:
         link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
         return client_from_config(config, link, self._clock, HOST, self._stop_requested)
 
-    def _evaluate(self, evaluate: Evaluator) -> float:
+    def _evaluate(self, evaluate: Callable[[], float | None] = lambda: None) -> float | None:
         self._clock.sleep(self._job.evaluation_s)
         return evaluate()
-
-    def _only_take_time(self) -> None:
-        self._clock.sleep(self._job.evaluation_s)
 
     @functools.cached_property
     def _evaluating_rank(self) -> int | None:
