@@ -24,6 +24,7 @@ from trainer.collectives.connecting import NotThere
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import Algorithm, ring
 from trainer.context import Context
+from trainer.coordinator.client import StateClient
 from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Trainer
@@ -170,10 +171,16 @@ class Job:
         build: Callable[[Context], Trainer],
         rounds: int,
         algorithm: Algorithm = ring,
-        network: Callable[[], Any] = dense,
+        policy: str = "",
     ) -> None:
+        """
+        Args:
+            build: makes a worker's trainer.
+            algorithm: of the sums.
+            policy: the state server's, of an algorithm that asks it.
+        """
         self.workers, self.algorithm = workers, algorithm
-        self._build, self._rounds, self._network = build, rounds, network
+        self._build, self._rounds, self._policy = build, rounds, policy
         self.clock = VirtualClock()
         self._state_server = InProcessServer(self.clock)
         self.networks: dict[int, MemoryNetwork] = {}
@@ -220,7 +227,10 @@ class Job:
         transport = CollectiveTransport(first.group, self.clock)
         process = ProcessInfo(WORKER, "h", device, *address, setup=worker.setup)
         group = ElasticGroup(worker.generations, transport, Attendance(transport).gather, process)
-        worker.trainer = self._build(self._context(number, transport, partial(Recovery, group)))
+        context = self._context(number, transport, partial(Recovery, group))
+        if self._policy:
+            context.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)
+        worker.trainer = self._build(context)
         worker.ended = worker.trainer.run(lambda: folder)
         worker.generations.leave()
 
@@ -248,7 +258,7 @@ class Job:
             return Membership(start.rank, len(counts), counts)
 
         return Context(
-            network=self._network(),
+            network=dense(),
             feed=fed,
             batches=worker.batches,
             warm_up_batch=batch(number),

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from memory_cluster import batch, gradient
 from memory_generations import PATIENCE_S, Job, Worker
 
+from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.sync import SyncTrainer
 from trainer.collectives.schedules import SUMS
+from trainer.coordinator.queries import Queries
 from trainer.survival import recovery
 from trainer.survival.recovery import Arrangement
 from utils import LEFT, SetupError
@@ -165,6 +167,33 @@ def test_a_newcomer_takes_over_the_velocity_of_the_outer_optimiser() -> None:
         velocity = beta * velocity + weight - sum(trained) / len(trained)
         weight = weight - velocity
     check(job, weight, 5, [0, 1])
+
+
+def test_esync_sums_what_each_worker_has_trained_and_the_state_server_decides_for_those_left() -> None:
+    """w <- w + sum_k (n_k / n) (w_k - w). Worker 1 dies in a step of round 2; no other step is lost."""
+    workers = [Worker(3, step_s=0.2), Worker(2, step_s=0.5, dies_in=(2, 0)), Worker(1)]
+
+    def build(context) -> ESyncTrainer:
+        return ESyncTrainer(context, ETA, 1.0, Queries(context.state, context.clock, waits=True))
+
+    job = Job(workers, build, rounds=4, policy="journal")
+    weight, drawn = ZERO, dict.fromkeys(range(3), 0)
+    for turn in range(4):
+        update = ZERO
+        numbers = (0, 1, 2) if turn == 0 else (0, 2)
+        for number in numbers:
+            local = weight
+            for _ in range(workers[number].records[turn]["num_samples"]):
+                local = local - ETA * gradient(local, batch(number + drawn[number] % 5))
+                drawn[number] += 1
+            update = update + workers[number].samples / sum(workers[each].samples for each in numbers) * (
+                local - weight
+            )
+        weight = weight + update
+    check(job, weight, 4, [0, 2])
+    assert [record["num_samples"] for record in workers[2].records] == [1] * 4
+    assert all(record["num_samples"] > 1 for record in workers[0].records)
+    assert workers[0].batches.drawn == list(range(drawn[0]))
 
 
 @settings(max_examples=30, deadline=None)
