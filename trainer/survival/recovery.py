@@ -148,11 +148,7 @@ class Recovery:
 
     @property
     def wants_pause(self) -> bool:
-        return self._group.generations.newcomer_waits or self._wants_to_leave
-
-    @property
-    def _wants_to_leave(self) -> bool:
-        return self._trainer.context.leaves()
+        return self._group.generations.newcomer_waits or self._trainer.context.leaves()
 
     def come_together(self) -> None:
         """A worker that comes to a job at work gets its model, and all agree anew on which one evaluates. If others are
@@ -170,9 +166,7 @@ class Recovery:
                 break
         self._takes_part = True
         if self._trainer.context.checkpoints is not None:
-            self._trainer.context.checkpoints.set_aside(
-                self._trainer.rounds
-            )  # it may have one that is later than the job
+            self._trainer.context.checkpoints.set_aside(self._trainer.rounds)  # one may be later than the job
 
     def open_measure(self, folder: Path) -> Measure:
         """Rounds and seconds of a job at work are those of the others."""
@@ -245,7 +239,7 @@ class Recovery:
 
     def _pause(self) -> None:
         """All have agreed to come together anew after this round."""
-        if self._wants_to_leave:
+        if self._trainer.context.leaves():
             self._trainer.has_left = True
             self._group.generations.leave()  # at once: the others wait for this
             return
