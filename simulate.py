@@ -34,7 +34,7 @@ from trainer import command_line
 from trainer.run_logs.earlier_runs import date_time
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
-from trainer.simulation.cluster_file import Cluster
+from trainer.simulation.cluster_file import SimulatedCluster
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from utils import EARLIER, EXIT_OK, SetupError, setup_logging
 
@@ -131,14 +131,16 @@ def _step_times(text: str) -> tuple[float, ...]:
 _seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")
 
 
-def _cluster(own: argparse.Namespace) -> tuple[Cluster, str]:
+def _cluster(own: argparse.Namespace) -> tuple[SimulatedCluster, str]:
     if own.workers:
-        return Cluster(tuple(map(cluster_file.Worker, own.workers))), "workers"
+        return SimulatedCluster(tuple(map(cluster_file.Worker, own.workers))), "workers"
     path = cluster_file.find(own.cluster)
     return cluster_file.read(path), path.stem
 
 
-def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name: str, mode: str, seed: int) -> Run:
+def _run(
+    own: argparse.Namespace, others: Sequence[str], cluster: SimulatedCluster, name: str, mode: str, seed: int
+) -> Run:
     algorithm = OWNERS[mode]
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]

@@ -27,7 +27,7 @@ from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event
 from report.newest_run import ends_early
 from report.sound_devices import without_impossible
 from trainer.run_logs import measure, round_log
-from trainer.run_logs.pace import Emulation, Told, pace_of
+from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.round_faults import MOST_ROUNDS, is_quantity, tell
 from trainer.run_logs.sound_rounds import rounds_missed, sound_rounds
 from utils import JobError, SetupError
@@ -137,7 +137,7 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
     if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
     run = found.left.run
-    pace = pace_of([Told.by(record, Emulation.of_run(run)) for record in rounds])
+    pace = pace_of([RoundPace.of(record, Emulation.of_run(run)) for record in rounds])
     try:
         return Device(
             accuracy_list=[record["accuracy"] for record in evaluations],

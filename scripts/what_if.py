@@ -23,7 +23,7 @@ from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, Measured, Speed
 from trainer import straggler_trace
 from trainer.runtime.environment import set_unless_given
-from trainer.simulation.cluster_file import Cluster, Worker
+from trainer.simulation.cluster_file import SimulatedCluster, Worker
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.straggler_trace import Slowdown
 from utils import SetupError
@@ -106,7 +106,7 @@ NO_STRAGGLER, NO_NETWORK_TIME, NO_EVALUATION, WITHOUT = "no straggler", "ideal n
 # ------------------------------------------------------------------------------------------- the job as it was
 
 
-def job_of(logs: Sequence[WorkerLog], network: Cluster | None) -> tuple[Job, Virtual]:
+def job_of(logs: Sequence[WorkerLog], network: SimulatedCluster | None) -> tuple[Job, Virtual]:
     """The job that has left these logs, and the cluster that it had.
 
     Args:
@@ -138,7 +138,9 @@ def job_of(logs: Sequence[WorkerLog], network: Cluster | None) -> tuple[Job, Vir
     steps_s = sum(speed.steps for speed in its.speeds) / its.seconds
     slowest_s = max(row.mean_step_s for row in rows)
     simulated_s = min(its.seconds, max(MAX_STEPS / steps_s, MIN_STEPS * slowest_s))
-    server_mbit_s = network.server_bandwidth_mbit_s if network is not None else Cluster(()).server_bandwidth_mbit_s
+    server_mbit_s = (
+        network.server_bandwidth_mbit_s if network is not None else SimulatedCluster(()).server_bandwidth_mbit_s
+    )
     model_bytes = float(logs[0].run.get("parameter_bytes") or 0)
     job = Job(config, its, algorithm.waits, network is not None, model_bytes, its.seconds, simulated_s)
     return job, Virtual(tuple(rows), server_mbit_s, its.evaluation_s)
@@ -199,7 +201,9 @@ def changes(cluster: Virtual, algorithm: Algorithm, left_out: Sequence[Sequence[
             name = f"without worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
             found.append(Change(WITHOUT, name, dataclasses.replace(cluster, rows=kept), removes=tuple(ranks)))
     ideal = tuple(_with_network_of(row, Worker(step_time_s=0)) for row in rows)
-    without_network = dataclasses.replace(cluster, rows=ideal, server_mbit_s=Cluster(()).server_bandwidth_mbit_s)
+    without_network = dataclasses.replace(
+        cluster, rows=ideal, server_mbit_s=SimulatedCluster(()).server_bandwidth_mbit_s
+    )
     found.append(Change(NO_NETWORK_TIME, "with an ideal network", without_network, same))
     even = tuple(_no_slower(row, rows[median_rank(cluster)]) for row in rows)
     name = f"no worker slower than the median one, worker {median_rank(cluster)}"
@@ -294,7 +298,7 @@ def simulate(job: Job, cluster: Virtual, **training: Any) -> Outcome:
             _worker(row, seconds / job.seconds, folder / f"trace-{rank}.csv") for rank, row in enumerate(cluster.rows)
         ]
         config = _virtual_config(job, seconds, folder / HOST, training)
-        given = Cluster(tuple(rows), cluster.server_mbit_s)
+        given = SimulatedCluster(tuple(rows), cluster.server_mbit_s)
         virtual_cluster.run(VirtualJob(config, given, "what-if", job.model_bytes, cluster.evaluation_s))
         folders = [folder / HOST / f"cpu{rank}" for rank in range(len(rows))]
         logs = job_logs.read(folders, lambda text: None)

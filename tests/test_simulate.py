@@ -25,6 +25,7 @@ from scripts.launch.side_by_side import run_side_by_side
 from trainer import version, worker
 from trainer.run_logs.measure import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster
+from trainer.simulation.virtual_progress import ProgressLine
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -436,13 +437,13 @@ def test_whoever_looks_at_a_run_is_heard_whichever_worker_ran_last(place, caplog
     caplog.set_level(logging.INFO)
     seen = []
 
-    class Looks(virtual_cluster.Nobody):
+    class Looks(ProgressLine):
         def __call__(self, now):
             seen.append(now)
             logging.info("looked at %s", now)
 
     _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2", network="none"))
-    virtual_cluster.run(one.job, watcher=Looks())
+    virtual_cluster.run(one.job, progress=Looks(0.0, lambda: None))
     assert len(seen) > 4
     assert sum(record.msg == "looked at %s" for record in caplog.records) == len(seen)
 

@@ -11,6 +11,8 @@ from trainer.emulation import Speed
 from trainer.membership import Membership
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
+from trainer.survival.checkpoint_manager import CheckpointManager
+from trainer.transport.protocol import Transport
 
 if TYPE_CHECKING:
     from config import Config
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.recovering import Recovers
     from trainer.run_logs.pace import Pacing
-    from trainer.survival.checkpoint_manager import Keeper
+    from trainer.survival.checkpoint_manager import CheckpointManager
     from trainer.transport.protocol import Transport
 
 
@@ -87,7 +89,7 @@ class RunSettings:
         max_bad_steps: in a row, behind which the job ends; 0: numbers are not checked.
         speed: that is emulated.
         pacing: checks that it is kept; None in virtual time, where it always is.
-        keeper: of checkpoints.
+        checkpoints: this worker's; None where none are taken.
         logs_lines: rounds are lines of one file, not files.
         tell_every_s: between lines on the console; rounds with an evaluation have theirs in any case.
     """
@@ -104,7 +106,7 @@ class RunSettings:
     max_bad_steps: int = 0
     speed: Speed = field(default_factory=Speed)
     pacing: Pacing | None = None
-    keeper: Keeper | None = None
+    checkpoints: CheckpointManager | None = None
     logs_lines: bool = False
     tell_every_s: float = 0.0
 

@@ -126,8 +126,8 @@ class Trainer:
     @property
     def resumes(self) -> bool:
         """Asked before training begins: whether the job continues from a checkpoint, of this worker or another one."""
-        keeper = self.context.run.keeper
-        return keeper is not None and (keeper.goes_on or self.rounds > 0)
+        checkpoints = self.context.run.checkpoints
+        return checkpoints is not None and (checkpoints.goes_on or self.rounds > 0)
 
     @property
     def round_is_broken(self) -> bool:

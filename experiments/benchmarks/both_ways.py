@@ -23,7 +23,7 @@ from algorithms import TransportKind
 from experiments.benchmarks.key_by_key import SIZES
 from experiments.benchmarks.namespace_job import ROOT, missing, network, parameter_server, running
 from trainer.clock import Clock, RealClock
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.transport.protocol import Transport
 
@@ -66,7 +66,7 @@ def virtual(kind: TransportKind, ratio: int) -> list[dict[str, float]]:
     from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
     clock, rate = VirtualClock(), MBIT_S * 1e6 / 8
-    server = MemoryServer(clock, kind, [Link(rate), Link(ratio * rate)])
+    server = MemoryServer(clock, kind, [WorkerLink(rate), WorkerLink(ratio * rate)])
     out: list[dict[str, float]] = [{}, {}]
 
     def work(rank: int) -> Callable[[], None]:

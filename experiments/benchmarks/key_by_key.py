@@ -21,7 +21,7 @@ from trainer import straggler_trace
 from trainer.engine import mx
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import Worker
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
@@ -48,7 +48,7 @@ def first_step_longer_s(row: Worker) -> float:
 def samples_per_s(kind: TransportKind) -> float:
     """Of all workers."""
     cluster, clock, steps = cluster_file.read(cluster_file.find("paper")), VirtualClock(), 0
-    links = [Link()] * len(cluster.workers)
+    links = [WorkerLink()] * len(cluster.workers)
     server = MemoryServer(clock, kind, links, cluster.server_bandwidth_mbit_s * 1e6 / 8, size_of)
     if kind is TransportKind.SERVER:
         server.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, wd=0.0))

@@ -33,7 +33,7 @@ from scripts.launch.process import Role
 from scripts.launch.roles import Options, build_roles
 from scripts.launch.supervisor import Outcome
 from trainer import command_line, straggler_trace
-from trainer.simulation.cluster_file import Cluster
+from trainer.simulation.cluster_file import SimulatedCluster
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 
 TABLE_FILE = "switch-points.json"
@@ -96,7 +96,7 @@ class Job:
     """What all trials have in common."""
 
     given: argparse.Namespace
-    cluster: Cluster  # read once: a file that is changed meanwhile must not change the later trials
+    cluster: SimulatedCluster  # read once: a file that is changed meanwhile must not change the later trials
     flags: tuple[str, ...]  # the user's for main.py
 
     @property

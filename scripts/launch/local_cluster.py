@@ -31,7 +31,7 @@ from scripts.launch.supervisor import Outcome, Supervisor, Waits
 from scripts.launch.survival import Survival, files_in
 from trainer import straggler_trace
 from trainer.simulation import cluster_file
-from trainer.simulation.cluster_file import Cluster, Worker
+from trainer.simulation.cluster_file import SimulatedCluster, Worker
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
@@ -87,7 +87,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen_cluster(given: argparse.Namespace) -> Cluster:
+def chosen_cluster(given: argparse.Namespace) -> SimulatedCluster:
     """The cluster that --workers or --cluster asks for, or the mode's own.
 
     Raises:
@@ -98,7 +98,7 @@ def chosen_cluster(given: argparse.Namespace) -> Cluster:
     one_will_do = not OWNERS[given.mode].is_distributed and ENTRIES[given.mode].workers is Workers.ALL
     default = step_times_or_count(STANDALONE_WORKERS if one_will_do else DEFAULT_WORKERS)
     asked = getattr(given, "workers", default)
-    return Cluster(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
+    return SimulatedCluster(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
 
 
 def counted(given: argparse.Namespace) -> str:
@@ -108,7 +108,7 @@ def counted(given: argparse.Namespace) -> str:
     return f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"
 
 
-def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tuple[str, ...]) -> Options:
+def to_options(given: argparse.Namespace, chosen: SimulatedCluster, worker_arguments: tuple[str, ...]) -> Options:
     """The job that was asked for, with ports that are free now.
 
     Raises:
@@ -139,7 +139,7 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
     )
 
 
-def _with_workers(given: argparse.Namespace, cluster: Cluster, worker_arguments: tuple[str, ...]) -> Options:
+def _with_workers(given: argparse.Namespace, cluster: SimulatedCluster, worker_arguments: tuple[str, ...]) -> Options:
     """The job of those workers of the cluster that take part in the mode."""
     options = to_options(given, cluster, worker_arguments)
     if ENTRIES[given.mode].workers is Workers.ALL:

@@ -58,7 +58,7 @@ class BackupTrainer(Trainer):
             self.context.run.rule,
         )
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, model, self.context.run.keeper)
+        self._link.define(optimizer, model, self.context.run.checkpoints)
         self.parameters.take_back(model)
 
     def save_server(self) -> None:

@@ -63,7 +63,7 @@ class SyncSwitchTrainer(Trainer):
         schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy)
         optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights))
         optimizer.looks_at_uploads = self.checks.are_made
-        self._link.define(optimizer, model, self.context.run.keeper)
+        self._link.define(optimizer, model, self.context.run.checkpoints)
         self.parameters.take_back(model)
         self._status = Status.read(self._link.status())
         if self._status.finished:

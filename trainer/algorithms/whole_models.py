@@ -232,20 +232,23 @@ class ModelLink:
         self._lost_told: set[int] = set()
 
     def define(
-        self, optimizer: WholeModelOptimizer, shown: Sequence[mx.nd.NDArray], keeper: ServerCheckpoints | None = None
+        self,
+        optimizer: WholeModelOptimizer,
+        shown: Sequence[mx.nd.NDArray],
+        checkpoints: ServerCheckpoints | None = None,
     ) -> None:
         """Gives the server its optimizer and all keys; every rank calls it, once.
 
         Args:
             shown: the model, whose shapes a gradient buffer has, and what else is shown. Rank 0's values count, or
                 those of the checkpoint that it goes on from; afterwards every rank's model holds them.
-            keeper: of checkpoints.
+            checkpoints: of the server.
         """
-        if keeper is not None:
-            optimizer.writer = keeper.for_server()
-            if keeper.of_server is not None:
-                optimizer.restore(keeper.of_server)
-                for array, saved in zip(shown, keeper.of_server[SHOWN], strict=True):
+        if checkpoints is not None:
+            optimizer.writer = checkpoints.for_server()
+            if checkpoints.of_server is not None:
+                optimizer.restore(checkpoints.of_server)
+                for array, saved in zip(shown, checkpoints.of_server[SHOWN], strict=True):
                     array[:] = saved.reshape(array.shape)
         model = shown[: self._keys.num_sent]
         vectors = [mx.nd.array(optimizer.status(rank)) for rank in range(self._keys.num_workers)]

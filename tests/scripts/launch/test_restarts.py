@@ -10,7 +10,7 @@ from config import Config
 from scripts.launch.process import Kind
 from scripts.launch.restarts import CALM_S, Death, Tries, Whom, decide
 from trainer.survival import checkpoint_rounds
-from trainer.survival.checkpoint_manager import Keeper
+from trainer.survival.checkpoint_manager import CheckpointManager
 from trainer.survival.checkpoint_rounds import file_name, round_of, unfinished, worker_name
 from trainer.survival.checkpoints import Checkpoints, job_of
 from utils import DIVERGED, EXIT_BUG, EXIT_PEER_LOST, EXIT_SETUP, SetupError
@@ -243,30 +243,30 @@ def test_a_worker_sees_its_checkpoints_likewise(tmp_path, given, good):
     kept = Checkpoints(tmp_path, worker_name(0), job_of(config))
     for round_ in (2, 4, 6):
         kept.save(round_, {"rounds": round_})
-    keeper = Keeper(config, 0, 1)
-    keeper.choose([keeper.good_rounds()])
-    assert (keeper.good_rounds(), keeper.resumed) == (good, {"rounds": good[-1]})
+    manager = CheckpointManager(config, 0, 1)
+    manager.choose([manager.good_rounds()])
+    assert (manager.good_rounds(), manager.resumed) == (good, {"rounds": good[-1]})
 
 
 def test_a_checkpoint_knows_the_data_as_the_meeting_does(tmp_path):
     config = Config(mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1)
-    began = Keeper(config, 0, 1, data_hash="1a2b")
+    began = CheckpointManager(config, 0, 1, data_hash="1a2b")
     began.save(2, {"rounds": 2})
     began.close()
-    same = Keeper(config, 0, 1, data_hash="1a2b")
+    same = CheckpointManager(config, 0, 1, data_hash="1a2b")
     same.choose([same.good_rounds()])
     assert same.resumed == {"rounds": 2}
     with pytest.raises(SetupError, match="is of a job with the data 1a2b, here it is 3c4d: bring back the data"):
-        Keeper(config, 0, 1, data_hash="3c4d").good_rounds()
+        CheckpointManager(config, 0, 1, data_hash="3c4d").good_rounds()
 
 
 def test_a_checkpoint_of_a_version_that_noted_no_data_goes_on_with_one_warning(tmp_path, caplog):
     config = Config(mode="local", checkpoint=str(tmp_path), ckpt_frequency=2, resume=1)
     for round_ in (2, 4):
         Checkpoints(tmp_path, worker_name(0), job_of(config)).save(round_, {"rounds": round_})
-    keeper = Keeper(config, 0, 1, data_hash="3c4d")
-    keeper.choose([keeper.good_rounds()])
-    assert keeper.resumed == {"rounds": 4}
+    manager = CheckpointManager(config, 0, 1, data_hash="3c4d")
+    manager.choose([manager.good_rounds()])
+    assert manager.resumed == {"rounds": 4}
     (warning,) = [record.message for record in caplog.records if "warning" in record.message]
     assert "are of an earlier version, which did not note what data they are of" in warning
 
@@ -278,14 +278,14 @@ def test_where_all_have_the_same_model_a_worker_under_another_name_goes_on_from_
     )
     for device, round_ in (("cpu0", 4), ("cpu1", 6)):
         Checkpoints(tmp_path, worker_name(f"h1-{device}"), job_of(config)).save(round_, {"rounds": round_})
-    keeper = Keeper(config, 0, 1)
-    keeper.choose([keeper.good_rounds()])
-    assert (keeper.resumed, keeper.is_anothers) == ({"rounds": 6}, True)
-    keeper.close()
-    keeper.all_have_begun(came_late=False)
+    manager = CheckpointManager(config, 0, 1)
+    manager.choose([manager.good_rounds()])
+    assert (manager.resumed, manager.is_from_another) == ({"rounds": 6}, True)
+    manager.close()
+    manager.all_have_begun(came_late=False)
     assert len([*tmp_path.glob("*.ckpt")]) == 3  # those that are away may come back
     for came_late, left in ((True, 3), (False, 0)):
-        Keeper(replace(config, resume=0), 0, 1).all_have_begun(came_late)
+        CheckpointManager(replace(config, resume=0), 0, 1).all_have_begun(came_late)
         assert len([*tmp_path.glob("*.ckpt")]) == left
 
 
@@ -298,18 +298,21 @@ def test_each_worker_goes_on_from_its_own_where_nobody_waits():
 def test_a_worker_that_is_ahead_of_its_server_keeps_the_round_that_both_have(tmp_path):
     """WBSP's workers with overlap train on while the server cannot be reached."""
     config = Config(mode="wbsp", checkpoint=str(tmp_path), ckpt_frequency=5, ckpt_keep=2, on_worker_death="restart")
-    keeper, server = Keeper(config, 0, 2), Checkpoints(tmp_path, checkpoint_rounds.SERVER, job_of(config), 2)
+    manager, server = (
+        CheckpointManager(config, 0, 2),
+        Checkpoints(tmp_path, checkpoint_rounds.SERVER, job_of(config), 2),
+    )
     server.save(5, {})
     for round_ in (5, 10, 15, 20):
-        keeper.save(round_, {})
-    keeper.close()
+        manager.save(round_, {})
+    manager.close()
     found = {path.name: 0 for path in tmp_path.iterdir()}
     assert sorted(found) == [file_name("server", 5), *(file_name("worker-0", round_) for round_ in (5, 15, 20))]
     assert checkpoint_rounds.newest(found, {}, config, 1) == 5
     server.save(25, {})
     server.save(30, {})
-    keeper.save(25, {})
-    keeper.close()
+    manager.save(25, {})
+    manager.close()
     assert sorted(path.name for path in tmp_path.glob("worker-*")) == [
         file_name("worker-0", round_) for round_ in (20, 25)
     ]

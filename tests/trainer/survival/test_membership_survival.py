@@ -119,7 +119,7 @@ def test_with_too_few_left_the_job_waits_until_others_come() -> None:
     assert job.members() == ["w0", "w7"]
 
 
-def test_who_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
+def test_a_worker_that_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
     job = Job(2)
     assert job.beat(0).call is None
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
@@ -146,7 +146,7 @@ def test_a_worker_that_left_in_order_is_not_waited_for() -> None:
     assert job.members() == ["w0", "w2"]
 
 
-def test_who_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
+def test_a_worker_that_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
     job = Job(2)
     job.join(5)
     job.leave(0), job.leave(1)
@@ -163,7 +163,7 @@ def test_one_that_wakes_up_after_the_job_hears_that_it_is_over() -> None:
     assert job.join(2).call is Call.OVER
 
 
-def test_a_job_of_which_nobody_is_heard_any_more_makes_room_for_the_next_of_its_name() -> None:
+def test_a_job_that_has_fallen_silent_makes_room_for_the_next_of_its_name() -> None:
     job = Job(2)
     job.now += GONE_S
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
@@ -203,7 +203,7 @@ def test_a_server_that_was_restarted_knows_the_job_by_its_workers_words() -> Non
 
 
 @given(st.integers(2, 6), st.data())
-def test_whoever_dies_in_whatever_order_one_newest_generation_holds_all_that_live(
+def test_whichever_workers_die_in_any_order_one_newest_generation_holds_all_that_live(
     number: int, data: st.DataObject
 ) -> None:
     """Workers die, one after the other or several at once, also while the others come back."""
@@ -315,7 +315,7 @@ def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_i
 # ------------------------------------------------------------------------------------------ whose model all go on with
 
 
-def word(rounds: int, takes_part: bool = True) -> WorkerReport:
+def report(rounds: int, takes_part: bool = True) -> WorkerReport:
     return WorkerReport({}, takes_part, rounds, 0.0, 0, None, 0, True, "", False)
 
 
@@ -324,19 +324,22 @@ def word(rounds: int, takes_part: bool = True) -> WorkerReport:
     [
         # Lost in round 5, which two have done.
         (
-            [word(3), word(5), word(5), word(0, takes_part=False)],
+            [report(3), report(5), report(5), report(0, takes_part=False)],
             Arrangement(True, source=1, behind=(0, 3), newcomers=(3,)),
         ),
         # The newcomer's own checkpoint is later than the job.
-        ([word(9, takes_part=False), word(5), word(4)], Arrangement(True, source=1, behind=(0, 2), newcomers=(0,))),
+        (
+            [report(9, takes_part=False), report(5), report(4)],
+            Arrangement(True, source=1, behind=(0, 2), newcomers=(0,)),
+        ),
         # The first round is under way.
-        ([word(0), word(0, takes_part=False)], Arrangement(True, source=0, behind=(1,), newcomers=(1,))),
+        ([report(0), report(0, takes_part=False)], Arrangement(True, source=0, behind=(1,), newcomers=(1,))),
         # One has left.
-        ([word(4), word(4)], Arrangement(True, source=0)),
+        ([report(4), report(4)], Arrangement(True, source=0)),
         # All go on from checkpoints.
-        ([word(2, takes_part=False), word(7, takes_part=False)], Arrangement(False, source=1, behind=(0,))),
+        ([report(2, takes_part=False), report(7, takes_part=False)], Arrangement(False, source=1, behind=(0,))),
         # All begin.
-        ([word(0, takes_part=False), word(0, takes_part=False)], Arrangement(False)),
+        ([report(0, takes_part=False), report(0, takes_part=False)], Arrangement(False)),
     ],
 )
 def test_a_generation_goes_on_with_the_model_of_a_worker_that_has_done_most_rounds_of_the_job(told, decided) -> None:
