@@ -7,6 +7,7 @@ figures derive from it. CONTRIBUTING.md shows how to add a row.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,12 +42,25 @@ class Workers(enum.Enum):
 
 @dataclass(frozen=True)
 class Look:
-    """One look in every figure, also in black and white, and for readers who are colour-blind."""
+    """One look in every figure, also in black and white, and for colour-blind readers; no two share a part of it."""
 
-    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as there is
+    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as possible
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str
     hatch: str
+
+
+# Of the entries without a look of their own, in the order of the table.
+PALETTE = (
+    Look("#C8A850", (0, (1, 1)), "h", "**"),
+    Look("#6848D0", (0, (8, 1, 3, 1)), "2", "/."),
+    Look("#D000B0", (0, (5, 3)), "+", "*-"),
+    Look("#483028", (0, (3, 1, 3, 1, 9, 1)), "1", "x."),
+    Look("#5800B8", (0, (2, 2, 8, 2)), "4", "|o"),
+    Look("#D80838", (0, (1, 3)), "3", "+."),
+    Look("#583880", (0, (10, 1, 1, 1, 1, 1)), "_", "*/"),
+    Look("#905888", (0, (6, 1, 6, 1, 2, 1)), ".", "\\o"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,12 +83,17 @@ class Entry:
     title: str  # as the papers call it
     paper: str = ""  # papers with "; " between them, each with its arXiv: or doi: number at the end, where it has one
     stem: str  # of its summary's file name
-    look: Look
+    own_look: Look | None = None  # None: the palette's next
     values: tuple[tuple[str, Any], ...] = ()  # a preset of an algorithm: fields of Config, and what they are set to
     tuned: tuple[tuple[str, Any], ...] = ()  # the same, where the user's flags may say otherwise and the name stays
     # A preset by which a launcher lets only some workers take part. They know nothing of it: they train in the
     # algorithm's mode, and the launcher files their logs under the preset's name.
     workers: Workers = Workers.ALL
+
+    @property
+    def look(self) -> Look:
+        """Its own, or the palette's."""
+        return self.own_look or LOOKS[self.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +172,7 @@ TABLE = (
         events=(MEMBERS,),
         check="trainer.algorithms.outer_momentum:check_flags",
         stem="ESync",
-        look=Look("#0072B2", "-", "o", ""),
+        own_look=Look("#0072B2", "-", "o", ""),
         presets=(
             Entry(
                 name="esync-outer",
@@ -162,7 +181,7 @@ TABLE = (
                 values=(("outer_nesterov", 1),),
                 tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
                 stem="ESyncOuter",
-                look=Look("#FF3366", (0, (2, 1, 2, 4)), "*", "O."),
+                own_look=Look("#FF3366", (0, (2, 1, 2, 4)), "*", "O."),
             ),
             # What makes up for two weaknesses at once: near workers compute while the straggler's update travels, and
             # averages of models go as far as they should.
@@ -172,7 +191,7 @@ TABLE = (
                 values=(("outer_nesterov", 1), ("policy", "upload-aware")),
                 tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
                 stem="ESyncOuterAware",
-                look=Look("#550055", (0, (1, 1, 6, 1)), "x", "-o"),
+                own_look=Look("#550055", (0, (1, 1, 6, 1)), "x", "-o"),
             ),
         ),
     ),
@@ -185,14 +204,14 @@ TABLE = (
         flags=("learning_rate", *OWN_STEP_FLAGS),
         events=(MEMBERS,),
         stem="Sync",
-        look=Look("#D55E00", "--", "s", "//"),
+        own_look=Look("#D55E00", "--", "s", "//"),
         presets=(
             Entry(
                 name="without-slow",
                 title="SSGD without the slowest",
                 workers=Workers.BUT_SLOWEST,
                 stem="WithoutSlow",
-                look=Look("#661100", (0, (3, 2)), "p", "/o"),
+                own_look=Look("#661100", (0, (3, 2)), "p", "/o"),
             ),
         ),
     ),
@@ -207,7 +226,7 @@ TABLE = (
         one_server=True,
         check="trainer.algorithms.backup_versions:check_flags",
         stem="Backup",
-        look=Look("#8800EE", (0, (7, 1, 1, 1)), "H", "\\-"),
+        own_look=Look("#8800EE", (0, (7, 1, 1, 1)), "H", "\\-"),
     ),
     Algorithm(
         name="async",
@@ -219,7 +238,7 @@ TABLE = (
         events=(MEMBERS,),
         waits=False,
         stem="Async",
-        look=Look("#009E73", "-.", "^", ".."),
+        own_look=Look("#009E73", "-.", "^", ".."),
         presets=(
             Entry(
                 name="dcasgd",
@@ -227,7 +246,7 @@ TABLE = (
                 paper="Zheng et al., ICML 2017, arXiv:1609.08326",
                 values=(("use_dcasgd", 1),),
                 stem="DCASGD",
-                look=Look("#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx"),
+                own_look=Look("#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx"),
             ),
         ),
     ),
@@ -240,7 +259,7 @@ TABLE = (
         flags=("learning_rate", *STEP_FLAGS, "staleness"),
         events=(MEMBERS,),
         stem="SSP",
-        look=Look("#E69F00", (0, (6, 2)), "v", "\\\\"),
+        own_look=Look("#E69F00", (0, (6, 2)), "v", "\\\\"),
     ),
     Algorithm(
         name="local-sgd",
@@ -255,7 +274,7 @@ TABLE = (
         check="trainer.algorithms.outer_momentum:check_flags",
         events=(MEMBERS,),
         stem="LocalSGD",
-        look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
+        own_look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
     ),
     Algorithm(
         name="lb-bsp",
@@ -267,7 +286,7 @@ TABLE = (
         rule="lb-bsp",
         shares_batch=True,
         stem="LBBSP",
-        look=Look("#9977FF", (0, (5, 1, 2, 1, 2, 1)), "d", "x-"),
+        own_look=Look("#9977FF", (0, (5, 1, 2, 1, 2, 1)), "d", "x-"),
     ),
     Algorithm(
         name="wbsp",
@@ -281,14 +300,14 @@ TABLE = (
         waits=False,
         one_server=True,
         stem="WBSP",
-        look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),
+        own_look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),
         presets=(
             Entry(
                 name="wbsp-pcc",
                 title="WBSP with overlap",
                 values=(("wbsp_overlap", 1),),
                 stem="WBSP-PCC",
-                look=Look("#666633", (0, (4, 1, 4, 1, 1, 1)), ">", "||"),
+                own_look=Look("#666633", (0, (4, 1, 4, 1, 1, 1)), ">", "||"),
             ),
         ),
         events=(RELEASE, MEMBERS),
@@ -308,7 +327,7 @@ TABLE = (
         one_server=True,
         check="trainer.algorithms.schedule:check_flags",
         stem="SyncSwitch",
-        look=Look("#332288", (0, (12, 2)), "X", "oo"),
+        own_look=Look("#332288", (0, (12, 2)), "X", "oo"),
         events=(SWITCH, GREEDY, ELASTIC, RESUME, MEMBERS),
     ),
     Algorithm(
@@ -318,14 +337,14 @@ TABLE = (
         transport=TransportKind.NONE,
         flags=("learning_rate", *OWN_STEP_FLAGS),
         stem="Local",
-        look=Look("#000000", ":", "", ""),
+        own_look=Look("#000000", ":", "", ""),
         presets=(
             Entry(
                 name="alone",
                 title="Alone",
                 workers=Workers.FASTEST,
                 stem="Alone",
-                look=Look("#111111", (0, (12, 1, 2, 1)), "8", "OO"),
+                own_look=Look("#111111", (0, (12, 1, 2, 1)), "8", "OO"),
             ),
         ),
     ),
@@ -336,6 +355,7 @@ TABLE = (
 ALGORITHMS = {row.name: row for row in TABLE}
 ENTRIES: dict[str, Entry] = {entry.name: entry for row in TABLE for entry in (row, *row.presets)}
 OWNERS = {entry.name: row for row in TABLE for entry in (row, *row.presets)}  # the algorithm of each entry
+LOOKS = dict(zip((name for name, entry in ENTRIES.items() if not entry.own_look), itertools.cycle(PALETTE)))
 EVENTS = {kind.name: kind for row in TABLE for kind in row.events}
 
 
