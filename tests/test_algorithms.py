@@ -27,6 +27,7 @@ from algorithms import (
     SUM_FLAGS,
     TABLE,
     Algorithm,
+    TransportKind,
     Workers,
     entry_name,
     folder_name,
@@ -66,10 +67,10 @@ def test_the_flags_of_the_table_are_fields_of_the_configuration():
 
 def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
     assert modes_of("batch_size") == MODES
-    assert modes_of("staleness") == ("ssp",)
-    assert modes_of("query_delay") == ("esync", "lb-bsp", "wbsp", "sync-switch")
-    assert set(MODES) - set(modes_of("split_by_class")) == {"local"}
-    assert not {"async", "ssp", "wbsp", "sync-switch", "local"} & set(modes_of("collective"))
+    assert modes_of("staleness") == tuple(row.name for row in TABLE if "staleness" in row.flags)
+    assert modes_of("query_delay") == tuple(row.name for row in TABLE if row.has_state_server)
+    assert modes_of("split_by_class") == tuple(row.name for row in TABLE if row.is_distributed)
+    assert modes_of("collective") == tuple(row.name for row in TABLE if row.transport is TransportKind.SUM)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
