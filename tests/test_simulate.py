@@ -286,7 +286,7 @@ def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
         (["-port", "10010"], "-port means nothing to simulate.py: the state server is in this process"),
         (["--sample-time", "1"], "--sample-time means nothing to simulate.py: the cluster file"),
         (["--min-step-time", "1"], "--min-step-time means nothing to simulate.py: the cluster file"),
-        (["--staleness", "3"], "--staleness 3 belongs to mode ssp, not to esync"),
+        (["--staleness", "3"], f"--staleness 3 belongs to mode {one_of(modes_of('staleness'))}, not to esync"),
         (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),
         (["-n", "none", "--augment", "1"], "--augment means nothing to simulate.py: -n none looks at no data"),
         (["-n", "none", "-e", "1"], "-e means nothing to simulate.py: -n none has no accuracy"),
