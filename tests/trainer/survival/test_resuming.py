@@ -10,7 +10,7 @@ import tiny_data
 
 import simulate
 import summary
-from algorithms import ENTRIES, OWNERS, modes_of
+from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, modes_of
 from trainer.run_logs import earlier_runs
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
@@ -19,7 +19,8 @@ from utils import RUN_FILE, SetupError
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
-OF_SUMS = ("sync", "local-sgd")  # of which nothing is decided by times
+# Of sums where times decide nothing.
+OF_SUMS = [row.name for row in TABLE if row.transport is TransportKind.SUM and not row.has_state_server]
 
 
 @pytest.fixture
