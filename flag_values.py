@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from trainer import rates
+import rates
 
 
 def number(allowed: Callable[[Any], bool], words: str, kind: type = float) -> Callable[[str], Any]:

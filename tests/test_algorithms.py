@@ -38,8 +38,8 @@ from trainer.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
-    *("algorithms.py", "config.py", "draw.py", "flag_values.py", "main.py", "summary.py", "utils.py", "README.md"),
-    *("VERSION", "pyproject.toml", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
+    *("algorithms.py", "config.py", "draw.py", "flag_values.py", "main.py", "rates.py", "summary.py", "utils.py"),
+    *("README.md", "VERSION", "pyproject.toml", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
 )
 TIMEOUT_S = 180.0
 

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any
 
 from config import SGD, Config
+from rates import CONSTANT, RateSchedule, parse_schedule
 from trainer.engine import mx
-from trainer.rates import CONSTANT, RateSchedule, parse_schedule
 
 
 @dataclass(frozen=True)

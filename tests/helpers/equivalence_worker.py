@@ -23,6 +23,7 @@ from page import Page
 
 import models
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -37,7 +38,6 @@ from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Trainer
 from trainer.membership import Membership
-from trainer.rates import parse_schedule
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import Cluster
 from trainer.run_logs.round_log import Measure

@@ -386,7 +386,7 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     for folder_of_files in ("scripts", "trainer"):
         compiled = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
-    for name in ("algorithms.py", "config.py", "flag_values.py", "utils.py", "VERSION"):
+    for name in ("algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py", "VERSION"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
 

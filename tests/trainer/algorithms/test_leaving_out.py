@@ -20,6 +20,7 @@ from page import Page
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO
+from rates import Ramp
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
@@ -35,7 +36,6 @@ from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.loop import Trainer
 from trainer.membership import of_all, without
-from trainer.rates import Ramp
 from trainer.run_logs.round_log import read_rounds
 from utils import LEFT, RUN_FILE, read_json
 
