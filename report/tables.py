@@ -32,7 +32,7 @@ def table(
                 "-" if its.traffic is None else mark(f"{its.traffic:.2f}", its.traffic_published),
                 f"{accuracies[-1]:.4f}" if accuracies else "-",
                 f"{max(accuracies):.4f}" if accuracies else "-",
-                _time_text(curves[mode], target),
+                time_text(curves[mode], target),
                 mark(span(its.ratios.values(), ".2f"), its.ratios_published) if its.ratios else "-",
                 "-" if lost is None else f"{lost:.1%}",
             ]
@@ -71,7 +71,8 @@ def accuracy_text(accuracy: float) -> str:
     return f"{accuracy:.2f}" if round(accuracy, 2) == accuracy else f"{accuracy:g}"
 
 
-def _time_text(curve: Curve, target: float) -> str:
+def time_text(curve: Curve, target: float) -> str:
+    """`8.0`, `> 10.0` where the curve ends below the target after 10 s, `-` where it is empty."""
     seconds = metrics.time_to_accuracy(curve, target)
     if seconds is not None:
         return f"{seconds:.1f}"
