@@ -67,7 +67,7 @@ STUB_EVALUATES_NOT = dict.fromkeys(
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class SimulatedRun:
     """One job of the set, and the command line that does it alone."""
 
     name: str
@@ -76,7 +76,7 @@ class Run:
     is_of_set: bool = False  # others may run beside it
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedRun]]:
     """Parses the command line; a bad value ends the process with exit code 2.
 
     Raises:
@@ -138,7 +138,9 @@ def _cluster(own: argparse.Namespace) -> tuple[Cluster, str]:
     return cluster_file.read(path), path.stem
 
 
-def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name: str, mode: str, seed: int) -> Run:
+def _run(
+    own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name: str, mode: str, seed: int
+) -> SimulatedRun:
     algorithm = OWNERS[mode]
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]
@@ -155,7 +157,7 @@ def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name:
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
     job = dataclasses.replace(job, earlier=own.set_aside)
     of_set = ("--beside", own.beside, "--set-aside", str(own.set_aside))
-    return Run(f"{mode} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set))
+    return SimulatedRun(f"{mode} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set))
 
 
 def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
@@ -191,7 +193,7 @@ def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:
     return NOWHERE | STUB_NOWHERE | ({} if evaluation_s else STUB_EVALUATES_NOT)
 
 
-def train(run: Run) -> int:
+def train(run: SimulatedRun) -> int:
     """Does one run in this process; returns the exit code."""
     # One operation at a time, on one core: a run is the same every time, and several go side by side.
     os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"

@@ -22,7 +22,7 @@ from typing import Any
 import utils
 from algorithms import OWNERS, TransportKind
 from report import metrics, tables
-from report.job_logs import Found, newest
+from report.job_logs import WorkerFolder, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from report.newest_run import ends_early
 from report.sound_devices import without_impossible
@@ -112,12 +112,12 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
         _check_ranks(folder, whole, warn)
         in_step = folder.name in MODES and OWNERS[MODES[folder.name].algorithm.name].transport is TransportKind.SUM
         ends = {place: (len(its.elapsed_time_list), its.elapsed_time_list[-1]) for place, its in whole.items()}
-        for place, text in ends_early(ends, {each.place: each.left for each in found}, in_step).items():
+        for place, text in ends_early(ends, {each.place: each.run_file for each in found}, in_step).items():
             warn(f"{folder / '/'.join(place)}: {text}")
     return devices
 
 
-def _summarise_device(found: Found, warn: Warn) -> Device | None:
+def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
     folder = found.folder
     try:
         logged = round_log.logged_rounds(folder, warn)
@@ -136,7 +136,7 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
     evaluations = [record for record in rounds if "accuracy" in record]
     if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
-    run = found.left.run
+    run = found.run_file.run
     pace = pace_of([Told.by(record, Emulation.of_run(run)) for record in rounds])
     try:
         return Device(

@@ -1,4 +1,4 @@
-"""Which entries of a device's lists in a summary count: as in its logs, an impossible number costs its round. Pure."""
+"""Removes rounds with impossible numbers from the lists of a device in a summary, as from its logs. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EVENTS = "event_list"
 
 
 def without_impossible(device: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The same device without rounds and accuracies that cannot be, and what is to be told of these; as it is where its
-    lists do not fit together, which metrics.Device tells."""
+    """The device without impossible rounds and accuracies, and warnings about them; unchanged where the lengths of its
+    lists differ, which metrics.Device reports."""
     lists = {name: values for name, values in device.items() if name.endswith("_list") and isinstance(values, list)}
     times, accuracies = lists.get(TIMES, []), lists.get(ACCURACIES, [])
     of_rounds = {name: its for name, its in lists.items() if name not in (ACCURACIES, ACCURACY_TIMES, EVENTS)}

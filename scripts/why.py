@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("-m", "--mode", choices=[*MODES], help="the job's; may be left out where there is only one")
     parser.add_argument("--trace", type=Path, help=f"where the trace goes (BASE/NETWORK/MODE/{TRACE_FILE})")
     parser.add_argument(
-        "--max-slices", type=at_least(1), default=trace.MAX_SLICES, help="of the trace at most (%(default)s)"
+        "--max-slices", type=at_least(1), default=trace.MAX_SLICES, help="slices of the trace at most (%(default)s)"
     )
     parser.add_argument(
         "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
@@ -149,7 +149,7 @@ def _period_text(slow: Slowdown) -> str:
     )
 
 
-def _trace_text(path: Path, written: trace.Written) -> str:
+def _trace_text(path: Path, written: trace.TraceSummary) -> str:
     lines = [f"{path}: {written.slices} slices; open it in ui.perfetto.dev or chrome://tracing"]
     if written.until_s is not None:
         lines.append(f"  cut after {written.until_s:.1f} s of the job, more would be too many slices: --max-slices")
