@@ -195,7 +195,7 @@ def _known(
         if load is None:
             lack = "do not count the bytes of every worker"
             if mode in by_size:
-                lack += ", nor say how large the model is: give it with --model-bytes"
+                lack += ", nor hold the size of the model: give it with --model-bytes"
             warn(f"{mode.title} left out of the traffic figure: its logs {lack}")
     return {mode: load for mode, load in loads.items() if load is not None}
 
@@ -341,7 +341,7 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table, saves the figures and returns the exit code: 2 where there is nothing to draw."""
+    """Prints the table, saves the figures and returns the exit code: 2 without summaries."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
     parser.add_argument(
@@ -352,26 +352,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         choices=[*X_AXES, ALL],
         default=["seconds"],
-        help="what the accuracy is drawn over, each in a figure of its own (%(default)s)",
+        help="horizontal axes of the accuracy, each in a figure of its own (%(default)s)",
     )
     parser.add_argument(
         "-e",
         "--eval-duration",
         type=at_least(1),
         default=1,
-        help="rounds between two evaluations in a summary of the published program, which does not say (%(default)s)",
+        help="rounds between two evaluations, for summaries of the published program, which lack it (%(default)s)",
     )
     parser.add_argument(
         "--definitions",
         choices=DEFINITIONS,
         default=AUTO,
-        help="what traffic and computing ratio are: as measured here, as the published figures have them, or measured "
-        "where the summary has what that needs (%(default)s)",
+        help="definitions of traffic and computing ratio: as measured here, as in the published figures, or measured "
+        "where the summary allows it (%(default)s)",
     )
     parser.add_argument(
         "--model-bytes",
         type=at_least(1),
-        help="size of the model, for the published traffic where a summary does not say it "
+        help="size of the model, for the published traffic where a summary lacks it "
         "(known for the networks of main.py on Fashion-MNIST)",
     )
     parser.add_argument("--show", action="store_true", help="also open the figures in windows")

@@ -127,14 +127,14 @@ def ends_early(
         in_step: all workers do the same rounds.
     """
     most, longest_s = (max(values, default=0) for values in zip(*ends.values(), strict=True)) if ends else (0, 0.0)
-    told = {}
+    warnings = {}
     for place, (rounds, elapsed_s) in ends.items():
         run = found[place].run
         has_ended = rounds == most if in_step else bool(run.get("ended"))
         if elapsed_s < EARLY * longest_s and not has_ended:
             why = "" if not run or run.get("ended") else ", and its run.json does not say that it has ended"
-            told[place] = (
+            warnings[place] = (
                 f"its log ends early, after {rounds} round(s) and {elapsed_s:.6g} s, where others go on to "
                 f"{longest_s:.6g} s{why}; was it killed, or are its last rounds missing?"
             )
-    return told
+    return warnings

@@ -30,19 +30,19 @@ def without_impossible(device: Mapping[str, Any]) -> tuple[dict[str, Any], list[
     above = in_percent(accuracies)
     no_accuracy = {place for place, value in enumerate(accuracies) if above or not is_accuracy(value)}
     later = {place for place, value in enumerate(of_accuracies.get(ACCURACY_TIMES, [])) if not is_quantity(value)}
-    told = []
+    faults = []
     if bad:
-        told.append(
+        faults.append(
             f"{len(bad)} of {len(times)} rounds left out, the first is {min(bad) + 1}: a number in it cannot be"
         )
     if no_accuracy:
         why = "they are in percent, it seems: write shares" if above else "they should be numbers"
-        told.append(f"{len(no_accuracy)} of {len(accuracies)} accuracies left out: {why} from 0 to 1")
+        faults.append(f"{len(no_accuracy)} of {len(accuracies)} accuracies left out: {why} from 0 to 1")
     if not (bad or no_accuracy or later):
         return dict(device), []
-    kept = {name: [value for place, value in enumerate(its) if place not in bad] for name, its in of_rounds.items()}
-    kept |= {
+    rest = {name: [value for place, value in enumerate(its) if place not in bad] for name, its in of_rounds.items()}
+    rest |= {
         name: [value for place, value in enumerate(its) if place not in no_accuracy | later]
         for name, its in of_accuracies.items()
     }
-    return {**device, **kept}, told
+    return {**device, **rest}, faults

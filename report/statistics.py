@@ -131,17 +131,6 @@ def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estima
     return median([above / below for above, below in pairs])
 
 
-def study_score(studies: Sequence[Sequence[float]]) -> float:
-    """AlgoPerf's: the median over independent studies of the time of each study's fastest trial; may be infinite.
-
-    Raises:
-        ValueError: there is no study, or one without trials.
-    """
-    if not studies:
-        raise ValueError("no study: a score needs one")
-    return median([_checked(study).min() for study in studies]).value
-
-
 # ---------------------------------------------------------------------------------------------------- numbers
 
 

@@ -293,7 +293,7 @@ def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
         (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
         (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),
         (["--workers", "0.1,x"], "'0.1,x' is no list of step times; give seconds with commas"),
-        (["--workers", "3"], "3 is a number of workers, and a virtual worker is as fast as its step time says"),
+        (["--workers", "3"], "3 is a number of workers, and a virtual worker needs its step time"),
         (["--workers", "0.1", "--cluster", "paper"], "--cluster: not allowed with argument --workers"),
         (["--misspelt", "1"], "unrecognized arguments: --misspelt 1"),
     ],

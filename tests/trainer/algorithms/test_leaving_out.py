@@ -265,7 +265,7 @@ def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_nobody_i
     ("flags", "why"),
     [
         ("-m sync", "choose mode .*ssp.*, or restart"),
-        ("-m ssp --ckpt-frequency 5", "takes nobody back, also not from a checkpoint"),
+        ("-m ssp --ckpt-frequency 5", "lost workers cannot rejoin, nor from a checkpoint"),
         ("-m wbsp --fault-timeout 3", "--fault-timeout 3.0 belongs to mode esync"),
         ("-m local --min-workers 3", "--min-workers 3 belongs to mode"),
     ],
