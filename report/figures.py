@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -17,8 +16,8 @@ from report.bands import Band, band
 from report.definitions import mark
 from report.marks import draw_marks, place_marks
 from report.metrics import IID, NON_IID, STANDALONE, Curve, Event, Mode
-from report.statistics import FEWEST_RUNS, Estimate, median
-from report.tables import accuracy_text, span
+from report.statistics import FEWEST_RUNS, Estimate
+from report.tables import span
 from report.x_axes import SECONDS, XAxis
 from summary import natural_order
 
@@ -47,7 +46,7 @@ def draw_accuracy(
         axes.plot(
             [at / size for at, _ in curve],
             [accuracy for _, accuracy in curve],
-            **_look(mode.algorithm, len(curve), number, len(curves)),
+            **curve_look(mode.algorithm, len(curve), number, len(curves)),
         )
     kinds = draw_marks(axes, place_marks(curves, events or {}), size)
     _finish_accuracy(figure, axes, title, label, standalone, kinds, note)
@@ -67,18 +66,18 @@ def draw_accuracy_of_runs(
     for number, (mode, curves) in enumerate(runs.items()):
         its = band(curves) if len(curves) >= FEWEST_RUNS else None
         if its is not None:
-            look = _look(mode.algorithm, len(its.at), number, len(runs))
-            _draw_band(axes, its, size, look)
+            look = curve_look(mode.algorithm, len(its.at), number, len(runs))
+            draw_band(axes, its, size, look)
             continue
         for place, curve in enumerate(curves):
-            look = _look(mode.algorithm, len(curve), number, len(runs))
+            look = curve_look(mode.algorithm, len(curve), number, len(runs))
             look["label"] = look["label"] if place == 0 else "_"  # one line of the legend for all
             positions, accuracies = zip(*curve, strict=True)
             axes.plot([at / size for at in positions], accuracies, drawstyle="steps-post", linewidth=0.9, **look)
     _finish_accuracy(figure, axes, f"{title}: {_runs_text(runs)}", label, standalone, [], note)
 
 
-def _draw_band(axes: Axes, its: Band, size: float, look: Mapping[str, Any]) -> None:
+def draw_band(axes: Axes, its: Band, size: float, look: Mapping[str, Any]) -> None:
     """The interval as an area and the median as a line, both step functions."""
     axes.fill_between(its.at / size, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"])
     axes.plot(its.at / size, its.median, drawstyle="steps-post", **look)
@@ -92,7 +91,7 @@ def _runs_text(runs: Mapping[Mode, Sequence[Curve]]) -> str:
     return "; ".join(parts + [single] * (len(enough) < len(numbers)))
 
 
-def _look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any]:
+def curve_look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any]:
     """Arguments of Axes.plot for curve `number` of `of`; dense markers would hide the line's dashes."""
     look, every = entry.look, max(1, points // 12)
     return {
@@ -116,7 +115,7 @@ def _finish_accuracy(
     axes.set_xlim(left=0)
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy")
-    rows = _legend_of_curves(figure, axes)
+    rows = legend_of_curves(figure, axes)
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
         room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}
@@ -124,10 +123,10 @@ def _finish_accuracy(
         text = {"title": textwrap.fill(note, _NOTE_LETTERS), "title_fontsize": "small"} if note else {}
         rows += _legend(figure, kinds, at_most, loc="outside lower center", **room, **text)
     figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
-    _note(figure, "" if kinds else note)
+    note_below(figure, "" if kinds else note)
 
 
-def _legend_of_curves(figure: Figure, axes: Axes) -> int:
+def legend_of_curves(figure: Figure, axes: Axes) -> int:
     """Adds a legend whose handles show a whole pattern of dashes; returns its number of rows."""
     handles = axes.get_legend_handles_labels()[0]
     at_most = 4 if max(len(str(handle.get_label())) for handle in handles) < 20 else 3
@@ -139,47 +138,6 @@ def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -
     rows = -(-len(handles) // at_most)
     figure.legend(handles=handles, ncols=-(-len(handles) // rows), **look)
     return rows
-
-
-def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]]], target: float, title: str) -> None:
-    """Above, the accuracy over time of each algorithm's runs as a band, up to the end of the first run; below, each
-    run's time to the target, or its end with an open marker if it did not reach it, and the median.
-
-    Args:
-        rows: by algorithm, the curve of each run, and its seconds to the target, which may be infinite.
-    """
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 0.35 * len(rows) + 0.2])
-    for number, (entry, runs) in enumerate(rows.items()):
-        curves = [curve for curve, _ in runs if curve]
-        its = band(curves) if curves else None
-        if its is not None:
-            look = _look(entry, len(its.at), number, len(rows))
-            _draw_band(above, its, 1.0, look)
-        look = {"color": entry.look.colour, "markersize": 5, "linestyle": ""}
-        ended = [seconds for _, seconds in runs if math.isfinite(seconds)]
-        missed = [curve[-1][0] for curve, seconds in runs if curve and math.isinf(seconds)]
-        below.plot(ended, [number] * len(ended), marker=entry.look.marker, alpha=0.7, **look)
-        below.plot(missed, [number] * len(missed), marker=">", fillstyle="none", **look)
-        middle = median([seconds for _, seconds in runs]).value
-        if math.isfinite(middle):
-            below.plot([middle, middle], [number - 0.35, number + 0.35], color=entry.look.colour, linewidth=2)
-    above.axhline(target, color="black", linewidth=0.8, linestyle=":")
-    above.set_title(title, loc="left", fontsize="medium")
-    above.set_ylabel("test accuracy")
-    best = [accuracy for runs in rows.values() for curve, _ in runs for _, accuracy in curve]
-    above.set_ylim(target - 0.25, max([target, *best]) + 0.01)
-    below.set_yticks(range(len(rows)), [entry.title for entry in rows])
-    below.set_ylim(len(rows) - 0.5, -0.5)
-    below.set_xlim(left=0)
-    below.set_xlabel(f"time (s); of the points: to test accuracy {accuracy_text(target)}")
-    runs_each = span({len(runs) for runs in rows.values()})
-    _legend_of_curves(figure, above)
-    figure.set_size_inches(7.5, 6.0)
-    _note(
-        figure,
-        f"Lines and upright strokes: medians of {runs_each} runs; bands: their intervals, up to the first run's end. "
-        f"Arrows: runs that ended without {accuracy_text(target)}.",
-    )
 
 
 def draw_bars(
@@ -221,10 +179,11 @@ def draw_bars(
             Patch(facecolor="grey", edgecolor="white", hatch=_SPLIT_HATCHES[split], label=split) for split in splits
         ]
         figure.legend(handles=keys, loc="outside upper center", ncols=len(keys))
-    _note(figure, note if marked else "", doubts)
+    note_below(figure, note if marked else "", doubts)
 
 
-def _note(figure: Figure, *texts: str) -> None:
+def note_below(figure: Figure, *texts: str) -> None:
+    """Adds the texts below the axes in small print."""
     if any(texts):
         letters = int(14 * figure.get_figwidth())  # of a line
         lines = [textwrap.fill(text, letters) for text in texts if text]
@@ -289,7 +248,7 @@ def draw_computing_ratio(
             text.set(ha="right", rotation_mode="anchor")
     rows[-1].set_xlim(-0.6, len(keys) - 0.4)
     _legend(figure, list(handles.values()), 5, loc="outside upper center")
-    _note(figure, note if marked else "", doubts)
+    note_below(figure, note if marked else "", doubts)
 
 
 def device_labels(keys: Sequence[tuple[str, str]]) -> list[str]:
