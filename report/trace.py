@@ -22,14 +22,8 @@ from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens
 ROUND_ARGUMENTS = (
-    "num_samples",
-    "loss",
-    "bytes_pushed",
-    "bytes_pulled",
-    "release",
-    "batches",
-    "steps_lost",
-    "bad_steps",
+    *("num_samples", "loss", "bytes_pushed", "bytes_pulled"),
+    *("release", "batches", "steps_lost", "bad_steps"),
 )
 
 
@@ -80,18 +74,12 @@ def events(logs: Sequence[WorkerLog], until_s: float | None, warn: Warn) -> Iter
     """All events of a trace: names first, then those of each track in order of time, enclosing slices first."""
     hosts = {host: number for number, host in enumerate(dict.fromkeys(log.host for log in logs), start=1)}
     for host, number in hosts.items():
-        yield _name("process_name", number, 0, f"host {host}")
+        yield _metadata("process_name", number, 0, name=f"host {host}")
     for track, log in enumerate(logs, start=1):
         rank = log.run.get("rank")
         name = log.device if rank is None else f"{log.device} (rank {rank})"
-        yield _name("thread_name", hosts[log.host], track, name)
-        yield {
-            "ph": "M",
-            "name": "thread_sort_index",
-            "pid": hosts[log.host],
-            "tid": track,
-            "args": {"sort_index": track},
-        }
+        yield _metadata("thread_name", hosts[log.host], track, name=name)
+        yield _metadata("thread_sort_index", hosts[log.host], track, sort_index=track)
     for track, log in enumerate(logs, start=1):
         where = {"pid": hosts[log.host], "tid": track}
         for one in timed_rounds(log.rounds):
@@ -113,8 +101,8 @@ def ends_apart(logs: Sequence[WorkerLog]) -> float:
     return max(late) - min(late)
 
 
-def _name(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+def _metadata(kind: str, process: int, track: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": arguments}
 
 
 def _of_round(one: TimedRound, warn: Warn) -> Iterator[dict[str, Any]]:

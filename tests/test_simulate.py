@@ -171,7 +171,7 @@ def test_the_model_of_a_stub_counts_as_many_bytes_in_every_mode(place, mode):
     assert any(1e5 <= each["bytes_pushed"] < 1.1e5 for each in logged)
 
 
-def test_a_target_that_nobody_measures_is_refused(place):
+def test_a_target_without_evaluations_is_refused(place):
     with pytest.raises(SetupError, match="--target-accuracy needs a worker that evaluates"):
         run(place, "-m", "sync", "--evaluate", "no", "--target-accuracy", "0.8")
 
@@ -257,7 +257,7 @@ def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(pl
     ).exists()
 
 
-def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
+def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):
     """Nine-ways: 25 versions a second by the three fast ones; of the slow one's 10 steps none comes in time."""
     simulate_it = [
         "--cluster",
@@ -432,7 +432,7 @@ def test_another_trace_of_the_same_name_makes_it_another_run(place):
     assert is_done == [False, False]
 
 
-def test_whoever_looks_at_a_run_is_heard_whichever_worker_ran_last(place, caplog):
+def test_lines_of_a_watcher_are_logged_whichever_worker_ran_last(place, caplog):
     caplog.set_level(logging.INFO)
     seen = []
 

@@ -166,7 +166,7 @@ def why_of(folder: Path, *more: str, network: str = "none") -> int:
     return why.main(["-b", str(folder / "logs"), "-n", network, *more])
 
 
-def test_the_command_prints_a_table_and_who_held_the_job_up(tmp_path, capsys):
+def test_the_command_prints_a_table_and_what_held_the_job_up(tmp_path, capsys):
     run(tmp_path, "sync", (FAST, SLOW), seconds=5)
     assert why_of(tmp_path) == EXIT_OK
     out = capsys.readouterr().out
