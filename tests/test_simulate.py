@@ -172,7 +172,7 @@ def test_the_model_of_a_stub_counts_as_many_bytes_in_every_mode(place, mode):
     assert any(1e5 <= each["bytes_pushed"] < 1.1e5 for each in logged)
 
 
-def test_a_target_that_nobody_measures_is_refused(place):
+def test_a_target_without_evaluations_is_refused(place):
     with pytest.raises(SetupError, match="--target-accuracy needs a worker that evaluates"):
         run(place, "-m", "sync", "--evaluate", "no", "--target-accuracy", "0.8")
 
@@ -258,7 +258,7 @@ def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(pl
     ).exists()
 
 
-def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
+def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):
     """Nine-ways: 25 versions a second by the three fast ones; of the slow one's 10 steps none comes in time."""
     simulate_it = [
         "--cluster",
@@ -294,7 +294,7 @@ def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
         (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
         (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),
         (["--workers", "0.1,x"], "'0.1,x' is no list of step times; give seconds with commas"),
-        (["--workers", "3"], "3 is a number of workers, and a virtual worker is as fast as its step time says"),
+        (["--workers", "3"], "3 is a number of workers, and a virtual worker needs its step time"),
         (["--workers", "0.1", "--cluster", "paper"], "--cluster: not allowed with argument --workers"),
         (["--misspelt", "1"], "unrecognized arguments: --misspelt 1"),
     ],
@@ -433,7 +433,7 @@ def test_another_trace_of_the_same_name_makes_it_another_run(place):
     assert is_done == [False, False]
 
 
-def test_whoever_looks_at_a_run_is_heard_whichever_worker_ran_last(place, caplog):
+def test_lines_of_a_watcher_are_logged_whichever_worker_ran_last(place, caplog):
     caplog.set_level(logging.INFO)
     seen = []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from config import LEARNING_RATES, SGD, Config, names_of
-from trainer.rates import parse_schedule
+from rates import parse_schedule
 
 FEWEST_SAMPLES = 1000  # of a worker: with single samples a sound run may be no better than a guess after FIRST steps
 FIRST = 100  # local steps of a worker; the losses of the second half of them are looked at

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rates import CONSTANT, RateSchedule
 from trainer.engine import mx
-from trainer.rates import CONSTANT, RateSchedule
 
 
 @dataclass(frozen=True)

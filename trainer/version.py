@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What a role of a job runs: not what else lies in the root, such as a script of the user's on one host.
 _DECIDING = ("batch_sizes", "job_rates", "max_tree", "messages", "state", "throughputs")
 _PROGRAM = (
-    *("main.py", "algorithms.py", "config.py", "flag_values.py", "utils.py"),
+    *("main.py", "algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
     # By these the optimizers on the parameter server decide.
     "SimpleStateServer/server/policies/*.py",

@@ -183,12 +183,12 @@ def _details_table(comparison: Comparison, phase: str, job: Workload, targets: S
 
 
 def score_text(comparison: Comparison, job: Workload, entry: str, target: float) -> str:
-    """The median over studies of the fastest trial, on held-out samples."""
+    """AlgoPerf's score: the median over studies of the fastest trial, on held-out samples."""
     studies = comparison.studies(job, entry)
     if not studies:
         return ""
-    score = statistics.study_score([[line.seconds_to(target) for line in trials] for trials in studies])
-    return f"{score:.1f}"
+    fastest_s = [min(line.seconds_to(target) for line in trials) for trials in studies]
+    return f"{statistics.median(fastest_s).value:.1f}"
 
 
 def _median_text(values: Sequence[float | None]) -> str:

@@ -24,6 +24,7 @@ from page import Page
 
 import models
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -39,7 +40,6 @@ from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.rates import parse_schedule
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.run_logs.measure import Measure

@@ -62,7 +62,7 @@ def cielab(light):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-# What people see who lack one of the three cones (Machado, Oliveira and Fernandes 2009, severity 1).
+# Vision without one of the three cones (Machado, Oliveira and Fernandes 2009, severity 1).
 EYES = {
     "all cones": np.eye(3),
     "no red": np.array([[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]]),
@@ -159,7 +159,7 @@ def test_the_lost_share_is_that_of_the_steps_of_all_workers():
     assert metrics.lost_share(workers) == 11 / 110
 
 
-def test_the_lost_share_is_unknown_where_one_worker_did_not_count_or_nobody_took_a_step():
+def test_the_lost_share_is_unknown_where_one_worker_did_not_count_or_there_are_no_steps():
     assert metrics.lost_share([device(steps_list=[1, 1], lost_steps_list=[0, 0]), device()]) is None
     assert metrics.lost_share([device(steps_list=[1, 1])]) is None
     assert metrics.lost_share([device(steps_list=[0, 0], lost_steps_list=[0, 0])]) is None

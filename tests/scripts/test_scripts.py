@@ -51,7 +51,7 @@ def test_a_job_that_sums_among_its_workers_has_no_parameter_server_but_a_state_s
     given = options("-m", "local-sgd", "--collective", "ring", "--workers", "0,0.5")
     state_server, *workers = build_roles(given, {})
     assert [state_server.name, *(role.name for role in workers)] == ["state server", "worker 0", "worker 1"]
-    assert not state_server.page  # nobody tells it of the training
+    assert not state_server.page  # it gets no messages about the training
     variables = {name: value for name, value in workers[1].environment.items() if name.startswith("DMLC_")}
     assert variables == {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_INTERFACE": "lo"}
     config = command_line.parse(workers[1].command[2:], pytest.fail)
@@ -231,7 +231,7 @@ def test_what_a_larger_job_before_left_is_moved_once_the_next_one_trains_and_not
     assert (moved.parent / "worker2.log").read_text() == "of the larger job"
 
 
-def test_a_job_that_goes_on_moves_nothing_and_its_processes_append_to_their_logs(tmp_path):
+def test_a_resumed_job_moves_nothing_and_its_processes_append_to_their_logs(tmp_path):
     given = options("--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
     stale = given.host_folder / "cpu7"
     stale.mkdir(parents=True)
@@ -269,14 +269,14 @@ def test_a_name_that_no_run_can_have_is_refused(name, capsys):
     assert "choose another name" in (told := capsys.readouterr().err) or "cannot name a run; use 1 to 64" in told
 
 
-def test_devices_of_a_job_that_goes_on_with_fewer_are_not_called_anothers(tmp_path):
+def test_devices_of_a_job_resumed_with_fewer_workers_are_not_called_another_jobs(tmp_path):
     given = options("--workers", "0,0", "--log-base", str(tmp_path), "--", "--ckpt-frequency", "5", "--resume")
     (given.host_folder / "cpu2").mkdir(parents=True)
     assert local_cluster.warnings(given) == []
 
 
 @pytest.mark.parametrize("mode", demo.MODES)
-def test_the_demo_asks_for_the_job_that_its_options_say(mode):
+def test_the_demo_asks_for_the_job_of_its_options(mode):
     given, for_main = demo.parse(["--seconds", "9", "--eval-seconds", "3", "--workers", "0.1,0.2", "--", "--seed", "7"])
     job = local_cluster.parse(demo.cluster_arguments(mode, given, for_main))
     worker = command_line.parse(build_roles(job)[-1].command[2:], pytest.fail)
@@ -387,7 +387,7 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     for folder_of_files in ("scripts", "trainer"):
         compiled = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
-    for name in ("algorithms.py", "config.py", "flag_values.py", "utils.py", "VERSION"):
+    for name in ("algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py", "VERSION"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from algorithms import ELASTIC, GREEDY, SWITCH, EventKind
 from config import SAME, Config
+from rates import Ramp, parse_ramp, parse_schedule
 from trainer.algorithms.schedule import Schedule, phase_under
 from trainer.algorithms.server_policies import Upload
 from trainer.algorithms.sync_switch_optimizer import PhaseRule, Settings, Status, SyncSwitchOptimizer
@@ -22,7 +23,6 @@ from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
-from trainer.rates import Ramp, parse_ramp, parse_schedule
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer

@@ -420,7 +420,7 @@ def test_what_cannot_be_is_refused(arguments, complaint):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ([], "--on-worker-death restart goes on from checkpoints, and there are none: also give --ckpt-frequency"),
+        ([], "--on-worker-death restart resumes from checkpoints, and there are none: also give --ckpt-frequency"),
         (
             ["--ckpt-frequency", "5", "--ckpt-keep", "1"],
             "--on-worker-death restart needs two checkpoints of each worker",

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_optimizer import Status
 from trainer.algorithms.backup_versions import Versions
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.rates import parse_schedule
 from trainer.simulation.network import WorkerLink
 from trainer.steps import PLAIN, Rule
 from trainer.straggler_trace import Slowdown

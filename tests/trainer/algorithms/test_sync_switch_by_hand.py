@@ -15,12 +15,12 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from page import Page
 
 from algorithms import TransportKind
+from rates import CONSTANT, Ramp, RateSchedule, parse_schedule
 from trainer.algorithms.sync_switch import SyncSwitchTrainer, phase_rules
 from trainer.algorithms.sync_switch_optimizer import PhaseRule, Settings
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.datasets.samples import Samples
-from trainer.rates import CONSTANT, Ramp, RateSchedule, parse_schedule
 from trainer.simulation.network import WorkerLink
 from trainer.straggler_trace import Slowdown
 

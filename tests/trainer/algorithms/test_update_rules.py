@@ -7,6 +7,7 @@ import pytest
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
 
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
@@ -17,7 +18,6 @@ from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.rates import parse_schedule
 from trainer.simulation.network import WorkerLink
 from trainer.steps import PLAIN, Rule
 

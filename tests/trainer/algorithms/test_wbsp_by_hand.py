@@ -13,9 +13,9 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from page import Page
 
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
-from trainer.rates import parse_schedule
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_server import MemoryArrays
 from trainer.steps import PLAIN, Rule
