@@ -20,17 +20,19 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-from experiments import pages
-from experiments.benchmarks.namespace_job import ROOT, Loopback, parameter_server, running
+from experiments import pages  # noqa: E402
+from scripts.launch.ports import free_ports  # noqa: E402
 
 KVSTORE, MPI = "kvstore", "mpi"
 RATE = 1e-6  # of steps that leave the network what it is
@@ -161,7 +163,7 @@ HEADS = {  # of the raw files' tables, in their order on the page
     "sum-lenet": "A sum of LeNet-5's 10 arrays (61,706 float32), ms",
     "iteration-resnet18": "An iteration of SSGD with ResNet-18, 16 samples a worker, ms",
 }
-HOSTS = "four-hosts"  # raw file of collective_links.py
+HOSTS = "four-hosts"  # raw file of a benchmark that is gone: the page says where it was
 COLUMNS = ("collective", "real, s a round", "virtual, s a round", "virtual / real")
 
 
@@ -193,11 +195,29 @@ def tables(folder: Path) -> str:
     return "\n\n".join([*parts, "Four hosts, median seconds of a round:", "\n".join(lines)])
 
 
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
     """Milliseconds of each way to sum, of so many workers."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        cluster = stack.enter_context(parameter_server(Loopback(), number, folder))
+        cluster = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(free_ports(1)[0]), "DMLC_NUM_SERVER": "1"}
+        cluster |= {"DMLC_NUM_WORKER": str(number), "DMLC_INTERFACE": "lo"}
+        for role in ("scheduler", "server"):
+            main = [sys.executable, "main.py"]
+            stack.enter_context(running(main, folder / f"{role}.log", DMLC_ROLE=role, **cluster))
         command = [sys.executable, __file__, "--output", str(folder / "times.json"), "--network", options.network]
         command += ["--repeats", str(options.repeats), "--batch-size", str(options.batch_size)]
         command += ["--iteration"] * options.iteration + ["--collectives", *options.collectives]
@@ -207,7 +227,7 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
             command = [mpiexec, "--map-by", ":OVERSUBSCRIBE", "-n", str(number), *command]
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         workers = [
-            stack.enter_context(running(command, folder / f"worker{rank}.log", ROOT, **environment))
+            stack.enter_context(running(command, folder / f"worker{rank}.log", **environment))
             for rank in range(1 if MPI in options.collectives else number)
         ]
         for rank, worker in enumerate(workers):
@@ -216,7 +236,7 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
         return dict(json.loads((folder / "times.json").read_text()))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4])
@@ -228,7 +248,7 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, help="JSON file for the milliseconds of all repeats")
     parser.add_argument("--tables", type=Path, metavar="FOLDER", help="only the tables of its raw files")
     parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)  # of a worker
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if os.environ.get("DMLC_ROLE") == "worker":
         work(options)
         return

@@ -117,11 +117,11 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     return rows
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Does the runs that are missing, and shows the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="JSON of all runs; those that it has are not done again")
-    output = parser.parse_args().output
+    output = parser.parse_args(arguments).output
     runs: list[dict[str, Any]] = json.loads(output.read_text()) if output.exists() else []
     done = {run["command"] for run in runs}
     for job in JOBS:

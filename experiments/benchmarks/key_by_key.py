@@ -10,8 +10,9 @@ it makes little difference: nobody waits for anybody.
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -75,8 +76,9 @@ def samples_per_s(kind: TransportKind) -> float:
     return BATCH * steps / SECONDS
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     print("| key by key | samples/s | published |\n| --- | --- | --- |")
     for kind, (title, published) in PUBLISHED.items():
         simulated = samples_per_s(kind)

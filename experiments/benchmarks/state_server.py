@@ -34,7 +34,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -249,7 +249,7 @@ def memory(program: str, constant: str, messages: int) -> None:
             )
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     names = [way.name for way in WAYS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -279,9 +279,9 @@ def counts(text: str) -> list[int]:
     return values
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    given = parse(sys.argv[1:])
+    given = parse(arguments)
     process_stat.allow_many_files()
     with process_stat.compiled(HERE / "load.c", HERE / "constant.c") as (program, constant):
         if given.messages:

@@ -8,10 +8,12 @@ lie in the project's logs/, as on every host.
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from config import RESTART
@@ -22,19 +24,25 @@ from experiments.fault_drill.faults import NAMES
 from scripts.launch import forking
 
 if TYPE_CHECKING:
-    from experiments.benchmarks.namespace_job import Network
+    from namespaces import Network
 
+HELPERS = ROOT / "tests" / "helpers"
 *OTHERS, SLOWEST = NAMES
 GONE_S = 60.0  # in which what runs on a host ends when it has lost its launcher
 
 
 def missing() -> str:
     """Why no link can be cut here; empty where one can."""
-    if not (ROOT / "tests").is_dir():  # a container's image has none
+    if not HELPERS.is_dir():  # a container's image has none
         return "tests/helpers/namespaces.py, which makes the hosts, is not here"
-    from experiments.benchmarks import namespace_job
+    return str(_namespaces().missing())
 
-    return namespace_job.missing()
+
+def _namespaces() -> ModuleType:
+    sys.path.append(str(HELPERS))
+    import namespaces
+
+    return namespaces
 
 
 class CutJob(HostsJob):
@@ -79,11 +87,9 @@ def drill(way: str, mode: str, cut_s: float, seconds: float, folder: Path) -> di
     Returns:
         A row of the drill; tell() has what it says of a cut. hosts_lost: whose logs did not come home.
     """
-    from experiments.benchmarks.namespace_job import network  # here: it needs tests/, which not all have
-
     trains_s = seconds + (0.0 if math.isinf(cut_s) else cut_s)
     row: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name, network(Path(name) / "hosts", len(NAMES)) as net:
+    with tempfile.TemporaryDirectory() as name, _namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
         job = CutJob(net, way, mode, trains_s, folder)
         try:
             if job.wait_for(job.has_begun, LONGEST_S):

@@ -90,7 +90,7 @@ def reported(folder: Path, cluster: str, network: str, entries: Sequence[str]) -
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Does what is not done yet, until the budget is spent, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("virtual", type=Path, help="folder of the comparison")
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     parser.add_argument("--jobs", type=int, default=1, help="side by side")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     entries, until = given.entries.split(","), time.monotonic() + given.budget
     lines = reported(given.virtual, given.cluster, given.network, entries)
     given.real.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ RUNS = "runs.jsonl"
 TRIES = 3  # to find what a way takes
 CALIBRATION_SEED, CALIBRATION_S = 99, 15
 NO_TIME_S = 0.0001  # the least that --evaluation-time is given here
-ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: experiments/benchmarks/query_round_trip.py
+ROUND_TRIP_S = 0.001  # of a question to the state server over loopback
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
 # Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
 BESIDE = {"wbsp-pcc": "wbsp"}
@@ -354,7 +354,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / RUNS).read_text().splitlines()]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Does what is not done yet, until the budget is spent; the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
@@ -369,7 +369,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     folder, began, program = given.folder.resolve(), time.monotonic(), version.files_hash()
     folder.mkdir(parents=True, exist_ok=True)
     rows = read(folder) if (folder / RUNS).exists() else []

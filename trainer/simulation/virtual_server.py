@@ -3,7 +3,7 @@
 It does what MXNet's distributed kvstore does with the same calls. Transfers take the time that the network says, all
 arrays of a call together; what the server does with them takes none.
 
-How the two ways overlap was measured on links of 20 Mbit/s (experiments/benchmarks/both_ways.py). A worker's pulls come
+How the two ways overlap was measured on links of 20 Mbit/s (results/network). A worker's pulls come
 behind its own pushes, although each key travels alone: its request for the first key queues on the connection behind
 the last push, so both take as long together as one after the other. But a worker that has pushed early gets the sum of
 each key as soon as the last worker's push of it is there, while that one still sends the others. Here, such a worker
