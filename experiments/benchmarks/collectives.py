@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from experiments import pages  # noqa: E402
+from experiments import markdown  # noqa: E402
 from scripts.launch.ports import free_ports  # noqa: E402
 
 KVSTORE, MPI = "kvstore", "mpi"
@@ -255,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.tables is not None:
         part = tables(options.tables)
         print(part)
-        pages.write(options.tables / "README.md", part)
+        markdown.write(options.tables / "README.md", part)
         return
     print(head((KVSTORE, *options.collectives)))
     raw = {}

@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import simulate
-from experiments import pages
+from experiments import markdown
 from trainer.run_logs.round_log import read_rounds
 from utils import write_json
 
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     write_json(output, runs)
     part = "\n".join(table(runs))
     print(part)
-    pages.write(output.parent / "README.md", part)
+    markdown.write(output.parent / "README.md", part)
 
 
 if __name__ == "__main__":

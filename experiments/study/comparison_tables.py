@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from algorithms import ENTRIES
-from experiments.run_lines import programs
-from experiments.study.comparison import ALONE, BY_CLASS, IID, REPORT, TUNING, UNTUNED, Comparison, Workload
+from experiments import markdown
+from experiments.run_lines import BY_CLASS, IID, programs
+from experiments.study.comparison import ALONE, REPORT, TUNING, UNTUNED, Comparison, Workload
 from report import statistics
 from report.run_tables import times_text
 from report.statistics import FEWEST_RUNS, NOT_REACHED
@@ -15,12 +16,6 @@ from report.tables import accuracy_text
 
 SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
 END_MARK = "!"  # behind a chosen step size that is the least or the greatest of those tried
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table, of which the first row is the head."""
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
 
 
 def page(comparison: Comparison, target: float) -> str:
@@ -116,7 +111,7 @@ def times_table(comparison: Comparison, phase: str, network: str, split: str, ta
             rows.append([ENTRIES[entry].title, *cells])
     speeds = [comparison.speed_of_all(job) for job in jobs]
     rows.append(["samples/s at best", *(cell for its in speeds for cell in ("", "" if its is None else f"{its:.2f}"))])
-    return markdown(rows)
+    return markdown.table(rows)
 
 
 def _times_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
@@ -179,7 +174,7 @@ def _details_table(comparison: Comparison, phase: str, job: Workload, targets: S
                 f"{lost} of {len(runs) + len(trials)}",
             ]
         )
-    return markdown(rows)
+    return markdown.table(rows)
 
 
 def score_text(comparison: Comparison, job: Workload, entry: str, target: float) -> str:

@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
 from config import NO_NETWORK  # noqa: E402
-from experiments import pages  # noqa: E402
+from experiments import markdown  # noqa: E402
 from trainer import version  # noqa: E402
 from trainer.run_logs.round_log import (  # noqa: E402
     EVALUATION,
@@ -390,7 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(row), flush=True)
     part = table(rows)
     print(part)
-    pages.write(folder / "README.md", part)
+    markdown.write(folder / "README.md", part)
 
 
 if __name__ == "__main__":

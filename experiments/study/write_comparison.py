@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
 from draw import STYLE  # noqa: E402
-from experiments import pages, run_lines  # noqa: E402
+from experiments import markdown, run_lines  # noqa: E402
 from experiments.study import comparison, comparison_tables  # noqa: E402
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload  # noqa: E402
 from experiments.study.comparison_tables import SPLIT_WORDS  # noqa: E402
@@ -71,7 +71,7 @@ def write(folder: Path, targets: Sequence[float], target: float | None) -> None:
     """
     its = Comparison(comparison.read(folder))
     target = target_of(its) if target is None else target
-    pages.write(folder / "README.md", part_of_page(its, target))
+    markdown.write(folder / "README.md", part_of_page(its, target))
     write_atomically(folder / "details.md", comparison_tables.details(its, targets, target).encode())
     for name, job in figures(its).items():
         rows = {
