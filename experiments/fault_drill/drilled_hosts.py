@@ -1,6 +1,6 @@
-"""What a job does when its hosts file names one more worker: scripts/cluster.sh, all on this machine.
+"""The drill of a hosts file that gets one more worker: scripts/cluster.sh, all on this machine, without ssh.
 
-To an address of this machine the launcher needs no ssh. The workers' logs lie in the project's logs/, as on every host.
+The workers' logs are in the project's logs/, as on every host.
 """
 
 from __future__ import annotations
@@ -23,16 +23,11 @@ NEW, NEW_STEP_S = "worker3", "0.06"
 
 
 class HostsJob(Job):
-    """A job whose launcher has a hosts file.
+    """A job whose launcher has a hosts file."""
 
-    Attributes:
-        place: of a worker's logs, as Logs takes it.
-    """
-
-    place = f"{HOST_NAME}/cpu{{number}}"
+    place = f"{HOST_NAME}/cpu{{number}}"  # of Logs
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
-        """As Job's."""
         log_base.mkdir(parents=True)
         self._file = log_base / "hosts.csv"
         self.names(WORKERS.split(","))
@@ -53,10 +48,10 @@ class HostsJob(Job):
 
 
 def drill(way: str, mode: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """One job to which a worker comes while all train.
+    """One job that a worker joins while all train.
 
     Args:
-        folder: for what the launcher writes.
+        folder: of the launcher's files.
 
     Returns:
         A row of the drill. again_s: the longest pause of the others between two rounds; back_s: seconds from the signal
