@@ -296,12 +296,7 @@ FORMS = {
     ),
     "reproduction": Form(
         reproduction.read,
-        {
-            "measured": _measured,
-            "fast half": _fast_half,
-            "sooner": _sooner,
-            "share of BSP": _share_of_bsp,
-        },
+        {"measured": _measured, "fast half": _fast_half, "sooner": _sooner, "share of BSP": _share_of_bsp},
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
     "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),

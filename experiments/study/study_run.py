@@ -72,11 +72,7 @@ def make(simulations: Simulations, line: Line, measure: Measure[Line]) -> Line |
 def result(line: Line, ended: Ended, measure: Measure[Line]) -> Line | None:
     """The line with the results of a run that has ended; None where a signal has ended it."""
     line = dataclasses.replace(
-        line,
-        diverged=ended.diverged,
-        failed=ended.failed,
-        commit=version.commit(),
-        program=version.files_hash(),
+        line, diverged=ended.diverged, failed=ended.failed, commit=version.commit(), program=version.files_hash()
     )
     try:
         about, devices = ended.read()
