@@ -102,7 +102,7 @@ class Simulations:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGINT)  # it leads a group: a shell's children get it too
                 if process.args[0] == "bash":  # type: ignore[index]
-                    process.terminate()  # it would go on with the next command
+                    process.terminate()  # it would run the next command
 
     @contextlib.contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
@@ -144,7 +144,7 @@ class Simulations:
         with self._lock:
             if self.stopped:
                 return None
-            # In a session of its own, so that Ctrl-C reaches it once: from stop().
+            # In its own session, so that Ctrl-C reaches it once: from stop().
             process: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, **settings)
             self._running.add(process)
         code = process.wait()

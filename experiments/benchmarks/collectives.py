@@ -35,7 +35,7 @@ from experiments import markdown  # noqa: E402
 from scripts.launch.ports import free_ports  # noqa: E402
 
 KVSTORE, MPI = "kvstore", "mpi"
-RATE = 1e-6  # of steps that leave the network what it is
+RATE = 1e-6  # of steps that hardly change the network
 
 
 class Sum:

@@ -6,8 +6,8 @@
 All servers are started once and measured in turn, several times, so that other load slows all alike; printed are
 medians. Each client is a worker that asks, waits for the answer, and asks again at once.
 
-    published            a stand-in of the published program (published_program.py) on Django's runserver, form-encoded,
-                         a new connection for each question, as its workers ask
+    published            a stand-in of the published program (tests/helpers/published_program.py) on Django's runserver,
+                         form-encoded, a new connection for each question, as its workers ask
     runserver            `manage.py runserver` of this project, POST /message/, kept connections (not by default)
     production           `manage.py serve`, POST /message/, kept connections
     production, anew     the same, a new connection for each question
@@ -46,7 +46,7 @@ from experiments.benchmarks import process_stat  # noqa: E402
 from experiments.benchmarks.process_stat import HOST  # noqa: E402
 from scripts.launch.ports import free_ports  # noqa: E402
 
-HERE = Path(__file__).resolve().parent
+HERE, PUBLISHED = Path(__file__).resolve().parent, ROOT / "tests" / "helpers" / "published_program.py"
 JSON_TYPE = "application/json"
 FORM_TYPE = "application/x-www-form-urlencoded"
 
@@ -111,7 +111,7 @@ def command_of(server: str, constant: str, port: int) -> list[str]:
     """The command that starts a server."""
     address = f"{HOST}:{port}"
     return {
-        "published": [sys.executable, str(HERE / "published_program.py"), "runserver", "--noreload", address],
+        "published": [sys.executable, str(PUBLISHED), "runserver", "--noreload", address],
         "runserver": [sys.executable, "manage.py", "runserver", "--noreload", address],
         "production": [sys.executable, "manage.py", "serve", address],
         "ceiling": [constant, str(port)],

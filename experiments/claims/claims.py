@@ -126,20 +126,17 @@ class Claims:
     def named(self, name: str) -> Claim:
         """
         Raises:
-            SetupError: there is none of that name.
+            SetupError: no claim has that name.
         """
-        found = [claim for claim in self.claims if claim.name == name]
-        if not found:
+        found = next((claim for claim in self.claims if claim.name == name), None)
+        if found is None:
             raise SetupError(f"there is no claim {name!r}; scripts/reproduce.sh --list shows all")
-        return found[0]
+        return found
 
     def has_runs(self, claim: Claim) -> bool:
         """Whether it can be made again: a source has a command, or its numbers are of single runs."""
-        for told in claim.measured:
-            source = self.sources[told.source]
-            if source.command or recompute(told, source.form, lines_of(source)).lines:
-                return True
-        return False
+        its = [(told, self.sources[told.source]) for told in claim.measured]
+        return any(source.command or recompute(told, source.form, lines_of(source)).lines for told, source in its)
 
     def told(self, part: str) -> str:
         """A part of a page as Markdown."""

@@ -72,7 +72,7 @@ def _estimated(values: Sequence[float], lines: Lines, form: str = "") -> Found:
         SetupError: there are no values.
     """
     if not values:
-        raise SetupError("there is no run of it")
+        raise SetupError("it has no run")
     estimate, n = statistics.median(values), len(values)
     reached = sum(map(math.isfinite, values))
     texts = tuple(
@@ -266,7 +266,7 @@ def _pairs_within(rows: Lines, what: str) -> Found:
 
 
 def _coverage(_: Lines, runs: int) -> Found:
-    """The coverage of the interval of the median of so many runs, in percent."""
+    """The coverage of the interval of the median of `runs` runs, in percent."""
     return Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))
 
 

@@ -38,11 +38,9 @@ class HostsJob(Job):
         return options, Logs(folder / HOST_NAME, folder, self.place)
 
     def row(self, number: int, step_s: str) -> str:
-        """A worker's line of the hosts file."""
         return f"{HOST},{HOST_NAME},1,cpu,{step_s}"
 
     def names(self, step_times_s: Sequence[str]) -> None:
-        """Writes the hosts file."""
         rows = [self.row(number, step_s) for number, step_s in enumerate(step_times_s)]
         self._file.write_text("\n".join(["address,name,workers,devices,step_time_s", *rows]) + "\n")
 

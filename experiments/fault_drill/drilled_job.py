@@ -16,7 +16,7 @@ from typing import Any
 
 from algorithms import folder_name
 from config import CONTINUE
-from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, Logs, notices, wait_for
+from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NOTICED, Logs, wait_for
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from scripts.launch import forking
 from scripts.launch.ports import free_ports
@@ -95,7 +95,7 @@ class Job:
 
     def notices(self) -> list[str]:
         """The first lines of its output on faults."""
-        return notices(line for _, line in self.lines)[:4]
+        return [line for _, line in self.lines if NOTICED.search(line)][:4]
 
     def _children(self) -> Iterator[int]:
         for task in Path(f"/proc/{self._launcher.pid}/task").glob("*"):

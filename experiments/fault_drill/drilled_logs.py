@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,6 @@ def wait_for(condition: Callable[[], object], longest_s: float, is_over: Callabl
 def noticed_s(lines: Lines, began: float) -> float | None:
     """Seconds from a fault until another process reported it."""
     return next((round(at - began, 2) for at, line in lines if at > began and NOTICED.search(line)), None)
-
-
-def notices(lines: Iterable[str]) -> list[str]:
-    """The lines on faults."""
-    return [line for line in lines if NOTICED.search(line)]
 
 
 class Logs:

@@ -11,7 +11,7 @@ when every worker has done some. The table has seconds from the fault until anot
 remaining workers (all, where all are restarted) have done two more rounds (in brackets: until restarted or new workers
 have) / rounds lost. A job is a line of FOLDER/drill.jsonl (soak.jsonl) and is not run again.
 
-As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for so many seconds or until the job ends
+As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for 5 s, 20 s or until the job ends
 (scripts/cluster.sh, each worker on its own host, a network namespace; in brackets: from the end of the cut, by which
 the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). disk-full fills the disk of
 logs and checkpoints, a tmpfs, until the job has ended; then it gets room, and the same command with --resume starts,
@@ -83,7 +83,7 @@ def possible(todo: Sequence[Planned]) -> list[Planned]:
 
 
 def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Random | None) -> Row:
-    """One job with random faults, one after the other; without `choose` there are none."""
+    """One job with random faults, one after the other; without `choose` it has none."""
     faults = of_soak(way, mode)
     ports, job = listening(), Job(way, mode, seconds, folder / "logs")
     row: Row = {"way": way, "mode": mode, "fault": "soak" if choose else "none", "seconds": seconds, "faults": []}

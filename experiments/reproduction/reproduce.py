@@ -31,7 +31,7 @@ from experiments.reproduction import reproduction, reproduction_figures, reprodu
 from experiments.reproduction.reproduction import Row
 from experiments.reproduction.reproduction_parts import PARTS, SCALES, Scale, with_seed
 from experiments.simulated import Simulations
-from experiments.study.study_run import make
+from experiments.study.study_run import duration_text, make
 from flag_values import at_least, several
 from scripts import get_data
 from scripts.launch import job_options
@@ -131,7 +131,7 @@ class Reproduction:
             self.rows[row.key] = row
             failed += bool(row.failed)
             left_s = (time.monotonic() - begin) / number * (len(to_do) - number)
-            logging.info("%d of %d: %s; about %s left", number, len(to_do), said(row), minutes(left_s))
+            logging.info("%d of %d: %s; about %s left", number, len(to_do), said(row), duration_text(left_s))
         if self._simulations.stopped:
             raise KeyboardInterrupt
         return failed
@@ -152,15 +152,8 @@ def said(row: Row) -> str:
     return f"{named(row)}: {came}{accuracy}"
 
 
-def minutes(seconds: float) -> str:
-    """`3 min`, `45 s` or `2.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def part_of_page(rows: Sequence[Row]) -> str:
-    """Tables and figures, for the page of the folder."""
+    """Tables and figures of the folder's page."""
     figures = [f"![{words}]({name}.png)" for name, words in reproduction_figures.drawn(rows).items()]
     return "\n\n".join([reproduction.tables(rows), *figures])
 
@@ -228,7 +221,7 @@ def main(arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:
             logging.info("stopped; the same command goes on")
             return EXIT_FORCED
-        logging.info("took %s", minutes(time.monotonic() - begin))
+        logging.info("took %s", duration_text(time.monotonic() - begin))
     show(given)
     return EXIT_BUG if failed else EXIT_OK
 

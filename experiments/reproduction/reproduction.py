@@ -158,18 +158,12 @@ def _cluster(rows: Sequence[Row]) -> list[list[str]]:
     table = [head]
     for row in rows:
         its = published.RESNET18.get(row.entry)
-        fast, slow = row.computing[:NUM_GPUS], row.computing[NUM_GPUS:]
-        table.append(
-            [
-                row.name,
-                *beside([row.samples_per_s], its and its.samples_per_s),
-                *beside([row.traffic], its and its.traffic),
-                its.computing_fast if its else "",
-                span(fast, ".2f"),
-                its.computing_slow if its else "",
-                span(slow, ".2f") if slow else "",
-            ]
+        fast, slow = (
+            span(side, ".2f") if side else "" for side in (row.computing[:NUM_GPUS], row.computing[NUM_GPUS:])
         )
+        paces = [*beside([row.samples_per_s], its and its.samples_per_s), *beside([row.traffic], its and its.traffic)]
+        computing = [its.computing_fast if its else "", fast, its.computing_slow if its else "", slow]
+        table.append([row.name, *paces, *computing])
     return table
 
 

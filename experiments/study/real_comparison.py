@@ -1,4 +1,4 @@
-"""The reported runs of a comparison again, on real processes: what they take, and whether the order is the same.
+"""The reported runs of a comparison again, on real processes: their times, and whether the order is the same.
 
     .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison --jobs 2
     .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison --table
@@ -6,8 +6,8 @@
 
 Each run of the first folder on that cluster, i.i.d. (experiments/study/study.py made it in virtual time, with the step
 size that was chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside the
-workers evaluates, so that training waits for none. A run is a line of the second folder; what stands there is not done
-again. All algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
+workers evaluates, so that training waits for none. A run is a line of the second folder, and is not made again. All
+algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
 Prints, for each algorithm, the median seconds to the target of both kinds, and how much slower real workers are; the
 table goes to README.md of the second folder too, between the marks of `real and virtual`.
 """

@@ -38,7 +38,7 @@ from experiments.run_lines import BY_CLASS, SPLITS  # noqa: E402
 from experiments.simulated import Simulations  # noqa: E402
 from experiments.study import comparison  # noqa: E402
 from experiments.study.comparison import PHASES, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
-from experiments.study.study_run import BATCH, Task, make, measured, step_times_s  # noqa: E402
+from experiments.study.study_run import BATCH, Task, duration_text, make, measured, step_times_s  # noqa: E402
 from experiments.study.write_comparison import TARGET, TARGETS  # noqa: E402
 from flag_values import above_zero, accuracy, at_least, below_one, several  # noqa: E402
 from scripts.launch import job_options  # noqa: E402
@@ -92,8 +92,8 @@ class Plan:
     evaluations: int
     target: float
     more: Sequence[str]
-    tuned_on: str | None = None  # the cluster whose trials choose the step sizes; None: each job's own
-    tuned_in: Path | None = None  # the folder of these trials; None: the plan's own, whose trials belong to it
+    tuned_on: str | None = None  # the cluster of the trials that choose step sizes; None: each job's own
+    tuned_in: Path | None = None  # the folder of these trials; None: the plan's own
 
     def tuned(self, workload: Workload) -> Workload:
         """The job whose trials choose its step sizes."""
@@ -108,7 +108,7 @@ class Plan:
                 yield Task(TUNING, workload, entry, study, trial, study, with_momentum(size, momentum), momentum)
 
     def reporting(self, workload: Workload, trials: Sequence[RunLine]) -> Iterator[Task]:
-        """The runs on the test set with the step sizes that the trials have shown to be best."""
+        """The runs on the test set with the best step sizes of the trials."""
         its = Comparison(trials)
         for seed, entry in itertools.product(self.report_seeds, self.entries):
             if chosen := its.chosen(self.tuned(workload), entry, self.target):
@@ -256,11 +256,7 @@ class Study:
     def _tell(self, task: Task, line: RunLine) -> None:
         said = line.failed or ("diverged" if line.diverged else f"{line.best_accuracy:.4f} at best")
         left_s = (time.monotonic() - self._begin) / len(self._fresh) * (self._plan.runs - self._done)
-        logging.info("%d of %d: %s: %s; about %s left", self._done, self._plan.runs, task, said, _duration(left_s))
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+        logging.info("%d of %d: %s: %s; about %s left", self._done, self._plan.runs, task, said, duration_text(left_s))
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -273,39 +269,33 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         SetupError: a cluster file is wrong.
     """
     own, more = job_options.split(arguments)
-    form = job_options.HelpFormatter
-    parser = argparse.ArgumentParser(prog="study.py", description=__doc__, formatter_class=form, allow_abbrev=False)
+    name, form = "experiments/study/study.py", job_options.HelpFormatter
+    parser = argparse.ArgumentParser(name, description=__doc__, formatter_class=form, allow_abbrev=False)
+    names = job_options.names
     parser.add_argument("--folder", type=Path, default=Path("results/comparison"), help="of the results")
-    parser.add_argument(
-        "--clusters", type=job_options.names(None), default=",".join(CLUSTERS), help="files, or ready-made ones"
-    )
+    parser.add_argument("--clusters", type=names(None), default=",".join(CLUSTERS), help="files, or ready-made ones")
     parser.add_argument("--tuned-on", metavar="CLUSTER", help="take the step sizes of another cluster's trials")
     parser.add_argument("--tuned-in", type=Path, metavar="FOLDER", help="take them from another comparison's trials")
-    parser.add_argument("--splits", type=job_options.names(SPLITS), default=",".join(SPLITS), help="of the data")
-    parser.add_argument("--networks", type=job_options.names(NETWORKS), default="mlp,lenet", help="with commas")
-    parser.add_argument(
-        "--entries", type=job_options.names(ENTRIES), default=",".join(ALL_ENTRIES), help="algorithms and presets"
-    )
-    parser.add_argument("--phases", type=job_options.names(PHASES), default=",".join(PHASES), help="what to do")
-    parser.add_argument("--studies", type=at_least(1), default=3, help="each with step sizes and a seed of its own")
+    parser.add_argument("--splits", type=names(SPLITS), default=",".join(SPLITS), help="of the data")
+    parser.add_argument("--networks", type=names(NETWORKS), default="mlp,lenet", help="with commas")
+    entries = ",".join(ALL_ENTRIES)
+    parser.add_argument("--entries", type=names(ENTRIES), default=entries, help="algorithms and presets")
+    parser.add_argument("--phases", type=names(PHASES), default=",".join(PHASES), help="what to do")
+    parser.add_argument("--studies", type=at_least(1), default=3, help="each with its own step sizes and seed")
     parser.add_argument("--trials", type=at_least(1), default=5, help="of a study")
     parser.add_argument("--seeds", type=at_least(1), default=5, help="runs with a chosen step size")
     parser.add_argument("--range", type=above_zero, nargs=2, default=(2e-4, 5e-2), help="of the step sizes")
-    parser.add_argument(
-        "--momenta",
-        type=several(below_one, "momenta with commas"),
-        default=(None,),
-        help="of the steps: each is tried with all step sizes, which are taken times 1 - momentum",
-    )
+    words, momenta = "each is tried with all step sizes, times 1 - momentum", several(below_one, "momenta with commas")
+    parser.add_argument("--momenta", type=momenta, default=(None,), help=words)
     parser.add_argument("--untuned", type=above_zero, default=0.001, help="the one step size for all")
     parser.add_argument("--target", type=accuracy, default=TARGET, help="accuracy, whose time chooses the step sizes")
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
     parser.add_argument("--epochs", type=above_zero, default=8.0, help="of the fastest machine alone, in a run's time")
-    parser.add_argument("--evaluations", type=at_least(1), default=100, help="in that time: so fine are the times")
+    parser.add_argument("--evaluations", type=at_least(1), default=100, help="in that time")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs at the same time")
     parser.add_argument("--budget", type=above_zero, default=float("inf"), help="seconds after which no run is begun")
-    parser.add_argument("--again-failed", action="store_true", help="also what has failed before")
-    parser.add_argument("--any-version", action="store_true", help="what another version of the program did is done")
+    parser.add_argument("--again-failed", action="store_true", help="also runs that have failed before")
+    parser.add_argument("--any-version", action="store_true", help="runs of another version of the program count")
     given = parser.parse_args(own)
     if given.range[0] >= given.range[1]:
         parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")

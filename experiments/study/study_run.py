@@ -83,6 +83,13 @@ def result(line: Line, ended: Ended, measure: Measure[Line]) -> Line | None:
     return dataclasses.replace(line, **measure(line, about, devices), ended=about.get("ended") or "")
 
 
+def duration_text(seconds: float) -> str:
+    """`3 min`, `45 s` or `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def curve_of(devices: metrics.Devices) -> list[tuple[float, float]]:
     """[seconds, accuracy] of the worker that evaluates."""
     evaluator = metrics.evaluating_device(devices, lambda text: None)
