@@ -119,7 +119,7 @@ class Again:
         if self._simulations.stopped:
             raise KeyboardInterrupt
         if code:
-            raise SetupError(f"the command above ended with exit code {code}; what it has left is in {out}")
+            raise SetupError(f"the command above ended with exit code {code}; its files are in {out}")
         return FORMS[source.form].read(out)
 
     def _run(self, line: Any) -> Run:

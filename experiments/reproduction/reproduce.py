@@ -192,7 +192,7 @@ def of_claims(given: argparse.Namespace, simulations: Simulations) -> int:
         with simulations.stopped_by_signals():
             agreed = [its.make(claim) for claim in chosen]
     except KeyboardInterrupt:
-        console("stopped; the same command goes on")
+        console("stopped; the same command continues")
         return EXIT_FORCED
     return EXIT_OK if all(agreed) else EXIT_BUG
 
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str]) -> int:
             with simulations.stopped_by_signals():
                 failed = its.do(jobs)
         except KeyboardInterrupt:
-            logging.info("stopped; the same command goes on")
+            logging.info("stopped; the same command continues")
             return EXIT_FORCED
         logging.info("took %s", duration_text(time.monotonic() - begin))
     show(given)

@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with simulations.stopped_by_signals():
                 failed = study.do()
         except KeyboardInterrupt:
-            logging.info("stopped; the same command goes on")
+            logging.info("stopped; the same command continues")
             return EXIT_FORCED
     except JobError as error:
         logging.error("error: %s", error)

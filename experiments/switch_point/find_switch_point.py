@@ -228,7 +228,7 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
     if code == EXIT_OK:
         say("\n".join(result_lines(trials, goal)))
     else:
-        say("not found yet: the last trial did not come to its end and does not count; the same command goes on")
+        say("not found yet: the last trial did not end and does not count; the same command continues")
     return code
 
 
