@@ -3,7 +3,7 @@
 It behaves as MXNet's distributed kvstore at the same calls. Transfers take the network's time, all arrays of a call
 together; the server's own work takes none.
 
-How pushes and pulls overlap was measured on links of 20 Mbit/s (experiments/benchmarks/both_ways.py). A worker's pulls
+How pushes and pulls overlap was measured on links of 20 Mbit/s (results/network). A worker's pulls
 follow its own pushes, although each key travels alone: its request for the first key queues on the connection behind
 the last push, so both take as long together as one after the other. But a worker that has pushed early gets the sum of
 each key as soon as the last worker's push of this key has arrived, while that worker still sends other keys. Here the

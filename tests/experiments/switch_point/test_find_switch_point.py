@@ -314,7 +314,7 @@ def test_a_search_that_was_interrupted_goes_on_with_the_rest(tmp_path, capsys):
     cluster = Cluster()
     cluster.interrupted_at = 50
     assert run(tmp_path, cluster) == EXIT_FORCED
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command continues" in capsys.readouterr().out
     assert [row["bsp_steps"] for row in table(tmp_path)] == [100, 0]  # though the third has logs
 
     again = Cluster()
