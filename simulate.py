@@ -28,7 +28,7 @@ from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
 from flag_values import above_zero, at_least, several
 from main import guarded
 from scripts.launch import job_options, local_cluster
-from scripts.launch.run_before import RunBefore
+from scripts.launch.previous_run import PreviousRun
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import command_line
 from trainer.run_logs.earlier_runs import date_time
@@ -203,7 +203,7 @@ def train(run: Run) -> int:
     told, mode_folder = run.job.config, Path(run.job.config.log_dir).parent
     assert run.job.earlier is not None
     lines: list[str] = []  # said at the end: while workers run only those of one of them are shown
-    before = RunBefore(mode_folder, run.job.earlier, devices, told, lines.append)
+    before = PreviousRun(mode_folder, run.job.earlier, devices, told, lines.append)
     from trainer.simulation import virtual_cluster
     from trainer.simulation.virtual_progress import ProgressLine
 

@@ -16,8 +16,9 @@ from typing import Any
 from experiments.benchmarks import process_stat
 from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process
-from scripts.launch.roles import ROOT, Options, build_roles
+from scripts.launch.roles import ROOT, LocalJobSpec, build_roles
 from trainer.run_logs.round_log import read_rounds
+from trainer.simulation.cluster_file import Cluster, Worker
 
 STEP_TIMES_S = (0.03, 0.1)  # of the two workers
 WORKER_FLAGS = ("-b", "16", "-e", "100000", "-ll", "0.003")  # small steps: the machine has work beside them
@@ -61,11 +62,10 @@ class Job:
 
     def __init__(self, folder: Path, state_server_port: int) -> None:
         root_port, *worker_ports = free_ports(1 + len(STEP_TIMES_S))
-        options = Options(
+        options = LocalJobSpec(
             mode="esync", network="lenet", num_servers=1, log_base=folder, data_dir=ROOT / "data", split_by_class=False,
             root_port=root_port, state_server_port=state_server_port, worker_arguments=WORKER_FLAGS, grace_s=60.0,
-            step_times_s=STEP_TIMES_S, sample_times_s=(0.0,) * len(STEP_TIMES_S),
-            straggler_traces=(None,) * len(STEP_TIMES_S), worker_ports=tuple(worker_ports),
+            cluster=Cluster(tuple(map(Worker, STEP_TIMES_S))), worker_ports=tuple(worker_ports),
         )  # fmt: skip
         options.host_folder.mkdir(parents=True)
         self._devices = [options.host_folder / device for device in options.devices]

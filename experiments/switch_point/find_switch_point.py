@@ -30,8 +30,8 @@ from report import metrics
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
 from scripts.launch.process import Role
-from scripts.launch.roles import Options, build_roles
-from scripts.launch.supervisor import Outcome
+from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.supervisor import JobOutcome
 from trainer import command_line, straggler_trace
 from trainer.simulation.cluster_file import Cluster
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
@@ -41,7 +41,7 @@ TABLE_FILE = "switch-points.json"
 # main.py's flags that a trial sets, or that would end it before all of its steps are done.
 TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy")
 
-Build = Callable[[Options], list[Role]]
+Build = Callable[[LocalJobSpec], list[Role]]
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
@@ -111,7 +111,7 @@ class Job:
         bsp = Plan(self.given.total_steps, seed=0)
         return command_line.parse(["-m", self.given.mode, *self._phases(bsp), *self.flags]).seed
 
-    def options(self, plan: Plan) -> Options:
+    def options(self, plan: Plan) -> LocalJobSpec:
         """The trial as a local cluster. Its seed comes last, because the user's is only the first of several.
 
         Raises:
@@ -184,7 +184,7 @@ def _entries(trace: Path | None) -> list[dict[str, Any]]:
     return [vars(entry) for entry in straggler_trace.read(trace)] if trace else []
 
 
-def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
+def measured(options: LocalJobSpec, warn: metrics.Warn) -> tuple[list[float], float]:
     """All accuracies of a trial, and its seconds, from the round logs of its workers.
 
     Raises:
@@ -200,7 +200,7 @@ def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
     return evaluating.accuracy_list, metrics.duration(devices.values())
 
 
-def has_diverged(outcome: Outcome) -> bool:
+def has_diverged(outcome: JobOutcome) -> bool:
     """Whether it was a worker whose loss is no number any more that ended the job."""
     log = outcome.failed_log
     return log is not None and DIVERGED in log.read_text(errors="replace")

@@ -1,11 +1,11 @@
-"""Hosts files: a CSV with one row a host, for scripts/launch/cluster.py.
+"""Hosts files for scripts/launch/cluster.py: a CSV with one row a host.
 
     address,workers,devices,flags
     10.1.1.34,2,gpu0 gpu1,
     10.1.1.35,1,cpu,--min-step-time 0.1    # this host's workers get this flag too
 
-Other columns may follow (COLUMNS says what they are); what is empty has a default. Lines with # in front are comments.
-A host may have several rows, for workers with different flags.
+COLUMNS has the other columns; an empty cell has a default. Lines that begin with # are comments. A host may have
+several rows, for workers with different flags.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ COLUMNS = {
     "user": "to log in as",
     "port": "of its sshd",
     "folder": "of the project there; as on this machine",
-    "interface": "its network card to the other hosts; the one with the way to the scheduler",
+    "interface": "its network interface to the other hosts; the one with the route to the scheduler",
     "roles": f"what else runs there: {', '.join(ROLES)}, with spaces; what no row has runs on the first host",
     "step_time_s": "shortest time of a step: emulates a slower device",
-    "sample_time_s": "that each sample of its batch adds to that",
+    "sample_time_s": "seconds that each sample of its batch adds to that",
     "straggler_trace": "file beside this one that emulates a transient straggler",
 }
 _ONE_A_HOST = ("name", "user", "port", "folder", "interface")
@@ -47,7 +47,7 @@ _count, _seconds = at_least(0), at_least(0, float)
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and how to log in to it. Empty is what ssh, or this machine's example, says."""
+    """A host, and how to log in to it. An empty field is left to ssh, or is as on this machine."""
 
     name: str
     address: str
@@ -59,12 +59,12 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Worker:
+class HostWorker:
     """A worker of a host."""
 
     host: str  # its name
     device: str  # cpu, gpu0, ...
-    folder: str  # its log folder's name, which no other worker of the host has
+    folder: str  # name of its log folder, unique on the host
     flags: tuple[str, ...]
     step_time_s: float
     sample_time_s: float
@@ -73,14 +73,14 @@ class Worker:
 
 @dataclass(frozen=True)
 class Hosts:
-    """What a hosts file says."""
+    """The content of a hosts file."""
 
     hosts: dict[str, Host]  # by name, in the file's order
-    workers: tuple[Worker, ...]
-    places: Mapping[str, tuple[str, ...]]  # of ROLES: names of hosts, one at least
+    workers: tuple[HostWorker, ...]
+    places: Mapping[str, tuple[str, ...]]  # names of one or more hosts, by role
 
     def only(self, names: Collection[str]) -> Hosts:
-        """Those of these names. A role that none of them has is the first one's: its host had nothing to do in it."""
+        """The hosts of these names. The first one takes a role that none of them has, for this job an unused one."""
         hosts = {name: host for name, host in self.hosts.items() if name in names}
         return Hosts(
             hosts,
@@ -96,7 +96,7 @@ def read(path: Path) -> Hosts:
     """Reads a hosts file and checks the traces that it names.
 
     Raises:
-        SetupError: the file or a trace is not there or not of its form. The message names file and line.
+        SetupError: the file or a trace is missing or malformed. The message names file and line.
     """
     hosts: dict[str, Host] = {}
     rows: list[tuple[str, dict[str, str], str]] = []
@@ -131,7 +131,7 @@ def read(path: Path) -> Hosts:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows with where they are; what a row or the header leaves out is empty."""
+    """Yields for each row its file and line, and its cells by column, empty where the row or the header has none."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -208,7 +208,7 @@ def _roles(where: str, cells: Mapping[str, str]) -> list[str]:
     return roles
 
 
-def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device: str, folder: str) -> Worker:
+def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device: str, folder: str) -> HostWorker:
     try:
         flags = tuple(shlex.split(cells["flags"]))
     except ValueError as error:
@@ -217,7 +217,7 @@ def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device:
     step_time_s, sample_time_s = (
         _parsed(where, cells, column, _seconds, "0") for column in ("step_time_s", "sample_time_s")
     )
-    return Worker(host, device, folder, flags, step_time_s, sample_time_s, trace)
+    return HostWorker(host, device, folder, flags, step_time_s, sample_time_s, trace)
 
 
 def _parsed(where: str, cells: Mapping[str, str], column: str, parse: Callable[[str], Any], default: str = "") -> Any:

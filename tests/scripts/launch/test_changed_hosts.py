@@ -14,13 +14,13 @@ import pytest
 from cluster_processes import running, wait_for
 from stand_ins import FOREVER, ROUND, role
 
-from scripts.launch import cluster, connections
-from scripts.launch.changed_hosts import Changes
-from scripts.launch.connections import Connections
-from scripts.launch.hosts_layout import Plan
+from scripts.launch import cluster, connection_pool
+from scripts.launch.changed_hosts import HostChanges
+from scripts.launch.connection_pool import ConnectionPool
+from scripts.launch.hosts_layout import LaunchPlan
 from scripts.launch.process import Kind
-from scripts.launch.supervisor import Outcome, Supervisor, Waits
-from scripts.launch.survival import Survival
+from scripts.launch.restart_policy import RestartPolicy
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from utils import EXIT_OK, EXIT_PEER_LOST, LEFT, STOPPED
 
 # ------------------------------------------------------------------------------------------------- the hosts file
@@ -35,7 +35,7 @@ class Launcher:
         own = ["--hosts", str(self._path), "--ssh", ssh, "-m", "esync", "--log-base", str(folder)]
         self._arguments = [*own, "--", *flags]
         self.names("h1", "h2")
-        self.changes = Changes(lambda: cluster.parse(self._arguments), self.lines.append)
+        self.changes = HostChanges(lambda: cluster.parse(self._arguments), self.lines.append)
 
     def names(self, *hosts: str, workers: str = "1") -> None:
         """Writes the file."""
@@ -51,7 +51,7 @@ class Launcher:
         return self.changes.look(all_train)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> LaunchPlan:
         return self.changes.plan
 
 
@@ -148,7 +148,7 @@ def connected(launcher, tmp_path) -> Iterator[Callable[..., Launcher]]:
                 program.write_text(h3 if name == "h3" else others)
             job = launcher("--ckpt-frequency", "5", ssh=str(tmp_path / "ssh"))
             job.plan.job.log_folder.mkdir(parents=True)
-            job.changes.connections = stack.enter_context(Connections(job.plan))
+            job.changes.pool = stack.enter_context(ConnectionPool(job.plan))
             return job
 
         yield make
@@ -164,7 +164,7 @@ def wait_until_ready(job: Launcher) -> bool:
 
 def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keeps_its_connection(connected, tmp_path):
     job = connected(h3=f"while [ ! -e {tmp_path}/imported ]; do sleep 0.02; done; {answering(WARM)}")
-    before = job.changes.connections.to(job.plan.hosts.hosts)
+    before = job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h2", "h3")
     assert not job.asks()
     time.sleep(0.3)
@@ -173,7 +173,7 @@ def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keep
     (tmp_path / "imported").touch()
     wait_for(lambda: job.changes.look(all_train), "the end of the import")
     job.changes.go_on()
-    after = job.changes.connections.to(job.plan.hosts.hosts)
+    after = job.changes.pool.to(job.plan.hosts.hosts)
     assert after["h2"] is before["h2"] and [*after] == ["h2", "h3"]
     wait_for(lambda: before["h1"].exit_code is not None, "the end of the connection to h1")
     assert [link.hello()["is"] for link in after.values()] == ["hello", "hello"]
@@ -188,7 +188,7 @@ def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keep
 )
 def test_a_host_that_does_not_get_ready_costs_no_round(connected, h3, why):
     job = connected(h3)
-    job.changes.connections.to(job.plan.hosts.hosts)
+    job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h1", "h3")
     assert not wait_until_ready(job)
     assert why in job.lines[-1]
@@ -198,12 +198,12 @@ def test_a_host_that_does_not_get_ready_costs_no_round(connected, h3, why):
 
 def test_each_change_waits_for_the_hosts_that_stay_as_well(connected, monkeypatch):
     job = connected(others=answering(WARM))
-    job.changes.connections.to(job.plan.hosts.hosts)
+    job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h1", "h3")
     assert wait_until_ready(job)
     job.changes.go_on()
-    job.changes.connections.to(job.plan.hosts.hosts)
-    monkeypatch.setattr(connections, "READY_S", 0.5)
+    job.changes.pool.to(job.plan.hosts.hosts)
+    monkeypatch.setattr(connection_pool, "READY_S", 0.5)
     job.names("h1")
     assert not wait_until_ready(job)
     assert "h1 did not get ready" in job.lines[-1]
@@ -212,7 +212,7 @@ def test_each_change_waits_for_the_hosts_that_stay_as_well(connected, monkeypatc
 def test_what_hosts_say_of_getting_ready_is_no_answer_to_anything_else(connected):
     cold = """'{"is": "cold", "text": "no memory"}'"""
     job = connected(others=f"{HELLO}; read -r asked; sleep 0.5; echo {cold}; cat > /dev/null")
-    links = job.changes.connections.to(job.plan.hosts.hosts)
+    links = job.changes.pool.to(job.plan.hosts.hosts)
     assert [link.hello()["is"] for link in links.values()] == ["hello", "hello"]
     job.names("h1", "h2", "h3")
     assert not wait_until_ready(job)
@@ -222,15 +222,15 @@ def test_what_hosts_say_of_getting_ready_is_no_answer_to_anything_else(connected
 
 def test_a_row_of_a_running_host_that_says_something_else_is_another_connection_with_its_own_log(connected, tmp_path):
     job = connected()
-    before = job.changes.connections.to(job.plan.hosts.hosts)
+    before = job.changes.pool.to(job.plan.hosts.hosts)
     job.says(f"address,folder\nh1,\nh2,{tmp_path}\n")
     assert wait_until_ready(job)
     job.changes.go_on()
-    after = job.changes.connections.to(job.plan.hosts.hosts)
+    after = job.changes.pool.to(job.plan.hosts.hosts)
     assert after["h1"] is before["h1"] and after["h2"] is not before["h2"]
     assert after["h2"].role.log != before["h2"].role.log
     wait_for(lambda: before["h2"].exit_code is not None, "the end of the first connection")
-    job.changes.connections.to(job.plan.hosts.hosts)
+    job.changes.pool.to(job.plan.hosts.hosts)
     assert sorted(path.name for path in job.plan.job.log_folder.iterdir()) == ["h1-ssh.log", "h2-ssh-2.log"]
 
 
@@ -244,19 +244,19 @@ def test_a_host_that_cannot_be_connected_changes_nothing(connected):
 
 def test_a_host_of_the_same_name_elsewhere_is_another_one(connected):
     job = connected("echo error: gone >&2; exit 2")
-    before = job.changes.connections.to(job.plan.hosts.hosts)
+    before = job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h1", "h3")
     assert not wait_until_ready(job)
     job.says("address,name\nh1,\nh2,h3\n")
     assert wait_until_ready(job)
     job.changes.go_on()
-    after = job.changes.connections.to(job.plan.hosts.hosts)
+    after = job.changes.pool.to(job.plan.hosts.hosts)
     assert after["h1"] is before["h1"]
     assert after["h3"] is not before["h2"] and after["h3"].host.address == "h2"
 
 
 def test_a_host_that_is_silent_is_given_up(connected, monkeypatch):
-    monkeypatch.setattr(connections, "READY_S", 0.5)
+    monkeypatch.setattr(connection_pool, "READY_S", 0.5)
     job = connected(answering())
     job.names("h1", "h3")
     assert not wait_until_ready(job)
@@ -293,7 +293,7 @@ class Asked:
 
 def give_way(
     folder: Path, *ends: str, change: Asked | None = None, survives: bool = False
-) -> tuple[Outcome, list[str]]:
+) -> tuple[JobOutcome, list[str]]:
     """A job whose workers end so when they are asked to."""
     roles = [
         role(folder, Kind.WORKER, TRAINS.format(end=end) + ROUND + FOREVER, f"worker {rank}")
@@ -301,8 +301,8 @@ def give_way(
     ]
     roles += [role(folder, Kind.WORKER, f"{IGNORES}{ROUND}sys.exit(0)", "worker that is done")]
     lines: list[str] = []
-    kept = Survival(5, lambda: None, lambda resumes, start: []) if survives else None
-    outcome = Supervisor(roles, lines.append, Waits(), survival=kept, change=change or Asked()).run()
+    kept = RestartPolicy(5, lambda: None, lambda resumes, start: []) if survives else None
+    outcome = Supervisor(roles, lines.append, Timeouts(), policy=kept, change=change or Asked()).run()
     assert running(folder) == []
     return outcome, lines
 
