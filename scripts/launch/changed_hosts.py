@@ -24,7 +24,7 @@ from scripts.launch.hosts_layout import LaunchPlan, example
 from scripts.launch.restart_policy import RESUME
 from utils import SetupError
 
-_UNCHANGED = "the job goes on as it was"
+_UNCHANGED = "the job continues unchanged"
 
 
 class HostChanges:
@@ -99,10 +99,10 @@ class HostChanges:
         except SystemExit:
             raise SetupError("a flag is wrong") from None
         if plan.hosts == self.plan.hosts.only(self.there()):
-            self._drop("the hosts file says what it said")
+            self._drop("the hosts file has not changed")
             return None
         self._next = plan
-        self._say("SIGUSR1: the hosts file says something else now; its hosts get ready while the job goes on")
+        self._say("SIGUSR1: the hosts file has changed; its hosts get ready while the job continues")
         return self.pool.get_ready(plan, self._worker_config(plan)) if self.pool else lambda: True
 
     def _worker_config(self, plan: LaunchPlan) -> Config:
@@ -124,13 +124,13 @@ class HostChanges:
         self.has_changed = True
         self._are_ready, self._is_accepted = None, False
         hosts = self.plan.hosts
-        self._say(f"the job goes on with {len(hosts.workers)} worker(s) on {', '.join(hosts.hosts)}")
+        self._say(f"the job continues with {len(hosts.workers)} worker(s) on {', '.join(hosts.hosts)}")
 
     def go_back(self, why: str) -> bool:
         """The job could not begin: returns whether there are hosts from before the change, and takes them."""
         if self._before is None:
             return False
-        self._say(f"error: {why}: the job goes on with the hosts that it had")
+        self._say(f"error: {why}: the job continues with the hosts that it had")
         self.plan, self._before = self._before, None
         self._are_ready, self._is_accepted = None, False
         return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from config import AMONG_WORKERS, CONTINUE, END, Config
@@ -40,9 +41,9 @@ class RestartPolicy:
         can_rejoin: bool = True,
     ) -> None:
         self.others_continue = others_continue
-        self._resumes = resumes
         self.can_rejoin = can_rejoin
-        self._limit = limit
+        self._decide = partial(decide, limit=limit, others_continue=others_continue, can_rejoin=can_rejoin)
+        self._resumes = resumes
         self._newest = newest
         self._build = build
         self._starts = 0
@@ -50,20 +51,17 @@ class RestartPolicy:
         self._history = RestartHistory(self._checkpoint)
 
     def after(
-        self, reports: Sequence[ExitReport], uptime_s: float, service_was_away: bool, any_worker_left: bool = True
+        self, reports: Sequence[ExitReport], uptime_s: float, service_was_away: bool, any_worker_left: bool
     ) -> RestartDecision:
         """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now."""
         self._checkpoint = self._newest()
-        decision = decide(
+        decision = self._decide(
             reports,
             uptime_s,
             self._checkpoint,
             self._history,
-            self._limit,
-            service_was_away,
-            self.others_continue,
-            any_worker_left,
-            self.can_rejoin,
+            service_was_away=service_was_away,
+            any_worker_left=any_worker_left,
         )
         self._history = decision.history
         return decision

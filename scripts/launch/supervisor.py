@@ -434,7 +434,7 @@ class Supervisor:
             raise _Finished(EXIT_FORCED, "a second signal: everything is killed at once")
         if self._is_changing:
             self._is_changing = False
-            self._say(f"{self._signals.first}: the job does not go on with others")
+            self._say(f"{self._signals.first}: the job does not continue on other hosts")
         if self._state is not _State.RUNNING:
             return
         name, grace_s, workers = self._signals.first, self._timeouts.grace_s, self._of(Kind.WORKER)

@@ -1,4 +1,4 @@
-"""Hosts that come to a running job or leave it: what the launcher makes of its hosts file, and how a job gives way."""
+"""Changes of a running job's hosts: how the launcher reads its hosts file again, and how the workers end for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from utils import EXIT_OK, EXIT_PEER_LOST, LEFT, STOPPED
 
 
 class Launcher:
-    """What a launcher knows, and what it has said."""
+    """A launcher's changes of hosts, and the lines it has printed."""
 
     def __init__(self, folder: Path, *flags: str, ssh: str = "ssh") -> None:
         self.lines: list[str] = []
@@ -46,7 +46,7 @@ class Launcher:
         self._path.write_text(text)
 
     def asks(self) -> bool:
-        """Whether the workers end with their round at SIGUSR1; where hosts are connected these are ready at once."""
+        """Sends SIGUSR1; returns whether the workers end with their round."""
         os.kill(os.getpid(), signal.SIGUSR1)
         return self.changes.look(all_train)
 
@@ -81,7 +81,7 @@ def test_the_job_goes_on_with_the_hosts_that_the_file_names_now(launcher):
     assert job.asks()
     job.changes.go_on()
     assert job.plan.job.worker_arguments.count("--resume") == 1
-    assert job.lines[-1] == "the job goes on with 1 worker(s) on h1"
+    assert job.lines[-1] == "the job continues with 1 worker(s) on h1"
 
 
 def test_where_the_new_hosts_cannot_begin_it_goes_on_with_those_that_were_still_there(launcher):
@@ -94,7 +94,7 @@ def test_where_the_new_hosts_cannot_begin_it_goes_on_with_those_that_were_still_
     assert job.changes.go_back("h3: no folder")
     assert [*job.plan.hosts.hosts] == ["h1"]
     assert job.plan.job.worker_arguments[-2:] == ("--resume", "1")
-    assert job.lines[-1] == "error: h3: no folder: the job goes on with the hosts that it had"
+    assert job.lines[-1] == "error: h3: no folder: the job continues with the hosts that it had"
     assert not job.changes.go_back("again")
 
 
@@ -107,7 +107,7 @@ def test_a_host_that_was_lost_comes_back_with_the_same_file(launcher):
 @pytest.mark.parametrize(
     ("flags", "hosts", "workers", "said"),
     [
-        (["--ckpt-frequency", "5"], ("h1", "h2"), "1", "the hosts file says what it said"),
+        (["--ckpt-frequency", "5"], ("h1", "h2"), "1", "the hosts file has not changed"),
         (["--ckpt-frequency", "5"], (), "1", "has no host"),
         (["--ckpt-frequency", "5"], ("h1",), "one", "line 3, column workers: 'one' is no number"),
         ([], ("h1",), "1", "error: a job without checkpoints (--ckpt-frequency) cannot change its hosts"),
@@ -118,7 +118,7 @@ def test_what_changes_nothing_is_said(launcher, flags, hosts, workers, said):
     job.names(*hosts, workers=workers)
     assert not job.asks()
     (line,) = job.lines
-    assert said in line and line.endswith(": the job goes on as it was")
+    assert said in line and line.endswith(": the job continues unchanged")
 
 
 # ------------------------------------------------------------------------------------------ hosts that get ready
@@ -129,14 +129,14 @@ WARM = '{"is": "warm"}'
 
 
 def answering(*answers: str) -> str:
-    """A shell's program that answers so when it is asked to get ready, the first time and so on, and then never."""
+    """A shell program that gives these answers to requests to get ready, in turn, and then none."""
     each = "".join(f"""read -r asked; echo '{answer}'; """ for answer in answers)
     return f"{HELLO}; {each}cat > /dev/null"
 
 
 @pytest.fixture
 def connected(launcher, tmp_path) -> Iterator[Callable[..., Launcher]]:
-    """A launcher whose ssh does what is given for each host."""
+    """A launcher whose ssh runs a given program for each host."""
     programs = {name: tmp_path / f"ssh-{name}" for name in ("h1", "h2", "h3")}
     chosen = f'case "$word" in h?) exec sh {tmp_path}/ssh-$word;; esac'
     (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor word; do {chosen}; done\n")
@@ -156,10 +156,10 @@ def connected(launcher, tmp_path) -> Iterator[Callable[..., Launcher]]:
 
 
 def wait_until_ready(job: Launcher) -> bool:
-    """Whether the workers end with their round; else the job goes on as it was."""
+    """Whether the workers end with their round; else the job continues unchanged."""
     accepted = job.asks()
-    wait_for(lambda: accepted or job.changes.look(all_train) or "as it was" in job.lines[-1], "an end of waiting")
-    return "as it was" not in job.lines[-1]
+    wait_for(lambda: accepted or job.changes.look(all_train) or "unchanged" in job.lines[-1], "an end of waiting")
+    return "unchanged" not in job.lines[-1]
 
 
 def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keeps_its_connection(connected, tmp_path):
@@ -169,7 +169,7 @@ def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keep
     assert not job.asks()
     time.sleep(0.3)
     assert not job.changes.look(all_train)
-    assert job.lines == ["SIGUSR1: the hosts file says something else now; its hosts get ready while the job goes on"]
+    assert job.lines == ["SIGUSR1: the hosts file has changed; its hosts get ready while the job continues"]
     (tmp_path / "imported").touch()
     wait_for(lambda: job.changes.look(all_train), "the end of the import")
     job.changes.go_on()
@@ -216,7 +216,7 @@ def test_what_hosts_say_of_getting_ready_is_no_answer_to_anything_else(connected
     assert [link.hello()["is"] for link in links.values()] == ["hello", "hello"]
     job.names("h1", "h2", "h3")
     assert not wait_until_ready(job)
-    time.sleep(0.5)  # what the second one says comes when nobody waits for it any more
+    time.sleep(0.5)  # the answer of the second one arrives late
     assert [link.answer() for link in links.values()] == [None, None]
 
 
@@ -277,7 +277,7 @@ DIES = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 class Asked:
-    """Others are to take part, as soon as that can be."""
+    """Wants to change the hosts as soon as all workers train."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self._is_asked = True
@@ -294,15 +294,15 @@ class Asked:
 def give_way(
     folder: Path, *ends: str, change: Asked | None = None, survives: bool = False
 ) -> tuple[JobOutcome, list[str]]:
-    """A job whose workers end so when they are asked to."""
+    """A job whose workers run these programs at SIGTERM."""
     roles = [
         role(folder, Kind.WORKER, TRAINS.format(end=end) + ROUND + FOREVER, f"worker {rank}")
         for rank, end in enumerate(ends)
     ]
     roles += [role(folder, Kind.WORKER, f"{IGNORES}{ROUND}sys.exit(0)", "worker that is done")]
     lines: list[str] = []
-    kept = RestartPolicy(5, lambda: None, lambda resumes, start: []) if survives else None
-    outcome = Supervisor(roles, lines.append, Timeouts(), policy=kept, change=change or Asked()).run()
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: []) if survives else None
+    outcome = Supervisor(roles, lines.append, Timeouts(), policy=policy, wants_change=(change or Asked()).look).run()
     assert running(folder) == []
     return outcome, lines
 
@@ -328,4 +328,4 @@ def test_ctrl_c_meanwhile_ends_the_job(tmp_path):
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     outcome, lines = give_way(tmp_path, ENDS.format(why=STOPPED), change=Asked(timer.start))
     assert (outcome.exit_code, outcome.was_stopped, outcome.changes) == (EXIT_OK, True, False)
-    assert lines == ["SIGINT: the job does not go on with others"]
+    assert lines == ["SIGINT: the job does not continue on other hosts"]

@@ -144,7 +144,7 @@ def test_the_fastest_worker_evaluates_and_has_learnt(job, mode):
     assert evaluated == expected
     last = done.logs[done.plan.evaluator][-1]
     assert last["accuracy"] > 0.25  # chance is 0.1
-    assert f"accuracy {last['accuracy']:.4f}" in done.output  # also on the console, whoever evaluates
+    assert f"accuracy {last['accuracy']:.4f}" in done.output  # also on the console, for any evaluator
 
 
 @every_mode

@@ -1,4 +1,4 @@
-"""The launcher's hand on a host, and what comes over the connection. A shell stands for ssh; the rest is real."""
+"""The agent on a host, and the launcher's connection to it. A shell stands for ssh; the rest is real."""
 
 from __future__ import annotations
 
@@ -128,10 +128,10 @@ def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(con
     )
     (tmp_path / "there").mkdir()
     roles = [role(tmp_path, program), role(tmp_path, IDLE, Kind.SERVER, "h1 server")]
-    kept = RestartPolicy(1, lambda: None, lambda resumes, start: roles)
+    policy = RestartPolicy(1, lambda: None, lambda resumes, start: roles)
     start = lambda role: link.start(role, tmp_path / "there", None)  # noqa: E731
     lines: list[str] = []
-    assert Supervisor(roles, lines.append, Timeouts(settle_s=0.1), start, [link], policy=kept).run().exit_code == 0
+    assert Supervisor(roles, lines.append, Timeouts(settle_s=0.1), start, [link], policy=policy).run().exit_code == 0
     assert "h1 cpu was killed by signal 9: there is no checkpoint yet" in " ".join(lines)
     for folder in (tmp_path, tmp_path / "there"):
         assert re.fullmatch(r"up\n=== started again: .*\nup\n", (folder / "h1 cpu.log").read_text())
@@ -180,7 +180,7 @@ def test_a_host_says_which_checkpoints_it_has(connect, tmp_path):
     assert link.ask(do="checkpoints", folder=str(tmp_path / "nowhere"))["files"] == {}
 
 
-@pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the hand"])
+@pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the agent"])
 def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     link = connect()
     next(link.answers())
@@ -188,7 +188,7 @@ def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     wait_for(lambda: link.pump() and running(tmp_path), "a process")
     if cut == "hang up":
         link.hang_up()
-    else:  # the stand-in became the hand by exec
+    else:  # the stand-in became the agent by exec
         link.send(signal.SIGTERM if cut == "kill ssh" else signal.SIGKILL)
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
@@ -206,35 +206,37 @@ def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_pa
 
 def test_a_silent_launcher_is_given_up(tmp_path):
     program = "import scripts.launch.remote as r; r.SILENCE_S = 1; r.main()"
-    hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert hand.wait(DEADLINE_S) == 0
+    agent = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert agent.wait(DEADLINE_S) == 0
 
 
 def test_logs_take_longer_over_a_slow_connection_than_a_silent_launcher_is_waited_for(tmp_path):
     silence_s, parts = 1, 12
     program = f"import scripts.launch.remote as r; r.SILENCE_S = {silence_s}; r.main()"
     there = tmp_path / "h1"
-    hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert hand.stdin and hand.stdout
-    with hand, hand.stdin, hand.stdout:
+    agent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert agent.stdin and agent.stdout
+    with agent, agent.stdin, agent.stdout:
         asked = ({"do": "begin", "folder": str(there), "devices": [], "files": {}}, {"do": "fetch"})
-        hand.stdin.write(json.dumps(asked[0]).encode() + b"\n")
-        hand.stdin.flush()
-        assert [json.loads(hand.stdout.readline())["is"] for _ in range(2)] == ["hello", "begun"]
+        agent.stdin.write(json.dumps(asked[0]).encode() + b"\n")
+        agent.stdin.flush()
+        assert [json.loads(agent.stdout.readline())["is"] for _ in range(2)] == ["hello", "begun"]
         (there / "model.npz").write_bytes(os.urandom(parts * PART_BYTES))
-        hand.stdin.write(json.dumps(asked[1]).encode() + b"\n")
-        hand.stdin.flush()
+        agent.stdin.write(json.dumps(asked[1]).encode() + b"\n")
+        agent.stdin.flush()
         began = time.monotonic()
         kinds = []
-        for line in hand.stdout:
+        for line in agent.stdout:
             kinds.append(json.loads(line)["is"])
             if kinds[-1] != "part":
                 break
             time.sleep(0.1)  # the slow connection
         assert time.monotonic() > began + silence_s
         assert kinds[-1] == "fetched"
-        hand.stdin.close()
-        assert hand.wait(DEADLINE_S) == 0
+        agent.stdin.close()
+        assert agent.wait(DEADLINE_S) == 0
 
 
 def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
@@ -319,7 +321,7 @@ def test_logs_that_do_not_come_leave_nothing_half_here(connect, tmp_path, archiv
     ("ssh", "complaint"),
     [
         ("echo 'me@h1: Permission denied (publickey).' >&2; exit 255", "ssh-copy-id me@h1.example puts one there"),
-        ("echo 'Host key verification failed.' >&2; exit 255", "connect once by hand: ssh me@h1.example"),
+        ("echo 'Host key verification failed.' >&2; exit 255", "connect once by agent: ssh me@h1.example"),
         ("echo 'ssh: connect to host h1 port 22: Connection refused' >&2; exit 255", "Connection refused"),
         ("exit 1", "ended with exit code 1: no reason was given"),
     ],

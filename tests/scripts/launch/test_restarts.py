@@ -1,4 +1,4 @@
-"""Who is started again after a death, when, and from which round: pure decisions."""
+"""What is restarted after a failure, when, and from which round: pure decisions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
         ([TRAINED], True, Action.LEAVE_OUT),
         ([TRAINED, TRAINED], True, Action.LEAVE_OUT),
         ([TRAINED], False, Action.END_JOB),
-        ([TRAINED, KILLED], True, Action.END_JOB),  # all wait for one that has not come to train
+        ([TRAINED, KILLED], True, Action.END_JOB),  # all wait for the one that has not trained
         ([TRAINED, ExitReport(Kind.SERVER, -9)], True, Action.END_JOB),
         ([STATE_SERVER], True, Action.RESTART_FAILED),
         (
@@ -105,7 +105,7 @@ CONNECTION_TO_STATE_SERVER = ExitReport(Kind.SERVICE, 255, is_connection=True, w
         ([CONNECTION, CONNECTION], True, Action.LEAVE_OUT),
         ([CONNECTION], False, Action.END_JOB),
         ([CONNECTION, CONNECTION_TO_STATE_SERVER], True, Action.END_JOB),
-        # Before the workers there had come to train.
+        # Before the workers there have trained.
         ([ExitReport(Kind.SERVICE, 255, is_connection=True)], True, Action.END_JOB),
     ],
 )

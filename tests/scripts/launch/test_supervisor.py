@@ -133,7 +133,7 @@ def test_a_role_that_is_killed_ends_the_job_with_its_name(start_job, tmp_path, n
     code, output = job.end()
     assert (code, running(tmp_path)) == (3, [])
     assert f"error: {label} was killed by signal 9; stopping the job" in output
-    assert time.monotonic() - begin < 30  # nobody waited for the others to end by themselves
+    assert time.monotonic() - begin < 30  # the others were killed, not waited for
 
 
 def test_the_roles_die_with_a_supervisor_that_is_killed(start_job, tmp_path):
