@@ -321,7 +321,7 @@ def test_logs_that_do_not_come_leave_nothing_half_here(connect, tmp_path, archiv
     ("ssh", "complaint"),
     [
         ("echo 'me@h1: Permission denied (publickey).' >&2; exit 255", "ssh-copy-id me@h1.example puts one there"),
-        ("echo 'Host key verification failed.' >&2; exit 255", "connect once by agent: ssh me@h1.example"),
+        ("echo 'Host key verification failed.' >&2; exit 255", "connect once by hand: ssh me@h1.example"),
         ("echo 'ssh: connect to host h1 port 22: Connection refused' >&2; exit 255", "Connection refused"),
         ("exit 1", "ended with exit code 1: no reason was given"),
     ],

@@ -314,4 +314,4 @@ def test_a_key_that_is_unknown_is_said_with_what_to_do(net, tmp_path):
     launcher = Launcher(net, tmp_path, hosts_of(net, 1), "-m", "sync", "--ssh", f"ssh -F {strangers}")
     code, output = launcher.end()
     assert (code, output.count("\n")) == (2, 1)
-    assert "Host key verification failed" in output and "connect once by agent: ssh h1" in output
+    assert "Host key verification failed" in output and "connect once by hand: ssh h1" in output
