@@ -16,16 +16,18 @@ class Failure(NamedTuple):
     """Processes that have failed at once.
 
     Attributes:
-        first: of the causes; EXIT_PEER_LOST is a consequence.
-        how: the causes have ended, in words.
-        log: names the log of the first, and its last error.
+        processes: they have ended, or do not answer.
+        how: in words.
+        cause: the first that has failed by itself; with EXIT_PEER_LOST a process has not.
+        log: names its log and the last error in it.
         has_error: the log has one.
     """
 
-    first: RunningProcess
+    processes: Sequence[RunningProcess]
     how: str
-    log: str
-    has_error: bool
+    cause: RunningProcess | None = None
+    log: str = ""
+    has_error: bool = False
 
 
 def failure_of(failed: Sequence[RunningProcess], connections: Sequence[RunningProcess]) -> Failure:
@@ -41,7 +43,7 @@ def failure_of(failed: Sequence[RunningProcess], connections: Sequence[RunningPr
     lines, error = last_lines(first.role.log), last_error(first.role)
     reason = (error and f", says: {error}") if lines else ", is empty: is the disk full?"
     log = f" Its log, {first.role.log}{reason}" if lines or first not in connections else ""  # ssh may print nothing
-    return Failure(first, how, log, bool(error))
+    return Failure(failed, how, first, log, bool(error))
 
 
 def how_it_ended(code: int | None) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from scripts.launch.console import Forwarder, has_ended_for, has_trained
-from scripts.launch.exit_reports import failure_of, how_it_ended, report_of
+from scripts.launch.exit_reports import Failure, failure_of, how_it_ended, report_of
 from scripts.launch.process import Kind, Process, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.restarts import Action
@@ -201,9 +201,8 @@ class Supervisor:
             if waiting and time.monotonic() > self._since + self._timeouts.ready_s:
                 names = [role.name for role in waiting]
                 silent = [process for process in self._processes if process.role.name in names]
-                how = f"{waiting[0].label} did not answer within {self._timeouts.ready_s:g} s"
-                log = f" Its log: {waiting[0].log}"
-                self._end(how, log, silent, _Finished(EXIT_PEER_LOST, f"error: {how}.{log}", waiting[0].log))
+                how = f"{silent[0].role.label} did not answer within {self._timeouts.ready_s:g} s"
+                self._end(Failure(silent, how, silent[0], f" Its log: {silent[0].role.log}"))
             if waiting:
                 time.sleep(POLL_S)
 
@@ -240,10 +239,9 @@ class Supervisor:
                 _kill([connection])
             connection.ended_at = time.monotonic()
         how = f"the end of {', '.join(process.role.label for process in unseen)} is not confirmed"
-        end = _Finished(EXIT_PEER_LOST, f"error: {how}: nothing is started again")
         if not connections:
-            raise end
-        self._end(how, "", connections, end)
+            raise _Finished(EXIT_PEER_LOST, f"error: {how}: nothing is started again")
+        self._end(Failure(connections, how))
 
     def _start_due(self, now: float) -> None:
         """Starts single processes again whose time has come; workers once the services answer."""
@@ -341,8 +339,8 @@ class Supervisor:
         return True
 
     def _fail_to_end(self, left: Sequence[RunningProcess], exit_code: int, when: str) -> None:
-        how = f"{', '.join(process.role.label for process in left)} did not end within {when}"
-        self._end(how, "", left, _Finished(exit_code, f"error: {how}; killing what is left"))
+        names = ", ".join(process.role.label for process in left)
+        self._end(Failure(left, f"{names} did not end within {when}"), exit_code)
 
     def _settle(self, now: float) -> None:
         left = [server.role.label for server in self._of(Kind.SERVER) if server.ended_at is None]
@@ -360,13 +358,12 @@ class Supervisor:
         """Handles processes, if any, that have ended and should not have."""
         if not failed:
             return
-        first, how, log, has_error = failure_of(failed, self._connections)
-        if self._state is _State.STOPPING and first.exit_code in (EXIT_FORCED, -signal.SIGTERM):
+        failure = failure_of(failed, self._connections)
+        code = failure.cause and failure.cause.exit_code
+        if self._state is _State.STOPPING and code in (EXIT_FORCED, -signal.SIGTERM):
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
         self._console.forward(self._processes)
-        code = EXIT_SETUP if first.exit_code == EXIT_SETUP else EXIT_PEER_LOST
-        end = _Finished(code, f"error: {how}; stopping the job.{log}", first.role.log)
-        self._end(how, log, failed, end, has_error)
+        self._end(failure, EXIT_SETUP if code == EXIT_SETUP else EXIT_PEER_LOST)
 
     def _on_host_of(self, connection: RunningProcess) -> list[RunningProcess]:
         """The processes on a connection's host; none of a process that is no connection."""
@@ -374,20 +371,12 @@ class Supervisor:
             return []
         return [process for process in self._processes if process.role.host == connection.role.host]
 
-    def _end(
-        self, how: str, log: str, failed: Sequence[RunningProcess], end: _Finished, has_error: bool = False
-    ) -> None:
-        """Ends the job, unless the policy decides otherwise.
-
-        Args:
-            how: the processes have failed, in words.
-            log: names the log with the details.
-            failed: the processes have ended, or do not answer.
-            end: of a job without a policy.
-            has_error: the log has a line with an error.
-        """
+    def _end(self, failure: Failure, exit_code: int = EXIT_PEER_LOST) -> None:
+        """Ends the job, unless the policy decides otherwise."""
+        failed, how, cause, log, has_error = failure
+        failed_log = cause.role.log if cause else None
         if self._policy is None or self._state is not _State.RUNNING:
-            raise end
+            raise _Finished(exit_code, f"error: {how}; stopping the job.{log}", failed_log)
         reports = [report_of(process, self._on_host_of(process), process in self._connections) for process in failed]
         now = time.monotonic()
         gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
@@ -400,7 +389,7 @@ class Supervisor:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
         if decision.action is Action.END_JOB:
             why = decision.text and f": {decision.text}"
-            raise _Finished(end.exit_code, f"error: {how}; stopping the job{why}.{log}", end.failed_log)
+            raise _Finished(exit_code, f"error: {how}; stopping the job{why}.{log}", failed_log)
         self._say(f"{how}: {decision.text}.{log if has_error else ''}")
         if decision.action is Action.RESTART_ALL:
             raise _StartAgain(decision.wait_s, failed)

@@ -229,7 +229,7 @@ def test_a_preset_chooses_workers_by_the_step_times_of_the_file_and_of_the_flags
 
 def test_a_preset_that_chooses_by_speed_is_refused_where_nothing_tells_it(tmp_path):
     path = hosts(tmp_path, "h1,0.1\nh2,\n", "address,step_time_s\n")
-    with pytest.raises(SetupError, match=r"-m alone takes the fastest worker.* of h2 cpu is unknown: give .* step_time_s"):
+    with pytest.raises(SetupError, match=r"-m alone takes the fastest.* of h2 cpu is unknown: give .* step_time_s"):
         plan(path, "-m", "alone")
 
 
