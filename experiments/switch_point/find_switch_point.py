@@ -120,7 +120,7 @@ class Job:
         bsp_steps, asp_steps = self._split(plan)
         folder = self.folder / f"bsp-{bsp_steps}-asp-{asp_steps}-seed-{plan.seed}"
         given = argparse.Namespace(**vars(self.given) | {"log_base": folder})
-        return local_cluster.to_options(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
+        return local_cluster.to_job_spec(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
 
     def own_flags(self, plan: Plan) -> tuple[str, ...]:
         """The trial's flags for main.py without the user's."""

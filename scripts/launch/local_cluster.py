@@ -107,18 +107,18 @@ def counted(given: argparse.Namespace) -> str:
     return f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"
 
 
-def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
+def to_job_spec(given: argparse.Namespace, cluster: Cluster, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
     """The job that was asked for, with ports that are free now.
 
     Raises:
         SetupError: a port that was asked for is in use.
     """
-    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(chosen.workers))
+    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(cluster.workers))
     return LocalJobSpec(
         mode=given.mode,
         network=given.network,
         num_servers=given.servers,
-        cluster=chosen,
+        cluster=cluster,
         log_base=job_options.log_base(given).resolve(),
         data_dir=given.data_dir.resolve(),
         split_by_class=given.split_by_class,
@@ -137,13 +137,13 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
 
 def _with_workers(given: argparse.Namespace, cluster: Cluster, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
     """The job with those workers of the cluster that take part in the mode."""
-    job = to_options(given, cluster, worker_arguments)
+    job = to_job_spec(given, cluster, worker_arguments)
     if ENTRIES[given.mode].workers is Workers.ALL:
         return job
     step_times_s = [parsed.shortest_step_s for parsed, _ in worker_configs(job)]
     rows = job_options.taking_part(given.mode, step_times_s)
     names = [f"row {row} ({step_times_s[row]:g} s a step)" for row in rows]
-    job = to_options(given, cluster.of(rows), worker_arguments)
+    job = to_job_spec(given, cluster.of(rows), worker_arguments)
     return dataclasses.replace(job, chosen=job_options.chosen(given.mode, names))
 
 
