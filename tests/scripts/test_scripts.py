@@ -261,7 +261,7 @@ def test_a_run_with_a_name_is_filed_in_a_log_tree_of_its_own(tmp_path):
     given = options("--log-base", str(tmp_path), "--run", "with-gpu", "-m", "sync")
     assert given.log_folder == tmp_path / "with-gpu" / "lenet" / "sync"
     assert given.earlier == tmp_path / "with-gpu" / "earlier" / given.began
-    assert given.folder_there == Path("logs/with-gpu/lenet/sync")  # on another host
+    assert given.remote_folder == Path("logs/with-gpu/lenet/sync")  # on another host
 
 
 @pytest.mark.parametrize("name", ["", ".x", "-x", "a/b", "..", "a b", "lenet", "none", "earlier", "seed-3", "x" * 65])
