@@ -92,7 +92,7 @@ class HostChanges:
         Raises:
             SetupError: the file is wrong, or the job cannot change.
         """
-        if not self._worker_config(self.plan).ckpt_frequency:
+        if not _config_of(self.plan).ckpt_frequency:
             raise SetupError("a job without checkpoints (--ckpt-frequency) cannot change its hosts")
         try:
             plan = self._read()
@@ -103,10 +103,7 @@ class HostChanges:
             return None
         self._next = plan
         self._say("SIGUSR1: the hosts file has changed; its hosts get ready while the job continues")
-        return self.pool.get_ready(plan, self._worker_config(plan)) if self.pool else lambda: True
-
-    def _worker_config(self, plan: LaunchPlan) -> Config:
-        return next(job_options.worker_configs(*example(plan)))[0]
+        return self.pool.get_ready(plan, _config_of(plan)) if self.pool else lambda: True
 
     def _drop(self, why: str) -> None:
         self._are_ready = None
@@ -134,6 +131,10 @@ class HostChanges:
         self.plan, self._before = self._before, None
         self._are_ready, self._is_accepted = None, False
         return True
+
+
+def _config_of(plan: LaunchPlan) -> Config:
+    return job_options.first_config(*example(plan))
 
 
 def _resumed(plan: LaunchPlan) -> LaunchPlan:

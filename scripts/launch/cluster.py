@@ -185,7 +185,7 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
     Raises:
         SetupError: the log folder of a host cannot be written to.
     """
-    first = next(job_options.worker_configs(job, layout))[0]
+    first = job_options.first_config(job, layout)
     forks = data_of(first) if first.on_worker_death != END and not first.leaves_out else None
     for name, node in layout.nodes.items():
         workers = [worker for worker in plan.hosts.workers if worker.host == name]

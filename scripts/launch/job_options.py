@@ -288,6 +288,11 @@ def worker_configs(
         yield command_line.parse(main_flags(job, layout, worker)), command_line.parse(own)
 
 
+def first_config(job: JobSpec, layout: Layout) -> config.Config:
+    """The first worker's flags; those that matter to a launcher are the same for all."""
+    return next(worker_configs(job, layout))[0]
+
+
 # -------------------------------------------------------------------------------------------------- the log folder
 
 

@@ -227,7 +227,7 @@ def run(
         for line in warnings(job):
             say(line)
         before = previous_run(job, local_layout(job), say)
-        worker_config = next(worker_configs(job))[0]
+        worker_config = job_options.first_config(job, local_layout(job))
         policy = policy_of(job, worker_config, build)
         roles = [dataclasses.replace(role, appends=before.is_resumed) for role in build(job)]
         with contextlib.ExitStack() as stack:

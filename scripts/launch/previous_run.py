@@ -73,5 +73,5 @@ def previous_run(job: JobSpec, layout: Layout, say: Callable[[str], None]) -> Pr
         SetupError: they cannot be moved.
     """
     devices = {(worker.node.name, worker.device) for worker in layout.workers}
-    worker_config = next(job_options.worker_configs(job, layout))[0]
+    worker_config = job_options.first_config(job, layout)
     return PreviousRun(job.log_folder, job.earlier, devices, worker_config, say)

@@ -72,25 +72,12 @@ TRAINED = ExitReport(Kind.WORKER, -9, has_trained=True)
         ([TRAINED, KILLED], True, Action.END_JOB),  # all wait for the one that has not trained
         ([TRAINED, ExitReport(Kind.SERVER, -9)], True, Action.END_JOB),
         ([STATE_SERVER], True, Action.RESTART_FAILED),
-        (
-            [ExitReport(Kind.WORKER, EXIT_BUG, f"error: {DIVERGED}: the loss is nan", has_trained=True)],
-            True,
-            Action.END_JOB,
-        ),
+        ([replace(TRAINED, exit_code=EXIT_BUG, error=f"error: {DIVERGED}: the loss is nan")], True, Action.END_JOB),
     ],
 )
 def test_a_parameter_server_goes_on_with_the_workers_that_are_left(reports, any_worker_left, action):
-    decision = decide(
-        reports,
-        10.0,
-        None,
-        RestartHistory(),
-        LIMIT,
-        others_continue=True,
-        any_worker_left=any_worker_left,
-        can_rejoin=False,
-    )
-    assert decision.action is action
+    left = {"any_worker_left": any_worker_left, "can_rejoin": False}
+    assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
 
 CONNECTION = ExitReport(Kind.SERVICE, 255, is_connection=True, has_trained=True)
@@ -110,17 +97,8 @@ CONNECTION_TO_STATE_SERVER = ExitReport(Kind.SERVICE, 255, is_connection=True, w
     ],
 )
 def test_others_go_on_without_a_host_that_has_only_workers(reports, any_worker_left, action, can_rejoin):
-    decision = decide(
-        reports,
-        10.0,
-        None,
-        RestartHistory(),
-        LIMIT,
-        others_continue=True,
-        any_worker_left=any_worker_left,
-        can_rejoin=can_rejoin,
-    )
-    assert decision.action is action
+    left = {"any_worker_left": any_worker_left, "can_rejoin": can_rejoin}
+    assert decide(reports, 10.0, None, RestartHistory(), LIMIT, others_continue=True, **left).action is action
 
 
 @pytest.mark.parametrize(
