@@ -289,7 +289,7 @@ def worker_configs(
 
 
 def first_config(job: JobSpec, layout: Layout) -> config.Config:
-    """The first worker's flags; those that matter to a launcher are the same for all."""
+    """The first worker's flags."""
     return next(worker_configs(job, layout))[0]
 
 
