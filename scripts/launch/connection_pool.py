@@ -47,7 +47,6 @@ class ConnectionPool:
         self._reap(self._ending)
 
     def pump(self) -> None:
-        """Pings the hosts when due, and reads what they have sent."""
         for connection in self._connections.values():
             connection.pump()
 

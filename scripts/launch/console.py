@@ -29,7 +29,6 @@ class Forwarder:
         self.has_begun = False  # a worker has begun to train
 
     def forward(self, processes: Sequence[RunningProcess]) -> None:
-        """Prints the new lines."""
         for process in processes:
             role = process.role
             for line in process.new_lines():

@@ -38,7 +38,6 @@ class AdoptedChild:
         self.returncode: int | None = None
 
     def wait(self) -> int:
-        """Waits for its end; returns the exit code, or the negative signal that killed it."""
         if self.returncode is None:
             _, status = os.waitpid(self.pid, 0)
             self.returncode = os.waitstatus_to_exitcode(status)

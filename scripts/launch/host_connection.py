@@ -268,7 +268,6 @@ class HostConnection:
         return process
 
     def is_ready(self, name: str) -> bool:
-        """Whether a service on the host answers."""
         self.pump()
         return name in self._processes and self._processes[name].is_ready
 
@@ -339,7 +338,6 @@ class RemoteProcess:
         self.is_ready = False
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Takes in the host's message about this process."""
         if message["is"] == "line":
             self._lines.append(message["text"])
             self._log.write(f"{message['text']}\n".encode())

@@ -117,7 +117,6 @@ class Node:
 
     @property
     def log_base(self) -> Path:
-        """The log tree there."""
         return self.log_folder.parents[1]
 
     @property
@@ -132,7 +131,6 @@ class Node:
 
     @property
     def role_host(self) -> str:
-        """Role.host of the processes."""
         return "" if self.is_here else self.name
 
 
@@ -162,7 +160,6 @@ class Layout:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """All hosts that have a process, by name."""
         nodes = (self.scheduler, self.state_server, *self.servers, *(worker.node for worker in self.workers))
         return {node.name: node for node in nodes}
 

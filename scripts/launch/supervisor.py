@@ -355,7 +355,6 @@ class Supervisor:
     # ---------------------------------------------------------------------------------------------- failures
 
     def _fail(self, failed: Sequence[RunningProcess]) -> None:
-        """Handles processes, if any, that have ended and should not have."""
         if not failed:
             return
         failure = failure_of(failed, self._connections)
