@@ -27,13 +27,13 @@ from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
 from flag_values import above_zero, at_least, several
 from main import guarded
 from scripts.launch import job_options, local_cluster
-from scripts.launch.run_before import RunBefore
+from scripts.launch.previous_run import PreviousRun
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import command_line
 from trainer.run_logs.earlier_runs import date_time
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
-from trainer.simulation.cluster_file import SimulatedCluster
+from trainer.simulation.cluster_file import ClusterProfile
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from utils import EARLIER, EXIT_OK, SetupError, setup_logging
 
@@ -130,15 +130,15 @@ def _step_times(text: str) -> tuple[float, ...]:
 _seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")
 
 
-def _cluster(own: argparse.Namespace) -> tuple[SimulatedCluster, str]:
+def _cluster(own: argparse.Namespace) -> tuple[ClusterProfile, str]:
     if own.workers:
-        return SimulatedCluster(tuple(map(cluster_file.Worker, own.workers))), "workers"
+        return ClusterProfile(tuple(map(cluster_file.Worker, own.workers))), "workers"
     path = cluster_file.find(own.cluster)
     return cluster_file.read(path), path.stem
 
 
 def _run(
-    own: argparse.Namespace, others: Sequence[str], cluster: SimulatedCluster, name: str, mode: str, seed: int
+    own: argparse.Namespace, others: Sequence[str], cluster: ClusterProfile, name: str, mode: str, seed: int
 ) -> SimulatedRun:
     algorithm = OWNERS[mode]
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
@@ -204,7 +204,7 @@ def train(run: SimulatedRun) -> int:
     config, mode_folder = run.job.config, Path(run.job.config.log_dir).parent
     assert run.job.earlier is not None
     lines: list[str] = []  # logged at the end: until then only one worker's lines are shown
-    before = RunBefore(mode_folder, run.job.earlier, devices, config, lines.append)
+    before = PreviousRun(mode_folder, run.job.earlier, devices, config, lines.append)
     from trainer.simulation import virtual_cluster
     from trainer.simulation.virtual_progress import ProgressLine
 

@@ -28,9 +28,9 @@ import simulate
 found = set()
 def note(frame, event, argument):
     above = frame
-    while above and above.f_code.co_name != "_train_round":
+    while above and above.f_code.co_name != "train_round":
         above = above.f_back
-    if above and above.f_locals["self"].rounds > 1:
+    if above and above.f_locals["self"].trainer.rounds > 1:
         found.add(frame.f_code.co_filename)
 sys.setprofile(note)
 logs = tempfile.TemporaryDirectory()

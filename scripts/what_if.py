@@ -23,7 +23,7 @@ from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, Measured, Speed
 from trainer import straggler_trace
 from trainer.runtime.environment import set_unless_given
-from trainer.simulation.cluster_file import SimulatedCluster, Worker
+from trainer.simulation.cluster_file import ClusterProfile, Worker
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.straggler_trace import Slowdown
 from utils import SetupError
@@ -148,7 +148,7 @@ def compare(
 # ------------------------------------------------------------------------------------------- the job as it was
 
 
-def job_of(logs: Sequence[WorkerLog], network: SimulatedCluster | None) -> tuple[MeasuredJob, ClusterModel]:
+def job_of(logs: Sequence[WorkerLog], network: ClusterProfile | None) -> tuple[MeasuredJob, ClusterModel]:
     """The job and the cluster that these logs describe.
 
     Args:
@@ -179,7 +179,7 @@ def job_of(logs: Sequence[WorkerLog], network: SimulatedCluster | None) -> tuple
     steps_s = sum(speed.steps for speed in its.speeds) / its.seconds
     slowest_s = max(worker.mean_step_s for worker in workers)
     simulated_s = min(its.seconds, max(MAX_STEPS / steps_s, MIN_STEPS * slowest_s))
-    server_mbit_s = (network or SimulatedCluster(())).server_bandwidth_mbit_s
+    server_mbit_s = (network or ClusterProfile(())).server_bandwidth_mbit_s
     model_bytes = float(logs[0].run.get("parameter_bytes") or 0)
     job = MeasuredJob(config, its, network is not None, model_bytes, simulated_s)
     return job, ClusterModel(tuple(workers), server_mbit_s, its.evaluation_s)
@@ -235,7 +235,7 @@ def changes(job: MeasuredJob, cluster: ClusterModel, left_out: Sequence[Sequence
             name = f"without worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
             found.append(WhatIf(WITHOUT, name, dataclasses.replace(cluster, workers=rest), removes=tuple(ranks)))
     ideal = tuple(_with_network_of(worker, Worker(step_time_s=0)) for worker in cluster.workers)
-    without_network = ClusterModel(ideal, SimulatedCluster(()).server_bandwidth_mbit_s, cluster.evaluation_s)
+    without_network = ClusterModel(ideal, ClusterProfile(()).server_bandwidth_mbit_s, cluster.evaluation_s)
     found.append(WhatIf(NO_NETWORK_TIME, "with an ideal network", without_network, same))
     median = median_rank(cluster)
     even = tuple(_no_slower(worker, cluster.workers[median]) for worker in cluster.workers)
@@ -316,7 +316,7 @@ def simulate(job: MeasuredJob, cluster: ClusterModel, **training: Any) -> Simula
         folder = Path(name)
         workers = [_worker(model, share, folder / f"trace-{rank}.csv") for rank, model in enumerate(cluster.workers)]
         config = _virtual_config(job, seconds, folder / HOST, training)
-        given = SimulatedCluster(tuple(workers), cluster.server_mbit_s)
+        given = ClusterProfile(tuple(workers), cluster.server_mbit_s)
         virtual_cluster.run(VirtualJob(config, given, "what-if", job.model_bytes, cluster.evaluation_s))
         folders = [folder / HOST / f"cpu{rank}" for rank in range(len(workers))]
         logs = job_logs.read(folders, lambda text: None)

@@ -20,8 +20,8 @@ from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NO
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from scripts.launch import forking
 from scripts.launch.ports import free_ports
+from scripts.launch.restart_policy import RESUME
 from scripts.launch.roles import base_environment
-from scripts.launch.survival import RESUME
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = "0.03,0.06,0.15"

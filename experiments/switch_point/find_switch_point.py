@@ -30,10 +30,10 @@ from report import metrics
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
 from scripts.launch.process import Role
-from scripts.launch.roles import Options, build_roles
-from scripts.launch.supervisor import Outcome
+from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.supervisor import JobOutcome
 from trainer import command_line, straggler_trace
-from trainer.simulation.cluster_file import SimulatedCluster
+from trainer.simulation.cluster_file import ClusterProfile
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 
 TABLE_FILE = "switch-points.json"
@@ -41,7 +41,7 @@ TABLE_FILE = "switch-points.json"
 # main.py's flags that a trial sets, or that would end it before its last step.
 TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy")
 
-Build = Callable[[Options], list[Role]]
+Build = Callable[[LocalJobSpec], list[Role]]
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
@@ -76,7 +76,7 @@ class Job:
     """The settings of all trials."""
 
     given: argparse.Namespace
-    cluster: SimulatedCluster  # read once: later trials must not see a changed file
+    cluster: ClusterProfile  # read once: later trials must not see a changed file
     flags: tuple[str, ...]  # the user's for main.py
 
     @property
@@ -91,8 +91,8 @@ class Job:
         bsp = Plan(self.given.total_steps, seed=0)
         return command_line.parse(["-m", self.given.mode, *self._phases(bsp), *self.flags]).seed
 
-    def options(self, plan: Plan) -> Options:
-        """The trial as a local cluster. Its seed comes last and replaces the user's, the first of several.
+    def options(self, plan: Plan) -> LocalJobSpec:
+        """The trial as a local cluster. Its seed comes last, because the user's is only the first of several.
 
         Raises:
             SetupError: a port that was asked for is in use.
@@ -100,7 +100,7 @@ class Job:
         bsp_steps, asp_steps = self._split(plan)
         folder = self.folder / f"bsp-{bsp_steps}-asp-{asp_steps}-seed-{plan.seed}"
         given = argparse.Namespace(**vars(self.given) | {"log_base": folder})
-        return local_cluster.to_options(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
+        return local_cluster.to_job_spec(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
 
     def own_flags(self, plan: Plan) -> tuple[str, ...]:
         """The trial's flags for main.py without the user's."""
@@ -164,7 +164,7 @@ def _entries(trace: Path | None) -> list[dict[str, Any]]:
     return [vars(entry) for entry in straggler_trace.read(trace)] if trace else []
 
 
-def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
+def measured(options: LocalJobSpec, warn: metrics.Warn) -> tuple[list[float], float]:
     """All accuracies of a trial, and its seconds, from the round logs of its workers.
 
     Raises:
@@ -180,7 +180,7 @@ def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
     return evaluating.accuracy_list, metrics.duration(devices.values())
 
 
-def has_diverged(outcome: Outcome) -> bool:
+def has_diverged(outcome: JobOutcome) -> bool:
     """Whether a worker's loss that is not finite ended the job."""
     log = outcome.failed_log
     return log is not None and DIVERGED in log.read_text(errors="replace")

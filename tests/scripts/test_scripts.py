@@ -22,7 +22,7 @@ from config import one_of
 from scripts import demo, get_data
 from scripts.launch import job_options, local_cluster
 from scripts.launch.process import Kind
-from scripts.launch.roles import Options, build_roles
+from scripts.launch.roles import LocalJobSpec, build_roles
 from trainer import command_line
 from utils import EXIT_SETUP, SetupError
 
@@ -31,8 +31,12 @@ SCRIPTS = ROOT / "scripts"
 # ------------------------------------------------------------------------------------------ roles from options
 
 
-def options(*arguments: str) -> Options:
+def options(*arguments: str) -> LocalJobSpec:
     return local_cluster.parse(arguments)
+
+
+def step_times_s(job: LocalJobSpec) -> tuple[float, ...]:
+    return tuple(worker.step_time_s for worker in job.cluster.workers)
 
 
 def test_a_job_has_the_roles_that_its_mode_needs(tmp_path):
@@ -108,8 +112,8 @@ def test_a_cluster_gives_its_workers_only_flags_that_count_in_their_mode(mode):
 def test_a_preset_chooses_workers_by_their_step_times_and_the_launcher_says_whom():
     cluster = ["--workers", "0.4,0.04,0.04,0.4"]
     fast, but_slow = options("-m", "alone", *cluster), options("-m", "without-slow", *cluster)
-    assert (fast.step_times_s, fast.algorithm.name, fast.log_folder.name) == ((0.04,), "local", "alone")
-    assert (but_slow.step_times_s, but_slow.algorithm.name) == ((0.4, 0.04, 0.04), "sync")
+    assert (step_times_s(fast), fast.algorithm.name, fast.log_folder.name) == ((0.04,), "local", "alone")
+    assert (step_times_s(but_slow), but_slow.algorithm.name) == ((0.4, 0.04, 0.04), "sync")
     assert local_cluster.warnings(fast) == ["alone takes the fastest worker: row 1 (0.04 s a step)"]
     assert "row 0 (0.4 s a step), row 1" in but_slow.chosen and len(but_slow.worker_ports) == 3
 
@@ -171,7 +175,7 @@ def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
 
 
 @pytest.mark.parametrize(
-    ("given", "step_times_s", "told"),
+    ("given", "expected_s", "told"),
     [
         ("3", (0.0,) * 3, "--workers 3: 3 worker(s), each as fast as this machine (3.0 is one worker of 3 s a step)"),
         ("03", (0.0,) * 3, "--workers 3: 3 worker(s)"),
@@ -181,9 +185,9 @@ def test_bad_options_end_with_the_code_of_a_set_up_error(bad):
         ("0,0", (0.0, 0.0), ""),
     ],
 )
-def test_a_whole_number_alone_is_how_many_workers_there_are_and_the_job_says_so(given, step_times_s, told):
+def test_a_whole_number_alone_is_how_many_workers_there_are_and_the_job_says_so(given, expected_s, told):
     asked = options("--workers", given)
-    assert asked.step_times_s == step_times_s
+    assert step_times_s(asked) == expected_s
     assert asked.counted.startswith(told) and bool(told) == bool(asked.counted)
     assert local_cluster.warnings(asked) == [asked.counted] * bool(told)
 
@@ -258,7 +262,7 @@ def test_a_run_with_a_name_is_filed_in_a_log_tree_of_its_own(tmp_path):
     given = options("--log-base", str(tmp_path), "--run", "with-gpu", "-m", "sync")
     assert given.log_folder == tmp_path / "with-gpu" / "lenet" / "sync"
     assert given.earlier == tmp_path / "with-gpu" / "earlier" / given.began
-    assert given.folder_there == Path("logs/with-gpu/lenet/sync")  # on another host
+    assert given.remote_folder == Path("logs/with-gpu/lenet/sync")  # on another host
 
 
 @pytest.mark.parametrize("name", ["", ".x", "-x", "a/b", "..", "a b", "lenet", "none", "earlier", "seed-3", "x" * 65])

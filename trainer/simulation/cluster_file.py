@@ -63,13 +63,13 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class SimulatedCluster:
+class ClusterProfile:
     """The workers by rank, and the parameter server that they share."""
 
     workers: tuple[Worker, ...]
     server_bandwidth_mbit_s: float = math.inf  # each way
 
-    def of(self, rows: Sequence[int]) -> SimulatedCluster:
+    def of(self, rows: Sequence[int]) -> ClusterProfile:
         """The cluster with the workers of these rows alone, in that order."""
         return dataclasses.replace(self, workers=tuple(self.workers[row] for row in rows))
 
@@ -93,7 +93,7 @@ def find(name: str) -> Path:
     raise SetupError(f"cluster file {name} does not exist: give the path of one, or a ready-made one: {names}")
 
 
-def read(path: Path) -> SimulatedCluster:
+def read(path: Path) -> ClusterProfile:
     """Reads a cluster file and checks the traces that it names.
 
     Raises:
@@ -112,7 +112,7 @@ def read(path: Path) -> SimulatedCluster:
     _check_header(path, number, header)
     if not rows:
         raise SetupError(f"cluster file {path}, line {number + 1}: no worker; give one line for each, such as 0.1,")
-    return SimulatedCluster(tuple(_worker(path, number, header, row) for number, row in rows), server_mbit_s)
+    return ClusterProfile(tuple(_worker(path, number, header, row) for number, row in rows), server_mbit_s)
 
 
 def _server(path: Path, number: int, row: list[str]) -> float:
@@ -154,7 +154,7 @@ def _worker(path: Path, number: int, header: Sequence[str], row: Sequence[str]) 
     return Worker(**values)
 
 
-def left_out(cluster: SimulatedCluster) -> str:
+def left_out(cluster: ClusterProfile) -> str:
     """The columns that real processes do not emulate, as a message; empty where there are none."""
     names = [
         name

@@ -12,7 +12,7 @@ from typing import Any
 
 from config import Config
 from trainer import straggler_trace, version
-from trainer.simulation.cluster_file import SimulatedCluster
+from trainer.simulation.cluster_file import ClusterProfile
 from utils import RUN_FILE, STOPPED, SetupError, read_json
 
 HOST = "virtual"  # the folder of the workers in the log tree
@@ -33,7 +33,7 @@ class VirtualJob:
     """
 
     config: Config
-    cluster: SimulatedCluster
+    cluster: ClusterProfile
     cluster_name: str
     model_bytes: float = 0.0
     evaluation_s: float = 0.0
