@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.conflict import Conflict
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"

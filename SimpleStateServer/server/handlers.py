@@ -6,19 +6,20 @@ message changes nothing and gets the same answer, a stale one is refused and mov
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 
-from server.conflict import Conflict
+from msgspec.structs import replace
+
 from server.curve import Point
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 from server.jobs import Job, Jobs
-from server.messages import Action, Doing, Query, Report, Reset, Response, WorkerMessage
+from server.messages import Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
 from server.rendezvous import Gatherings
 from server.snapshot import Overview, Snapshot, overview, snapshot
 from server.state import Row
+from server.worker import Action, Doing
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Handlers:
             return Response(message.sender, message.job, f"the job goes on with {message.num_workers} worker(s)")
         if message.generation < running.generation:
             raise Conflict("stale", f"job {message.job!r} is in generation {running.generation} of its workers")
-        if dataclasses.replace(running, sender=message.sender, resumed=message.resumed) != message:
+        if replace(running, sender=message.sender, resumed=message.resumed) != message:
             raise Conflict(
                 "job-settings",
                 f"job {message.job!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
@@ -82,7 +83,7 @@ class Handlers:
         elif message.decision is not None and step_time and row.round > job.table.rows[row.rank].round:
             row = row.timed(step_time)  # the step that ended the round before
         if message.decision is not None:
-            row = row.told(*message.decision, now)
+            row = row.told(message.decision, now)
         # An evaluation is told in the background, and may be heard after the worker has left.
         is_late = row.doing is Doing.ENDED and message.doing is Doing.EVALUATING
         if message.doing is not row.doing and not is_late:
@@ -209,10 +210,10 @@ class Handlers:
             "job %s | round %d | worker %d | %s | %s",
             job.id, row.round, row.rank, decision.action.value, decision.reason,
         )  # fmt: skip
-        return row.answered(decision.action, decision.reason, now)
+        return row.answered(decision, now)
 
 
 def _may_skip_rounds(job: Job, row: Row) -> bool:
     """Under Sync-Switch rounds count batches, not all of which are asked about; under WBSP they are releases, of which
     a slow worker misses some. Nobody waits for a round there. And a job that is taken over goes on wherever it is."""
-    return job.policy.watch.sync is not Sync.AGGREGATES or (job.settings.resumed and row.heard is None)
+    return job.policy.watch.sync is not Sync.AGGREGATES or (row.heard is None and bool(job.settings.resumed))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from server.conflict import Conflict
+from msgspec.structs import replace
+
 from server.curve import Curve
-from server.messages import MAX_WORKERS, Doing, Reset
+from server.errors import Conflict
+from server.messages import MAX_WORKERS, PublishedReset, Reset
 from server.policies import POLICIES, Policy
 from server.state import SILENCE_S, Table
+from server.worker import Doing
 
 MAX_JOBS = 64
 ROWS_PER_S = 200_000  # of jobs that begin
@@ -82,7 +84,7 @@ class Job:
         Args:
             settings: the RESET of their generation.
         """
-        self.settings = dataclasses.replace(settings, resumed=True)
+        self.settings = replace(settings, resumed=True)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None
         log.info("job %s goes on | generation %d | %d worker(s)", self.id, settings.generation, settings.num_workers)
@@ -144,7 +146,7 @@ class Jobs:
             Conflict: there is no room for it beside the jobs that are at work, or too many workers begin too fast.
         """
         self._take_rows(settings.num_workers, now)
-        replaced = self.published if settings.published else None
+        replaced = self.published if isinstance(settings, PublishedReset) else None
         forgotten = self._to_forget(settings.num_workers, replaced, now)
         if replaced is not None:
             replaced.is_replaced = True
@@ -155,9 +157,9 @@ class Jobs:
             if job is self.published:
                 self.published = None
         policy = POLICIES[settings.policy]
-        job = Job(settings, policy, table_of(settings, policy, now), began=now, history_lost=settings.resumed)
+        job = Job(settings, policy, table_of(settings, policy, now), began=now, history_lost=bool(settings.resumed))
         self._by_id[job.id] = job
-        if settings.published:
+        if isinstance(settings, PublishedReset):
             self.published = job
         log.info(
             "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s",

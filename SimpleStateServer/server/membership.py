@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from server.conflict import Conflict
+from server.errors import Conflict
 from server.messages import Beat, Call, Join, Left, Member, Place
 
 WAITING_S = 10.0  # a worker that was not heard for so long does not wait any more: it asks several times a second
@@ -249,8 +249,7 @@ def _place_of(member: Member) -> tuple[bool, int, str, int]:
 def name(member: Member, rank: int | None = None) -> str:
     """What a person calls a worker, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
     of_rank = "" if rank is None else f" {rank}"
-    device, host = member.device.device, member.device.host
-    place = " on host ".join(filter(None, (device, host)))
+    place = " on host ".join(filter(None, (member.device, member.host)))
     address = f"{member.address}:{member.port}"
     return f"worker{of_rank} ({f'{place}, ' if place else ''}{address})"
 

@@ -15,11 +15,12 @@ from prometheus_client.registry import Collector
 from server import worker_states
 from server.curve import Point
 from server.eta import AT_WORK, ENDED, QUIET, elapsed, job_state
-from server.messages import INCOMING, Action
+from server.messages import BY_TYPE
 from server.router import Router
 from server.snapshot import Snapshot
 from server.state import Row
 from server.status import Work, work
+from server.worker import Action
 from server.worker_states import WorkerStates, silence
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -103,7 +104,7 @@ def _messages(counts: Mapping[str, int]) -> Iterator[Metric]:
         "messages_total",
         "Messages handled, refused ones included.",
         ["type"],
-        ([kind, counts.get(kind, 0)] for kind in INCOMING),
+        ([kind, counts.get(kind, 0)] for kind in BY_TYPE),
     )
     yield _family(
         "decisions_total",

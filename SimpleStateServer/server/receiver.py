@@ -15,13 +15,13 @@ from urllib.parse import parse_qsl
 
 from server import published, wire
 from server.answers import Answer, error, json_answer, refused
-from server.conflict import Conflict
-from server.fields import BadMessage
-from server.messages import Action, Query, Report, Response
+from server.errors import BadMessage, Conflict
+from server.messages import Query, Report, Response
 from server.policies import POLICIES
 from server.refusals import Refusals
 from server.router import Router
 from server.traffic import Traffic
+from server.worker import Action
 
 FORM_TYPE = "application/x-www-form-urlencoded"
 JSON_TYPE = "application/json"
@@ -103,7 +103,7 @@ class Receiver:
         return None
 
     def _message(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """`POST /message/`: RESET, REPORT or QUERY as JSON; answers with a RESPONSE."""
+        """`POST /message/`: a message as JSON; answers with a RESPONSE."""
         _need_type(headers, JSON_TYPE, "the message as JSON")
         return json_answer(self._router.ask(wire.parse(body, POLICIES)).to_wire(self._server))
 
@@ -124,10 +124,8 @@ class Receiver:
         return Answer()
 
     def _ask_published(self, message: Query | Report) -> Response:
-        try:
+        with published.published_names():
             return self._router.ask(message)
-        except BadMessage as problem:
-            raise BadMessage(str(problem), published.wire_name(problem.field)) from None
 
 
 def _need_type(headers: Mapping[str, str], wanted: str, send: str) -> None:

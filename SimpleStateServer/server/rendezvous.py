@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from server.conflict import Conflict
+from server.errors import Conflict
 from server.membership import WAITING_S, Table, decide, names
 from server.messages import Beat, Call, Join, Left, Response
 
@@ -48,7 +48,7 @@ class Gatherings:
             self._note_start(message.job, table)
         elif answer.call is Call.WAIT and len(table.waiting) != len(before.waiting):
             log.info("job %s | %s", message.job, reason)
-        return Response(message.member.name, message.job, reason, answer.call, place=answer.place)
+        return Response(message.sender, message.job, reason, answer.call, place=answer.place)
 
     def beat(self, message: Beat, now: float) -> Response:
         """A job is at work; its rank 0 is told whether somebody waits to take part."""

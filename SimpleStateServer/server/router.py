@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from server.handlers import Handlers
-from server.messages import Beat, Join, Left, Query, Report, Reset, Response
+from server.messages import Beat, Join, Left, Message, PublishedReset, Query, Report, Reset, Response
 from server.snapshot import Overview, Snapshot
-from server.wire import Message
 
 
 class Router:
@@ -30,6 +29,7 @@ class Router:
         self._clock = clock
         self._by_type: dict[type, Callable[[Any, float], Response]] = {
             Reset: handlers.reset,
+            PublishedReset: handlers.reset,
             Report: handlers.report,
             Query: handlers.query,
             Join: handlers.gatherings.join,

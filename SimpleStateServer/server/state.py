@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from server.batch_sizes import BatchSizes
 from server.job_rates import Pace
 from server.max_tree import OUT, Tournament
-from server.messages import Action, Device, Doing, Total
 from server.throughputs import Throughputs
+from server.worker import Action, Decision, Device, Doing
+
+if TYPE_CHECKING:  # the parameter server imports this file and needs no messages
+    from server.messages import Total
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from
 HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
@@ -212,17 +215,18 @@ class Row(NamedTuple):
             computing=max(before.computing, total.computing),
         )
 
-    def answered(self, action: Action, reason: str, now: float) -> Row:
+    def answered(self, decision: Decision, now: float) -> Row:
         """This worker after it was told what to do."""
+        action = decision.action
         synced = now if action is Action.SYNC and self.synced is None else self.synced
-        return self._replace(action=action, last_action=action, reason=reason, synced=synced)
+        return self._replace(action=action, last_action=action, reason=decision.reason, synced=synced)
 
-    def told(self, action: Action, reason: str, now: float) -> Row:
+    def told(self, decision: Decision, now: float) -> Row:
         """This worker after it has said what somebody else told it: in a round without a step, at the end of the one
         before."""
         if self.local_iteration:
-            return self.answered(action, reason, now)
-        return self._replace(last_action=action, reason=reason)
+            return self.answered(decision, now)
+        return self._replace(last_action=decision.action, reason=decision.reason)
 
 
 def _median_low(times: tuple[float, ...]) -> float | None:

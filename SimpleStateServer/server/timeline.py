@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from server.messages import Action
 from server.policies import Sync
 from server.snapshot import Snapshot
 from server.state import PastRound, Row
+from server.worker import Action
 from server.worker_states import ABSENT, ENDED, EVALUATING, LEFT_OUT, SILENT, TRAINING, WorkerStates, is_on_its_own
 
 LANES = 24

@@ -18,11 +18,11 @@ from django.template.loader import render_to_string
 
 from server.answers import JSON, Answer, error, json_answer
 from server.http import posting, reading
-from server.messages import Action
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from server.router import Router
 from server.snapshot import Snapshot
 from server.status import status
+from server.worker import Action
 
 if TYPE_CHECKING:
     from server.apps import ServerConfig

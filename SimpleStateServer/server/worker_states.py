@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from server.messages import Action, Doing
 from server.policies import Sync
 from server.snapshot import Snapshot
 from server.state import EVALUATION_S, SILENCE_S, PastRound, Row
+from server.worker import Action, Doing
 
 TRAINING = "training"  # computes local steps
 EVALUATING = "evaluating"  # by its word

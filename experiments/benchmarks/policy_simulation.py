@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "SimpleStateServer"))
 
 from server.handlers import Handlers
-from server.messages import Action, Query, Report, Reset, Status
+from server.messages import Query, Report, Reset, Status
 from server.policies import POLICIES, Sync
 from server.state import STEP_TIME_WINDOW
+from server.worker import Action
 
 from experiments.benchmarks.virtual_timing import Measured, measure
 from flag_values import above_zero, at_least

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server.max_tree import Tournament
-from server.messages import Action
 from server.policies import POLICIES, Policy
 from server.state import SILENCE_S, Row, Table
+from server.worker import Action
 
 import config
 from trainer import command_line

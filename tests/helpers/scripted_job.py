@@ -6,9 +6,10 @@ from typing import Any
 
 from server.handlers import Handlers
 from server.jobs import Jobs
-from server.messages import Doing, Limits, Query, Report, Reset, Status
+from server.messages import Limits, Query, Report, Reset, Status
 from server.snapshot import Overview, Snapshot
 from server.status import status
+from server.worker import Doing
 from server.worker_states import WorkerStates, doings
 
 EVALUATING, ENDED = Doing.EVALUATING, Doing.ENDED

@@ -6,8 +6,9 @@ to someone who watches. LB-BSP's `share_out` also says how large the batches of 
 """
 
 from server.policies import journal, lb_bsp, preprint, upload_aware, wbsp
-from server.policies.policy import Decision, Policy, Sync, Watch
+from server.policies.policy import Policy, Sync, Watch
 from server.policies.sync_switch import SYNC_SWITCH_POLICIES
+from server.worker import Decision
 
 _ALL = (journal.POLICY, preprint.POLICY, upload_aware.POLICY, wbsp.POLICY, *SYNC_SWITCH_POLICIES, lb_bsp.POLICY)
 POLICIES = {policy.name: policy for policy in _ALL}

@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
 from server.throughputs import in_units, throughput
+from server.worker import Decision
 
 DEAD_BAND = 0.05  # share of a round's computing time
 

@@ -6,16 +6,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from server.messages import Action
 from server.state import Row, Table
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A worker's next action, and why, in words."""
-
-    action: Action
-    reason: str
+from server.worker import Action, Decision
 
 
 def train(reason: str) -> Decision:

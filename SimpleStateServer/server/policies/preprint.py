@@ -9,9 +9,9 @@ was told to aggregate, or when c_k + epsilon > rest; not before s has entered th
 
 from __future__ import annotations
 
-from server.messages import Action
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
+from server.worker import Action, Decision
 
 
 def delay(row: Row) -> float:

@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from server.max_tree import OUT
-from server.messages import Action
-from server.policies.policy import Decision, Marks, Policy, Sync, Watch, mark_nobody, sync, train
+from server.policies.policy import Marks, Policy, Sync, Watch, mark_nobody, sync, train
 from server.state import STEP_TIME_WINDOW, Row, Table
 from server.throughputs import Throughputs, throughput
+from server.worker import Action, Decision
 
 MARGIN = Fraction(1, 10)  # of the mean
 

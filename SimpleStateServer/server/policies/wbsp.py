@@ -10,10 +10,10 @@ if the slowest has uploaded and was not the slowest then. Else such a release wo
 
 from __future__ import annotations
 
-from server.messages import Action
 from server.policies.journal import delay
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Table
+from server.worker import Action, Decision
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server import membership, wire
-from server.conflict import Conflict
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 from server.membership import WAITING_S, Answer, Table
-from server.messages import Call, Device, Join, Left, Member, Place
+from server.messages import Call, Join, Left, Place
+from server.worker import Device
 
 from trainer.clock import VirtualClock, run_all
 from trainer.rendezvous.joining import Joining, Start
@@ -22,12 +22,8 @@ from utils import PeerLost, SetupError
 # ----------------------------------------------------------------------------------------------- the pure function
 
 
-def member(number: int, address: str = "10.0.0.1") -> Member:
-    return Member(f"w{number}", address, 4000 + number, Device("h1", f"cpu{number}"))
-
-
 def join(number: int, num_workers: int, address: str = "10.0.0.1") -> Join:
-    return Join(member(number, address), "a", num_workers)
+    return Join(f"w{number}", "a", num_workers, address, 4000 + number, Device("h1", f"cpu{number}"))
 
 
 def gathered(*events: Join | Left, table: Table = Table()) -> tuple[Table, list[Answer], str]:  # noqa: B008
@@ -70,7 +66,7 @@ def test_a_worker_that_was_killed_while_it_waited_does_not_count() -> None:
 
 
 def test_one_that_was_started_anew_takes_the_place_of_the_one_before() -> None:
-    anew = Join(Member("another", "10.0.0.1", 4000), "a", 2)
+    anew = Join("another", "a", 2, "10.0.0.1", 4000)
     table, answers, _ = gathered(join(0, 2), anew)
     assert answers[-1].call is Call.WAIT and [one.member.name for one in table.waiting] == ["another"]
 
@@ -131,7 +127,7 @@ JOIN = {"msg_type": "JOIN", "sender": "w", "job": "a", "num_workers": 2, "addres
 
 def test_the_messages_are_read() -> None:
     told = wire.understand({**JOIN, "device": {"host": "h", "device": "gpu0"}}, ())
-    assert told == Join(Member("w", "10.0.0.1", 4000, Device("h", "gpu0")), "a", 2)
+    assert told == Join("w", "a", 2, "10.0.0.1", 4000, Device("h", "gpu0"))
     left = {"msg_type": "LEFT", "sender": "w", "job": "a", "lost": [2, 0], "cause": "why"}
     assert wire.understand(left, ()) == Left("w", "a", (2, 0), "why")
 
