@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from config import AMONG_WORKERS, POLICIES, Config
 from trainer.clock import Clock
+from trainer.coordinator.asker import UNKNOWN_JOB
 from trainer.coordinator.http import HttpLink, PublishedServer
 from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
-from trainer.coordinator.sending import UNKNOWN_JOB
 from utils import PeerLost
 
 # As this project's server: so long no decision counts on a worker that is not heard. The published rule has no such

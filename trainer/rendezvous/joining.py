@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainer.clock import Clock
+from trainer.coordinator.asker import Asker
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from utils import JobOver, PeerLost, SetupError
+from utils import JobError, JobOver, PeerLost, SetupError
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # where a job at work waits for the answer
 REMIND_EVERY_S = 15.0
-FULL = "too-many-jobs"  # the state server's word for a lack of room, which may pass
-OTHERS_WAIT = 409  # HTTP's status of what does not fit to what others have said
 
 
 class Peer(NamedTuple):
@@ -93,6 +92,7 @@ class Joining:
             patience_s: after which a worker counts as lost that does not come back as the others do.
         """
         self._link = link
+        self._asker = Asker(link, clock, self._complete)
         self._survives = {"min_workers": min_workers, "patience": patience_s} if min_workers else {}
         self._clock = clock
         self._num_workers = num_workers
@@ -176,23 +176,14 @@ class Joining:
         return str(said.get("reason", ""))
 
     def _ask(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
-        """The answer to a message.
-
-        Raises:
-            NoAnswer: there is none, or none now.
-            SetupError: the state server refuses the message.
-        """
-        envelope = {"sender": self._name, "receiver": "state-server", "job": self._job}
+        """The answer to a message; raises NoAnswer, or SetupError where the state server refuses it."""
         try:
-            reply = self._link.send({**envelope, **message}, timeouts)
-        except NoAnswer as error:
-            raise NoAnswer(f"does not answer ({error})") from None
-        if reply.status == 200 and reply.said.get("msg_type") == "RESPONSE":
-            return reply.said
-        why = str(reply.said.get("error", reply.in_short))
-        if reply.status >= 500 or reply.said.get("code") == FULL:
-            raise NoAnswer(f"answers: {why}")
-        raise SetupError(why if reply.status == OTHERS_WAIT else f"the state server at {self._link.address}: {why}")
+            return self._asker.try_once(message, timeouts)
+        except JobError as error:
+            raise SetupError(str(error)) from None
+
+    def _complete(self, message: Message) -> Message:
+        return {"sender": self._name, "receiver": "state-server", "job": self._job, **message}
 
 
 def _printable(text: str) -> str:
