@@ -38,7 +38,7 @@ class Curve:
         self.best: Point | None = None  # the first of equals
 
     def add(self, point: Point) -> None:
-        """Takes an evaluation. One of a round that is not later than the last one's is a repetition."""
+        """Adds an evaluation; one whose round is not later than the last one's is a repetition."""
         if self.last is not None and point.round <= self.last.round:
             return
         self.last = point
@@ -51,7 +51,7 @@ class Curve:
         self._thin()
 
     def merge(self, points: list[Point]) -> None:
-        """Takes what another one has kept of the same job, before a restart."""
+        """Adds the points of the same job from before a restart."""
         known = {point.round: point for point in points} | self._kept
         if self.last is not None:
             known.setdefault(self.last.round, self.last)
@@ -74,6 +74,6 @@ class Curve:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """By round: evenly spaced ones, the best and the last."""
+        """By round: evenly spaced points, the best and the last."""
         extra = {point.round: point for point in (self.best, self.last) if point is not None}
         return tuple(sorted((self._kept | extra).values()))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from server.job_rates import rounds_per_s
-from server.snapshot import JobLine, Snapshot
+from server.snapshot import JobSummary, Snapshot
 from server.state import SILENCE_S
 
 AT_WORK, QUIET, ENDED = "at work", "quiet", "ended"
 
 
-def job_state(job: Snapshot | JobLine, now: float) -> str:
+def job_state(job: Snapshot | JobSummary, now: float) -> str:
     """At work; quiet: nobody was heard of late, and not all have left; or ended."""
     if job.ended is not None:
         return ENDED
@@ -20,7 +20,7 @@ def job_state(job: Snapshot | JobLine, now: float) -> str:
     return AT_WORK if job.at_work or is_new else QUIET
 
 
-def elapsed(job: Snapshot | JobLine, now: float) -> float:
+def elapsed(job: Snapshot | JobSummary, now: float) -> float:
     """Seconds from the job's beginning to its end; to its last message where nobody works on it."""
     if job.ended is not None:
         until = job.ended if job.heard is None else min(job.ended, job.heard)

@@ -16,10 +16,10 @@ from server.errors import BadMessage, Conflict
 from server.jobs import Job, Jobs
 from server.messages import Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
-from server.rendezvous import Gatherings
+from server.rendezvous import Rendezvous
 from server.snapshot import Overview, Snapshot, overview, snapshot
 from server.state import Row
-from server.worker import Action, Doing
+from server.worker import Action, Activity
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Handlers:
     def __init__(self, jobs: Jobs | None = None) -> None:
         self.jobs = jobs or Jobs()
         self._counts: Counter[str] = Counter()
-        self.gatherings = Gatherings(self._counts)
+        self.rendezvous = Rendezvous(self._counts)
 
     def reset(self, message: Reset, now: float) -> Response:
         """Starts a job beside those that run, or goes on with it where its workers are others; only `/init/` takes the
@@ -85,9 +85,9 @@ class Handlers:
         if message.decision is not None:
             row = row.told(message.decision, now)
         # An evaluation is told in the background, and may be heard after the worker has left.
-        is_late = row.doing is Doing.ENDED and message.doing is Doing.EVALUATING
+        is_late = row.doing is Activity.ENDED and message.doing is Activity.EVALUATING
         if message.doing is not row.doing and not is_late:
-            evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
+            evaluating = now if message.doing is Activity.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(job, row, message))
         if message.accuracies is not None:  # perhaps none: who evaluates has not done so yet
@@ -115,8 +115,8 @@ class Handlers:
         elif not told.local_iteration and told.computation_time and told.computation_time != row.computation_time:
             # A published worker asks before its first step as well, and tells how long its last one took.
             row = row.timed(told.computation_time)
-        if row.doing is not Doing.TRAINING:
-            row = row._replace(doing=Doing.TRAINING)
+        if row.doing is not Activity.TRAINING:
+            row = row._replace(doing=Activity.TRAINING)
         row = self._in_total(job, row, message)
         if not answered:
             row = self._decided(job, row, now)
@@ -128,12 +128,11 @@ class Handlers:
         return Response(message.sender, job.id, row.reason, row.action, job.table.batch_size_of(row.rank))
 
     def snapshot(self, id: str | None, now: float) -> Snapshot | None:
-        """One job at this moment, the latest where no id is given; None where there is none."""
+        """One job, by default the latest; None where there is none."""
         job = self.jobs.latest if id is None else self.jobs.get(id)
         return None if job is None else snapshot(job, now)
 
     def overview(self, now: float) -> Overview:
-        """All jobs in short, and what was counted."""
         return overview(self.jobs, now, self._counts)
 
     def _job_of(self, message: WorkerMessage) -> Job:
@@ -153,7 +152,7 @@ class Handlers:
         return job
 
     def _heard(self, job: Job, message: WorkerMessage, now: float) -> Row:
-        """The worker's row in the message's round, with what does not depend on the kind of message."""
+        """The worker's row in the message's round, with the fields that both kinds of message update."""
         told, rows = message.status, job.table.rows
         if told.rank >= len(rows):
             raise BadMessage(f"rank {told.rank} is not in this job; give 0 to {len(rows) - 1}", "rank")
@@ -193,7 +192,7 @@ class Handlers:
         )
 
     def _in_total(self, job: Job, row: Row, message: WorkerMessage) -> Row:
-        """A worker that counts by itself is not counted here, too."""
+        """The worker's own totals take the place of those counted from its messages."""
         return row if message.total is None else row.in_total(message.total, before=job.table.rows[row.rank])
 
     def _decided(self, job: Job, row: Row, now: float) -> Row:

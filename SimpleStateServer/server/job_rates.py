@@ -34,7 +34,7 @@ class Mark:
     round: int
 
 
-class Pace:
+class JobRates:
     """Sums up what the rows say, whenever one changes: O(1), whatever the number of workers.
 
     Args:
@@ -52,7 +52,7 @@ class Pace:
         self._pause = FIRST_PAUSE_S
 
     def note(self, before: Row, after: Row) -> None:
-        """A worker's row was replaced."""
+        """Counts the progress from one row of a worker to its next one."""
         now = after.heard
         if now is None or (self.heard is not None and now < self.heard):  # it says nothing new
             return
@@ -72,7 +72,7 @@ class Pace:
 
     @property
     def marks(self) -> tuple[Mark, ...]:
-        """In the order of time; the last one is of the last message."""
+        """In the order of time; the last one is that of the last message."""
         if self.heard is None:
             return tuple(self._marks)
         before = self._marks[:-1] if self._marks[-1].time >= self.heard else self._marks

@@ -13,7 +13,7 @@ from server.errors import Conflict
 from server.messages import MAX_WORKERS, PublishedReset, Reset
 from server.policies import POLICIES, Policy
 from server.state import SILENCE_S, Table
-from server.worker import Doing
+from server.worker import Activity
 
 MAX_JOBS = 64
 ROWS_PER_S = 200_000  # of jobs that begin
@@ -50,7 +50,6 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The job's name, as its workers say it."""
         return self.settings.job
 
     def is_at_work(self, now: float) -> bool:
@@ -59,13 +58,13 @@ class Job:
         Every look at the list of jobs asks, so all rows are gone through only where nobody was heard of late, and not
         again once nobody is left, until somebody is heard.
         """
-        heard = self.table.pace.heard
+        heard = self.table.rates.heard
         if self.ended is not None or heard is None or heard == self.left_alone:
             return False
         if now - heard <= SILENCE_S and not self.table.num_ended:
             return True
         if any(
-            row.heard is not None and now - row.heard <= row.silence_limit and row.doing is not Doing.ENDED
+            row.heard is not None and now - row.heard <= row.silence_limit and row.doing is not Activity.ENDED
             for row in self.table.rows
         ):
             return True
@@ -73,7 +72,6 @@ class Job:
         return False
 
     def end(self, now: float, why: str) -> None:
-        """Notes that the job is over."""
         if self.ended is None:
             self.ended = now
             log.info("job %s has ended: %s | round %d | %.1f s", self.id, why, self.table.round, now - self.began)
@@ -90,7 +88,7 @@ class Job:
         log.info("job %s goes on | generation %d | %d worker(s)", self.id, settings.generation, settings.num_workers)
 
     def note_who_left(self, now: float) -> None:
-        """Ends the job if all its workers have left in order; one that speaks again makes it go on."""
+        """Ends the job if all its workers have left in order, and revives it if one of them sends a message."""
         if self.table.num_ended == len(self.table.rows):
             self.end(now, f"all {self.table.num_ended} worker(s) have left")
         elif self.ended is not None and not self.is_replaced:
@@ -131,12 +129,10 @@ class Jobs:
         return iter(self._by_id.values())
 
     def get(self, id: str) -> Job | None:
-        """The job of this name."""
         return self._by_id.get(id)
 
     @property
     def latest(self) -> Job | None:
-        """The one that began last."""
         return next(reversed(self._by_id.values()), None)
 
     def begin(self, settings: Reset, now: float) -> Job:
@@ -174,7 +170,7 @@ class Jobs:
         return job
 
     def _take_rows(self, num_workers: int, now: float) -> None:
-        """Bounds what beginning jobs may take of the loop's time: a table of 100,000 rows takes about 25 ms."""
+        """Bounds the loop's time for new jobs: a table of 100,000 rows takes about 25 ms."""
         if self._rows_since is not None:
             passed = self._rows_per_s * (now - self._rows_since)
             self._rows_left = min(self._rows_per_s, self._rows_left + passed)

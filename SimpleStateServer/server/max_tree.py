@@ -6,7 +6,7 @@ from __future__ import annotations
 OUT = -1.0
 
 
-class Tournament:
+class MaxTree:
     """A tournament over the workers' delays: its top is the slowest one, the lowest rank among equals.
 
     A change costs one comparison for each level of the tree, so O(log N); the top costs nothing.
@@ -32,7 +32,7 @@ class Tournament:
         self._nodes[node] = one if delay > others or (delay == others and one < other) else other
 
     def change(self, rank: int, delay: float) -> None:
-        """From now on the worker with this rank has this delay."""
+        """Sets the delay of a worker."""
         if self._delays[rank] == delay:
             return
         self._delays[rank] = delay
@@ -42,14 +42,12 @@ class Tournament:
 
     @property
     def slowest(self) -> int:
-        """The slowest worker's rank."""
         return self._nodes[1]
 
     def delay(self, rank: int) -> float:
-        """That of the worker with this rank."""
         return self._delays[rank]
 
     @property
     def delays(self) -> list[float]:
-        """All of them, by rank. O(N)."""
+        """By rank. O(N)."""
         return list(self._delays)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct, to_builtins
 
 from server.errors import BadMessage
-from server.worker import Action, Decision, Device, Doing, check_text
+from server.worker import Action, Activity, Decision, Device, check_text
 
 STATE_SERVER = "state-server"
 
@@ -209,7 +209,7 @@ class Report(WorkerMessage, frozen=True):
             restarted; None from workers that do not evaluate.
     """
 
-    doing: Doing = Doing.TRAINING
+    doing: Activity = Activity.TRAINING
     decision: Decision | None = None
     accuracies: Accuracies | None = None
 

@@ -43,7 +43,6 @@ class StateCollector(Collector):
         self._router = router
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
         overview = self._router.overview()
         yield from _messages(overview.counts)
         states = {line.id: job_state(line, overview.now) for line in overview.jobs}
@@ -55,12 +54,12 @@ class StateCollector(Collector):
             ([state, counted.count(state)] for state in (AT_WORK, QUIET, ENDED)),
         )
         snapshots = [snapshot for id in states if (snapshot := self._router.snapshot(id)) is not None]
-        jobs = [_Job(snapshot, states[snapshot.id]) for snapshot in snapshots]
+        jobs = [_JobMetrics(snapshot, states[snapshot.id]) for snapshot in snapshots]
         yield from _of_jobs(jobs)
         yield from _of_workers(_with_series(jobs))
 
 
-class _Job:
+class _JobMetrics:
     """A snapshot, and what is computed once from it.
 
     Attributes:
@@ -69,13 +68,13 @@ class _Job:
 
     def __init__(self, snapshot: Snapshot, state: str) -> None:
         self.snapshot, self.state, self.id, self.rows = snapshot, state, snapshot.id, snapshot.rows
-        self.doings: WorkerStates = worker_states.doings(snapshot)
-        self.work: Work = work(snapshot, self.doings.states)
+        self.states: WorkerStates = worker_states.states_of(snapshot)
+        self.work: Work = work(snapshot, self.states.states)
         self.marks = snapshot.policy.watch.marks(snapshot.rows, snapshot.slowest) if state == AT_WORK else {}
         self.step_times = sorted(time for row in snapshot.rows if (time := row.step_time) is not None)
 
 
-def _with_series(jobs: Sequence[_Job]) -> list[_Job]:
+def _with_series(jobs: Sequence[_JobMetrics]) -> list[_JobMetrics]:
     """The jobs whose workers have series of their own; a job that begins takes them from nobody."""
     chosen, left = [], MAX_WORKER_SERIES
     for job in jobs:
@@ -115,7 +114,7 @@ def _messages(counts: Mapping[str, int]) -> Iterator[Metric]:
 
 
 # Of each job, however large it is: name, text, value. A name that ends in _total is a counter's.
-_OF_A_JOB: list[tuple[str, str, Callable[[_Job], float | None]]] = [
+_OF_A_JOB: list[tuple[str, str, Callable[[_JobMetrics], float | None]]] = [
     ("job_at_work", "1 while the job's workers are heard.", lambda job: job.state == AT_WORK),
     ("job_seconds", "Time since the job began, until it ended.", lambda job: elapsed(job.snapshot, job.snapshot.now)),
     ("workers", "Workers of the job.", lambda job: len(job.snapshot.rows)),
@@ -141,7 +140,7 @@ _OF_A_JOB: list[tuple[str, str, Callable[[_Job], float | None]]] = [
 ]
 
 # Of each worker of the jobs that are not too large.
-_OF_A_WORKER: list[tuple[str, str, Callable[[_Job, Row], float | None]]] = [
+_OF_A_WORKER: list[tuple[str, str, Callable[[_JobMetrics, Row], float | None]]] = [
     ("round", "Round that the worker is in.", lambda job, row: row.round),
     ("local_steps", "Local steps in this round.", lambda job, row: row.local_iteration),
     ("local_steps_total", "Local steps since the job began.", lambda job, row: row.steps),
@@ -162,7 +161,7 @@ _OF_A_WORKER: list[tuple[str, str, Callable[[_Job, Row], float | None]]] = [
     (
         "waiting",
         "1 while the worker waits for others.",
-        lambda job, row: job.doings.states[row.rank] == worker_states.WAITING,
+        lambda job, row: job.states.states[row.rank] == worker_states.WAITING,
     ),
 ]
 
@@ -171,7 +170,7 @@ def _accuracy(points: Sequence[Point | None]) -> float | None:
     return points[0].accuracy if points and points[0] is not None else None
 
 
-def _of_jobs(jobs: Sequence[_Job]) -> Iterator[Metric]:
+def _of_jobs(jobs: Sequence[_JobMetrics]) -> Iterator[Metric]:
     yield _family(
         "job_info",
         "A job.",
@@ -182,7 +181,7 @@ def _of_jobs(jobs: Sequence[_Job]) -> Iterator[Metric]:
         "workers_in_state",
         "Workers by what they do.",
         ["job", "state"],
-        ([job.id, state, job.doings.states.count(state)] for job in jobs for state in worker_states.ALL),
+        ([job.id, state, job.states.states.count(state)] for job in jobs for state in worker_states.ALL),
     )
     yield _family(
         "step_time_seconds",
@@ -201,7 +200,7 @@ def _spread(ascending: Sequence[float]) -> Iterator[tuple[str, float]]:
             yield name, ascending[round(share * last)]
 
 
-def _of_workers(jobs: Sequence[_Job]) -> Iterator[Metric]:
+def _of_workers(jobs: Sequence[_JobMetrics]) -> Iterator[Metric]:
     rows = [(job, row) for job in jobs for row in job.rows]
     yield _family(
         "worker_info",

@@ -58,7 +58,6 @@ class Receiver:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What can be called."""
         return tuple(self._calls)
 
     def post(self, path: str, headers: Mapping[str, str], body: bytes, address: str) -> Answer:
@@ -86,7 +85,7 @@ class Receiver:
         return answer
 
     def _refusal(self, headers: Mapping[str, str]) -> Answer | None:
-        """What is answered without a look at the body."""
+        """The refusal that follows from the headers alone, if any."""
         # Workers are no browsers and send neither; a browser sends them with every POST of a page, from wherever the
         # page is. This server's own page sends no POST.
         if "origin" in headers or "sec-fetch-site" in headers:

@@ -32,9 +32,9 @@ class Router:
             PublishedReset: handlers.reset,
             Report: handlers.report,
             Query: handlers.query,
-            Join: handlers.gatherings.join,
-            Beat: handlers.gatherings.beat,
-            Left: handlers.gatherings.left,
+            Join: handlers.rendezvous.join,
+            Beat: handlers.rendezvous.beat,
+            Left: handlers.rendezvous.left,
         }
         self._turn = threading.Lock()
 
@@ -48,11 +48,10 @@ class Router:
             return self._by_type[type(message)](message, self._clock())
 
     def snapshot(self, job: str | None = None) -> Snapshot | None:
-        """A job after every message before, the latest where none is named; None where there is none."""
+        """One job, by default the latest; None where there is none."""
         with self._turn:
             return self._handlers.snapshot(job, self._clock())
 
     def overview(self) -> Overview:
-        """All jobs in short."""
         with self._turn:
             return self._handlers.overview(self._clock())

@@ -53,22 +53,20 @@ class Snapshot:
 
     @property
     def id(self) -> str:
-        """The job's name."""
         return self.settings.job
 
     @property
     def title(self) -> str:
-        """The algorithm's name, for people."""
+        """The algorithm's name on the page."""
         return self.settings.title or self.policy.watch.title
 
     @property
     def limits(self) -> Limits:
-        """When the job will end, as far as that is known."""
         return self.settings.limits
 
 
 @dataclass(frozen=True, slots=True)
-class JobLine:
+class JobSummary:
     """A job in a list of jobs; times as in Snapshot."""
 
     id: str
@@ -95,7 +93,7 @@ class Overview:
     """
 
     now: float
-    jobs: tuple[JobLine, ...] = ()
+    jobs: tuple[JobSummary, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -115,8 +113,8 @@ def snapshot(job: Job, now: float) -> Snapshot:
         curve=job.curve.points,
         best=job.curve.best,
         history_lost=job.history_lost,
-        marks=table.pace.marks,
-        heard=table.pace.heard,
+        marks=table.rates.marks,
+        heard=table.rates.heard,
         at_work=job.is_at_work(now),
     )
 
@@ -124,7 +122,7 @@ def snapshot(job: Job, now: float) -> Snapshot:
 def overview(jobs: Jobs, now: float, counts: Mapping[str, int]) -> Overview:
     """All jobs at this moment."""
     lines = tuple(
-        JobLine(
+        JobSummary(
             id=job.id,
             title=job.settings.title or job.policy.watch.title,
             policy=job.policy.name,
@@ -132,7 +130,7 @@ def overview(jobs: Jobs, now: float, counts: Mapping[str, int]) -> Overview:
             round=job.table.round,
             began=job.began,
             ended=job.ended,
-            heard=job.table.pace.heard,
+            heard=job.table.rates.heard,
             at_work=job.is_at_work(now),
             published=job is jobs.published,
         )

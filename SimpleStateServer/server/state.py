@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from server.batch_sizes import BatchSizes
-from server.job_rates import Pace
-from server.max_tree import OUT, Tournament
+from server.job_rates import JobRates
+from server.max_tree import OUT, MaxTree
 from server.throughputs import Throughputs
-from server.worker import Action, Decision, Device, Doing
+from server.worker import Action, Activity, Decision, Device
 
 if TYPE_CHECKING:  # the parameter server imports this file and needs no messages
     from server.messages import Total
@@ -107,7 +107,7 @@ class Row(NamedTuple):
     samples: int = 0
     steps: int = 0
     past: tuple[PastRound, ...] = ()
-    doing: Doing = Doing.TRAINING
+    doing: Activity = Activity.TRAINING
     evaluating: float | None = None
     way: str = ""
     computing: float = 0.0
@@ -129,7 +129,7 @@ class Row(NamedTuple):
 
     @property
     def sample_time(self) -> float | None:
-        """Smoothed c_k of one sample in seconds, likewise."""
+        """Smoothed seconds of one sample, likewise."""
         return _median_low(self.sample_times)
 
     @property
@@ -139,13 +139,13 @@ class Row(NamedTuple):
 
     @property
     def silence_limit(self) -> float:
-        """Seconds of silence after which no decision counts on this worker."""
-        if self.doing is Doing.EVALUATING:
+        """Seconds of silence after which the policies ignore this worker."""
+        if self.doing is Activity.EVALUATING:
             return EVALUATION_S
         return SILENCE_S if self.step_time is None else max(SILENCE_S, SILENCE_STEPS * self.reach_server_time)
 
     def entering(self, round: int, now: float, computed: float = 0.0) -> Row:
-        """This worker at the start of `round`, in which it has computed for so long already."""
+        """The row at the start of `round`, in which the worker has computed for `computed` seconds already."""
         past = self.past
         if self.entered is not None:
             over = PastRound(
@@ -174,7 +174,7 @@ class Row(NamedTuple):
         )
 
     def stepping(self, local_iteration: int, computation_time: float | None, batch: int, now: float) -> Row:
-        """This worker after it has told that it has done `local_iteration` local steps of `batch` samples."""
+        """The row after `local_iteration` local steps of `batch` samples in this round."""
         step_times, sample_times = self._times_with(computation_time, batch)
         steps = local_iteration - self.local_iteration
         return self._replace(
@@ -194,7 +194,7 @@ class Row(NamedTuple):
         return self._replace(step_times=step_times, sample_times=sample_times)
 
     def _times_with(self, seconds: float | None, batch: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """`step_times` and `sample_times` after a step of `batch` samples (0: not known) that took so long."""
+        """`step_times` and `sample_times` after one more step of `batch` samples (0: not known)."""
         if seconds is None:
             return self.step_times, self.sample_times
         step_times = (*self.step_times, seconds)[-STEP_TIME_WINDOW:]
@@ -216,7 +216,6 @@ class Row(NamedTuple):
         )
 
     def answered(self, decision: Decision, now: float) -> Row:
-        """This worker after it was told what to do."""
         action = decision.action
         synced = now if action is Action.SYNC and self.synced is None else self.synced
         return self._replace(action=action, last_action=action, reason=decision.reason, synced=synced)
@@ -271,17 +270,16 @@ class Table:
         self.started = started
         self.round = 1  # the latest that any worker has entered
         self.num_ended = 0  # workers that have left in order
-        self.pace = Pace(started, resumed=not counted)
+        self.rates = JobRates(started, resumed=not counted)
         self.rows = _new_rows(num_workers, counted)
         self._delay = delay
-        self._delays = Tournament([self._counted_delay(self.rows[0])] * num_workers)  # no rank is slower than another
+        self._delays = MaxTree([self._counted_delay(self.rows[0])] * num_workers)  # no rank is slower than another
         self._throughputs: Throughputs | None = None
         self._looked_at = 0  # rank of the worker whose silence was looked at last
 
     def put(self, row: Row) -> None:
-        """Replaces the row of its worker."""
-        self.num_ended += (row.doing is Doing.ENDED) - (self.rows[row.rank].doing is Doing.ENDED)
-        self.pace.note(self.rows[row.rank], row)
+        self.num_ended += (row.doing is Activity.ENDED) - (self.rows[row.rank].doing is Activity.ENDED)
+        self.rates.note(self.rows[row.rank], row)
         self.rows[row.rank] = row
         self.round = max(self.round, row.round)
         delay = self._counted_delay(row)
@@ -312,7 +310,7 @@ class Table:
         return self.batches.sizes[rank] if self.batches.total and self.batches.sizes else None
 
     def silence(self, row: Row, now: float) -> float:
-        """Seconds since the worker was last heard, or since the job began where it never was."""
+        """Seconds since the worker's last message, or since the job began where there was none."""
         return now - (self.started if row.heard is None else row.heard)
 
     def stop_counting_on_the_silent(self, now: float) -> list[Row]:

@@ -15,7 +15,7 @@ from typing import Any
 from server import worker_states
 from server.eta import AT_WORK, elapsed, ending, job_state
 from server.job_rates import rates
-from server.snapshot import JobLine, Overview, Snapshot
+from server.snapshot import JobSummary, Overview, Snapshot
 from server.state import HISTORY_ROUNDS, Row
 from server.timeline import timeline
 from server.worker_states import WorkerStates, silence
@@ -44,7 +44,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     if snapshot is None:
         return {"job": None, "jobs": _jobs(overview)}
     now, rows, settings, watch = snapshot.now, snapshot.rows, snapshot.settings, snapshot.policy.watch
-    done = worker_states.doings(snapshot)
+    done = worker_states.states_of(snapshot)
     state = job_state(snapshot, now)
     until = now if state == AT_WORK else snapshot.heard or now
     works = work(snapshot, done.states)
@@ -105,17 +105,16 @@ class Work:
     seconds: list[float] = field(default_factory=list)
 
     def samples_per_s(self, rank: int) -> float:
-        """The worker's throughput."""
         seconds = self.seconds[rank]
         return self.samples[rank] / seconds if seconds > 0 else 0.0
 
     def computing_share(self, rank: int) -> float | None:
-        """The share of its time that the worker computed; None where nothing is known."""
+        """Share of the worker's time spent computing; None where it is not known."""
         return _share(self.computing[rank], self.seconds[rank])
 
     @property
     def computing_share_of_all(self) -> float | None:
-        """The same of all workers' time."""
+        """The same over all workers' time."""
         known = [seconds for seconds, computing in zip(self.seconds, self.computing, strict=True) if computing > 0]
         return _share(sum(self.computing), sum(known))
 
@@ -245,7 +244,7 @@ def _way(rows: Sequence[Row]) -> str:
 def _jobs(overview: Overview) -> dict[str, Any]:
     """The latest jobs, those first that are at work."""
 
-    def order(job: JobLine) -> tuple[bool, float]:
+    def order(job: JobSummary) -> tuple[bool, float]:
         return job_state(job, overview.now) != AT_WORK, -job.began
 
     latest = sorted(overview.jobs, key=order)[:SHOWN_JOBS]

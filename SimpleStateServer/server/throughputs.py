@@ -37,20 +37,20 @@ class Throughputs:
             self._count(delay, 1)
 
     def change(self, before: float, after: float) -> None:
-        """A worker with the delay `before` has the delay `after` from now on."""
+        """Replaces the delay `before` of one worker by `after`."""
         if before != after:
             self._count(before, -1)
             self._count(after, 1)
 
     def including(self, delay: float) -> Throughputs:
-        """These and that of one more worker."""
+        """A copy with one more worker."""
         all_of_them = copy.copy(self)
         all_of_them._count(delay, 1)
         return all_of_them
 
     @property
     def are_known(self) -> bool:
-        """Whether there are any, and the throughput of each worker that counts is known."""
+        """Whether there is a counted worker, and the throughput of each is known."""
         return self._known > 0 and not self._unknown
 
     def mean_is_far_above(self, delay: float, margin: Fraction) -> bool:
@@ -68,12 +68,12 @@ class Throughputs:
 
     @property
     def mean(self) -> float:
-        """In samples/s; 0 where none is known."""
+        """Samples/s; 0 where none is known."""
         return self._sum / (self._known * _ONE) if self._known else 0.0
 
     @property
     def deviation(self) -> float:
-        """The standard deviation in samples/s; 0 where none is known."""
+        """Standard deviation in samples/s; 0 where none is known."""
         return math.isqrt(self._spread) / (self._known * _ONE) if self._known else 0.0
 
     @property

@@ -32,7 +32,6 @@ class Traffic:
         )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Counts an answer."""
         known = self._seconds.get(path)
         if known is None:
             known = self._seconds["/jobs/" if path.startswith("/jobs/") else OTHER]

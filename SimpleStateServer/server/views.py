@@ -1,7 +1,7 @@
 """What people and programs read: the page, the state as JSON, /metrics and /healthz.
 
 These views run in the loop that the workers' questions go through. What takes longer the larger a job is comes from
-`KeptAnswers`, which bounds how much of the loop's time it gets.
+`ResponseCache`, which bounds how much of the loop's time it gets.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def status_json(request: HttpRequest, job: str | None = None) -> Answer:
 @reading
 def metrics_text(request: HttpRequest) -> Answer:
     """`GET /metrics`: for Prometheus."""
-    return Answer(200, app().kept_answers.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
+    return Answer(200, app().response_cache.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
 
 
 @reading
@@ -116,7 +116,7 @@ def _status(job: str | None) -> bytes:
     Raises:
         _NoSuchJob: `job` is not known.
     """
-    return app().kept_answers.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
+    return app().response_cache.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
 
 
 def _json(value: object) -> bytes:
@@ -132,7 +132,7 @@ def _published(job: str | None) -> bytes:
     snapshot = _snapshot(job)
     if snapshot is None or len(snapshot.rows) <= SMALL_JOB:  # a program may look what its POST did
         return _json(_published_state(snapshot))
-    return app().kept_answers.get(("published", job), lambda: _json(_published_state(snapshot)))
+    return app().response_cache.get(("published", job), lambda: _json(_published_state(snapshot)))
 
 
 def _snapshot(job: str | None) -> Snapshot | None:

@@ -15,7 +15,7 @@ class Action(str, enum.Enum):
     SYNC = "SYNC"
 
 
-class Doing(str, enum.Enum):
+class Activity(str, enum.Enum):
     """A worker's activity by its own report: it computes local steps, evaluates the model, or has left the job in
     order."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from server.policies import Sync
 from server.snapshot import Snapshot
 from server.state import EVALUATION_S, SILENCE_S, PastRound, Row
-from server.worker import Action, Doing
+from server.worker import Action, Activity
 
 TRAINING = "training"  # computes local steps
 EVALUATING = "evaluating"  # by its word
@@ -61,13 +61,12 @@ class WorkerStates:
         self._awaited = awaited
 
     def awaited(self, row: Row) -> Awaited:
-        """For whom this worker waits."""
         if self.states[row.rank] != WAITING or self._awaited is None:
             return Awaited((), 0)
         return self._awaited(row)
 
     def whom(self, row: Row) -> str:
-        """For whom this worker waits, in words; empty where it does not."""
+        """The same in words; empty where it waits for none."""
         awaited = self.awaited(row)
         if not awaited.count:
             return ""
@@ -84,7 +83,7 @@ class WorkerStates:
         return f"workers {', '.join(names)} and {last}"
 
 
-def doings(snapshot: Snapshot) -> WorkerStates:
+def states_of(snapshot: Snapshot) -> WorkerStates:
     """What each worker does. O(N)."""
     if snapshot.ended is not None:
         return WorkerStates([ENDED] * len(snapshot.rows))
@@ -107,11 +106,11 @@ def _is_silent(row: Row, quiet_s: float, least_s: float = PAGE_SILENCE_S) -> boo
 
 def _without_sync(snapshot: Snapshot, row: Row) -> str | None:
     """The state where it does not depend on the policy."""
-    if row.doing is Doing.ENDED:
+    if row.doing is Activity.ENDED:
         return ENDED
     if row.heard is None:
         return SILENT if silence(snapshot, row) > SILENCE_S else ABSENT
-    if row.doing is Doing.EVALUATING:
+    if row.doing is Activity.EVALUATING:
         return SILENT if _is_silent(row, snapshot.now - row.heard, EVALUATION_S) else EVALUATING
     return None
 

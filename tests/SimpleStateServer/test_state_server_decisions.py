@@ -109,7 +109,7 @@ def test_whom_elastic_has_left_out_is_a_straggler_and_left_out() -> None:
     assert job.states(36.7) == [TRAINING, TRAINING, TRAINING, "left out"]
     assert marks(job, 36.7) == ["", "", "", "straggler"]
     snapshot = job.snapshot(36.7)
-    lanes = timeline(snapshot, snapshot.rows, job.doings(36.7))["lanes"]
+    lanes = timeline(snapshot, snapshot.rows, job.worker_states(36.7))["lanes"]
     kind, begin, end, round = lanes[3]["spans"][-1]
     assert (kind, round, begin - end) == ("left-out", 6, pytest.approx(0.7))
 

@@ -29,7 +29,7 @@ from server.policies import POLICIES
 from server.router import Router
 from server.snapshot import Snapshot
 from server.state import HISTORY_ROUNDS, Row, Table
-from server.worker import Action, Device, Doing
+from server.worker import Action, Activity, Device
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 
@@ -421,7 +421,7 @@ def test_the_job_that_ended_first_makes_room_for_the_next() -> None:
         handlers.reset(Reset("w", job, 1, "journal", 0.5), now=0.0)
         handlers.report(report(0, 1, job), now=0.0)
     for now, job in ((1.0, "c"), (2.0, "b")):
-        handlers.report(report(0, 1, job, doing=Doing.ENDED), now=now)
+        handlers.report(report(0, 1, job, doing=Activity.ENDED), now=now)
     handlers.reset(Reset("w", "d", 1, "journal", 0.5), now=3.0)
     assert ids(handlers) == ["a", "b", "d"]
 
@@ -469,8 +469,8 @@ def test_jobs_of_very_many_workers_cannot_begin_as_fast_as_somebody_likes() -> N
 def test_that_a_worker_evaluates_may_be_heard_after_it_has_left_and_changes_nothing_then() -> None:
     handlers = job_of(1)
     handlers.report(report(0, 1), now=1.0)
-    handlers.report(report(0, 1, doing=Doing.ENDED), now=2.0)
-    handlers.report(report(0, 1, doing=Doing.EVALUATING), now=2.1)
+    handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
+    handlers.report(report(0, 1, doing=Activity.EVALUATING), now=2.1)
     assert shown(handlers, 3.0).ended == 2.0
 
 
@@ -506,13 +506,13 @@ def test_what_a_worker_has_done_is_by_its_own_count_where_it_tells_it() -> None:
 def test_an_evaluation_lasts_until_the_worker_speaks_again() -> None:
     handlers = job_of(1)
     handlers.report(report(0, 1), now=0.0)
-    handlers.report(report(0, 1, doing=Doing.EVALUATING), now=5.0)
+    handlers.report(report(0, 1, doing=Activity.EVALUATING), now=5.0)
     row = shown(handlers, 6.0).rows[0]
-    assert (row.doing, row.evaluating) == (Doing.EVALUATING, 5.0)
+    assert (row.doing, row.evaluating) == (Activity.EVALUATING, 5.0)
     assert row.silence_limit > 60  # ResNet-50 on a slow CPU
     handlers.report(report(0, 2), now=8.0)
     row = shown(handlers, 8.0).rows[0]
-    assert (row.doing, row.evaluating, row.past[-1].evaluating) == (Doing.TRAINING, None, 5.0)
+    assert (row.doing, row.evaluating, row.past[-1].evaluating) == (Activity.TRAINING, None, 5.0)
 
 
 def test_a_job_ends_when_all_its_workers_have_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -520,9 +520,9 @@ def test_a_job_ends_when_all_its_workers_have_left(caplog: pytest.LogCaptureFixt
     handlers = job_of(2)
     for rank in (0, 1):
         handlers.report(report(rank, 1), now=1.0)
-    handlers.report(report(0, 1, doing=Doing.ENDED), now=2.0)
+    handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
     assert shown(handlers, 2.0).ended is None
-    handlers.report(report(1, 1, doing=Doing.ENDED), now=3.0)
+    handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
     assert shown(handlers, 3.0).ended == 3.0
     assert [line for line in caplog.messages if "has ended" in line] == [
         "job a has ended: all 2 worker(s) have left | round 1 | 3.0 s"
@@ -630,9 +630,9 @@ def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
 def test_a_job_whose_worker_speaks_after_all_have_left_goes_on() -> None:
     handlers = job_of(2)
     for rank in range(2):
-        handlers.report(report(rank, 1, doing=Doing.ENDED), now=1.0)
+        handlers.report(report(rank, 1, doing=Activity.ENDED), now=1.0)
     assert shown(handlers, 1.0).ended == 1.0
     handlers.query(query(1, 1, 1), now=2.0)
     assert (shown(handlers, 2.0).ended, shown(handlers, 2.0).at_work) == (None, True)
-    handlers.report(report(1, 1, doing=Doing.ENDED), now=3.0)
+    handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
     assert shown(handlers, 3.0).ended == 3.0

@@ -148,7 +148,7 @@ class Asker:
     # ------------------------------------------------------------------------------------- beside the training
 
     def notify(self, notice: Callable[[], None]) -> None:
-        """Runs a notice, which must not raise, beside the caller: one at a time, of those that wait only the newest."""
+        """Runs a notice, which must not raise, beside the caller: one at a time, of those that wait the newest."""
         with self._lock:
             self._next_notice = notice
             if self._notices is None:

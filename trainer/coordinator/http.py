@@ -48,11 +48,9 @@ class HttpLink:
 
     @property
     def round_trip_s(self) -> float:
-        """Median of the last round trips; 0 before the first."""
         return statistics.median(self._round_trips) if self._round_trips else 0.0
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As Link says."""
         return self.post("/message/", timeouts, json=message)
 
     def post(self, path: str, timeouts: Timeouts, **body: Any) -> Reply:
@@ -69,7 +67,6 @@ class HttpLink:
         return reply
 
     def get(self, path: str, timeouts: Timeouts = PATIENT) -> Reply:
-        """One GET; raises NoAnswer."""
         return self._request("GET", path, timeouts)
 
     def _request(self, method: str, path: str, timeouts: Timeouts, **body: Any) -> Reply:
@@ -114,7 +111,7 @@ class HttpLink:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[requests.Session]:
-        """A connection that nobody else uses for the while."""
+        """A connection that no other thread uses meanwhile."""
         try:
             session = self._idle.pop()
         except IndexError:

@@ -42,7 +42,7 @@ class Reply:
 
     @property
     def in_short(self) -> str:
-        """One line: the title of a page, else how the text begins."""
+        """One line: the title of a page, else the beginning of the text."""
         title = re.search("<title>(.*?)</title>", self.text, re.IGNORECASE | re.DOTALL)
         words = html.unescape(title[1]) if title else self.text
         return " ".join("".join(letter if letter.isprintable() else " " for letter in words[:300]).split())
@@ -53,14 +53,14 @@ class Link(Protocol):
 
     @property
     def address(self) -> str:
-        """What a person calls the server."""
+        """For messages to the user."""
 
     @property
     def round_trip_s(self) -> float:
-        """What a question and its answer usually take; 0 before the first."""
+        """Usual round trip; 0 before the first."""
 
     def check(self) -> None:
-        """Makes sure that the server is there; raises SetupError where nobody answers, or somebody else does."""
+        """Raises SetupError where no state server answers."""
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         """One try; raises NoAnswer."""

@@ -98,7 +98,7 @@ def patience_s(state: State | None) -> float:
     return max(SILENCE_S, SILENCE_STEPS * max(state.steps_s if state else (), default=0.0))
 
 
-class _Instead(Exception):
+class _Substitute(Exception):
     """This reply is what the client gets, in place of the answer to a form."""
 
     def __init__(self, reply: Reply) -> None:
@@ -122,7 +122,6 @@ class PublishedLink:
 
     @property
     def round_trip_s(self) -> float:
-        """As Link says."""
         return self._http.round_trip_s
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
@@ -143,13 +142,13 @@ class PublishedLink:
         except NoAnswer:
             self._entered = 0  # what answers next may be another process
             raise
-        except _Instead as instead:
+        except _Substitute as instead:
             self._entered = 0
             return instead.reply
         return Reply(200, {"msg_type": "RESPONSE", "action": "SYNC" if ready else "TRAIN"})
 
     def _begin(self, reset: Message, timeouts: Timeouts) -> None:
-        """Begins the job; where it is at work and the server had lost it, another worker may have been first."""
+        """Begins the job, unless another worker has already begun it again after a loss."""
         if not self._at[0] or self._holds(self._state(timeouts)) is not Holds.OURS:
             self._post("/init/", {"num_workers": reset["num_workers"], "epsilon": reset["epsilon"]}, timeouts)
 
@@ -168,7 +167,7 @@ class PublishedLink:
         return ready or self._has_waited_long(timeouts)
 
     def _enter(self, status: Message, timeouts: Timeouts) -> bool:
-        """Tells the server of the round; returns whether that was news."""
+        """Tells the server of the round; returns whether it was new to the server."""
         round_ = status["round"]
         if round_ <= self._entered or round_ < self._at[0]:
             return False
@@ -180,7 +179,7 @@ class PublishedLink:
         return True
 
     def _apply(self, status: Message, timeouts: Timeouts) -> bool:
-        """Asks. With no local step in the round yet the server notes how long the last one took, and is never ready."""
+        """Asks. Before the first local step of a round the server notes the last step time, and is never ready."""
         form = {"r": status["rank"], "k": status["local_iteration"], "c": status["computation_time"]}
         reply = self._post("/apply/", {**form, "te": status["timestamp"]}, timeouts)
         ready = reply.said.get("ready")
@@ -189,7 +188,7 @@ class PublishedLink:
         return ready == 1
 
     def _has_waited_long(self, timeouts: Timeouts) -> bool:
-        """Whether to aggregate without the server's word."""
+        """Whether to aggregate without READY from the server."""
         now = self._clock.now()
         if now < self._look_at:
             return False
@@ -212,8 +211,8 @@ class PublishedLink:
             raise self._unfit(path, reply)
         if path != "/init/" and self._mended < self._at[0] and self._holds(self._state(timeouts)) is Holds.NONE:
             self._mended = self._at[0]  # once a round: the server may be wrong in another way
-            raise _Instead(Reply(409, {"code": UNKNOWN_JOB[0]}))
-        raise _Instead(reply)
+            raise _Substitute(Reply(409, {"code": UNKNOWN_JOB[0]}))
+        raise _Substitute(reply)
 
     def _state(self, timeouts: Timeouts) -> State | None:
         return State.read(self._http.get("/", timeouts).said)

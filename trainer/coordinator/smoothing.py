@@ -16,10 +16,9 @@ class Smoothed:
         self._values: deque[float] = deque(maxlen=WINDOW)
 
     def add(self, value: float) -> None:
-        """Adds a time in seconds; the oldest of more than five is forgotten."""
+        """Adds a time in seconds."""
         self._values.append(value)
 
     @property
     def value(self) -> float:
-        """The smoothed time in seconds; 0.0 before the first."""
         return statistics.median_low(self._values) if self._values else 0.0

@@ -33,7 +33,6 @@ class Peer(NamedTuple):
     device: str
 
     def called(self, rank: int) -> str:
-        """What a person calls it."""
         return f"worker {rank} ({self.device} on host {self.host}, {self.address}:{self.port})"
 
 
@@ -52,17 +51,16 @@ class Start:
 
     @property
     def secret(self) -> str:
-        """What these workers know and nobody else, unless he hears what they are told."""
+        """Known to these workers alone, unless their traffic is read."""
         names = " ".join([str(self.generation), *(member.name for member in self.members)])
         return hashlib.sha256(names.encode()).hexdigest()
 
     def to_wire(self) -> Message:
-        """As JOIN and BEAT say where a worker comes from, or is."""
+        """The fields of JOIN and BEAT that tell a worker's place."""
         return {"generation": self.generation, "rank": self.rank, "members": [list(member) for member in self.members]}
 
     @classmethod
     def from_answer(cls, said: Mapping[str, Any]) -> Start:
-        """Reads a START."""
         return cls(said["generation"], said["rank"], tuple(Peer(*member) for member in said["members"]))
 
 
@@ -124,7 +122,7 @@ class Joining:
         return self._until_start(0.0, SHORT_PAUSE_S, lambda: {**before.to_wire(), "lost": list(lost())})
 
     def beat(self, place: Start) -> bool:
-        """Says that the job is at work; returns whether somebody waits to take part in it."""
+        """Tells that the job is running; returns whether workers wait to take part in it."""
         try:
             return self._ask({"msg_type": "BEAT", **place.to_wire()}, BRIEF).get("action") == "PAUSE"
         except NoAnswer:

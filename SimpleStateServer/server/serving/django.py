@@ -25,7 +25,7 @@ class DjangoAnswers:
         self._host = host
 
     def __call__(self, request: Request) -> Answer:
-        """Django's answer; of an error a JSON one, since views and handlers make them so."""
+        """Django's answer; errors are JSON, as the views and handlers make them."""
         path, _, query = request.target.partition(b"?")
         environ: dict[str, Any] = {
             "REQUEST_METHOD": request.method,

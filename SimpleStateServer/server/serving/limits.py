@@ -9,7 +9,7 @@ SPARE_FILES = 64  # that this process has open besides its connections
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Bounds of connections and requests.
 
     Attributes:

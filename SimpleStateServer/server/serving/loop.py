@@ -17,7 +17,7 @@ from django.apps import apps
 from server.answers import Answer, error
 from server.serving.connections import Connections
 from server.serving.django import DjangoAnswers
-from server.serving.limits import Limits
+from server.serving.limits import ConnectionLimits
 from server.serving.protocol import Connection, Service
 from server.serving.request import Request
 
@@ -29,7 +29,7 @@ GARBAGE_THRESHOLDS = (10_000, 20, 1_000)  # the last: full collections a hundred
 log = logging.getLogger(__name__)
 
 
-def serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+def serve(listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None]) -> None:
     """Answers requests until SIGTERM or SIGINT comes. Nothing is kept; a worker sends an unanswered message again.
 
     Args:
@@ -42,7 +42,7 @@ def serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) ->
     uvloop.run(_serve(listener, limits, ready))
 
 
-async def _serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+async def _serve(listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,7 +79,7 @@ def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEve
         task.add_done_callback(service.accepting.discard)
 
 
-def make_service(listener: socket.socket, limits: Limits) -> Service:
+def make_service(listener: socket.socket, limits: ConnectionLimits) -> Service:
     """Binds the loop to this process's receiver and to Django."""
     app = apps.get_app_config("server")
     receiver, django = app.receiver, DjangoAnswers(listener.getsockname()[:2])

@@ -11,7 +11,7 @@ import httptools
 
 from server.answers import Answer, error
 from server.serving.connections import Connections
-from server.serving.limits import Limits
+from server.serving.limits import ConnectionLimits
 from server.serving.request import Request, answer_bytes
 
 LINGER_BYTES = 1 << 20  # that are thrown away so that a sender of too much can still read why
@@ -29,7 +29,7 @@ class Service:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ConnectionLimits,
         connections: Connections,
         answer: Callable[[Request], Answer],
         refused: Callable[[str, Answer], None],
@@ -68,7 +68,6 @@ class Connection(asyncio.Protocol):
     # ----------------------------------------------------------------------------------- of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
@@ -76,13 +75,12 @@ class Connection(asyncio.Protocol):
         self._service.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It has gone, and what it had not sent completely with it."""
+        """Drops what was not received completely."""
         self._service.connections.remove(self)
         self._transport = None
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a request, or of several."""
         if self._refusal is not None:
             self._throw_away(len(data))
             return
@@ -105,7 +103,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def eof_received(self) -> bool:
-        """The sender has sent all; answers that are under way still go out, then the connection closes."""
+        """Pending answers are still sent, then the connection closes."""
         return False
 
     def pause_writing(self) -> None:
@@ -117,7 +115,6 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It has taken them."""
         self._can_write = True
         self._untaken_since = None
         if self._waiting:
@@ -128,18 +125,15 @@ class Connection(asyncio.Protocol):
     # -------------------------------------------------------------------------------------- of the parser
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         self._request = Request(self.address)
         self._body, self._body_bytes, self._headers, self._head_bytes = [], 0, 0, 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
-        """The target, or a piece of it."""
         self._request.target += url
         self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
         self._headers += 1
         if self._headers > self._service.limits.headers:
             self._refuse(error(f"there are more than {self._service.limits.headers} headers", 431))
@@ -149,7 +143,7 @@ class Connection(asyncio.Protocol):
         headers[key] = f"{headers[key]},{text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
-        """The head is here: what is refused for it is refused now."""
+        """Refuses what the head alone forbids."""
         self._in_head, self._received_in_head = False, 0
         if self._head_bytes > self._service.limits.head_bytes:
             self._head_too_large()
@@ -163,14 +157,12 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
         self._body_bytes += len(body)
         if self._body_bytes > self._service.limits.body_bytes:  # of one in chunks, which says no length
             self._too_large()
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The whole request is here."""
         self._request.body = b"".join(self._body)
         self._request.keeps_alive = self._parser.should_keep_alive()
         self._waiting.append(self._request)
@@ -180,7 +172,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------- answers
 
     def _next(self) -> None:
-        """Answers one request. The next one of this connection has to wait for all others' turns."""
+        """Answers one request; the next one of this connection waits until others had their turn."""
         if self._transport is None or not self._waiting or not self._can_write:
             return
         request = self._waiting.popleft()
@@ -206,7 +198,7 @@ class Connection(asyncio.Protocol):
         raise ValueError("too large")
 
     def _refuse(self, answer: Answer) -> None:
-        """Says why, and ends the connection as soon as the sender can have read it."""
+        """Sends the reason, and closes the connection once the sender can have read it."""
         if self._refusal is not None or self._transport is None:
             return
         self._refusal = answer
@@ -224,13 +216,13 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Ends the connection at once; a turn that it waits for finds nothing to do."""
+        """Ends the connection at once."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
 
     def overdue(self, now: float) -> str:
-        """Why this connection has to be closed, in a few words; empty if it may stay."""
+        """Reason to close this connection; empty if it may stay."""
         limits = self._service.limits
         if self._refusal is not None:
             return "refused" if now - (self._due_since or 0.0) > 1.0 else ""

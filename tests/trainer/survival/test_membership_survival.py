@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server import membership, wire
 from server.errors import BadMessage
-from server.membership import ALIVE_S, GONE_S, Answer, Table
+from server.membership import ALIVE_S, GONE_S, Assignment, Group
 from server.messages import Beat, Call, Join, Left, Member, Place
 from server.worker import Device
 
@@ -38,14 +38,14 @@ class Job:
 
     def __init__(self, num_workers: int, min_workers: int = 1) -> None:
         self.num_workers, self.min_workers = num_workers, min_workers
-        self.table = Table()
+        self.table = Group()
         self.now = 0.0
         self.places: dict[int, Place] = {}
         self.reason = ""
         for number in (*range(num_workers), *range(num_workers - 1)):  # the last one is told to start at once
             self.join(number)
 
-    def join(self, number: int, lost: Iterable[int] = ()) -> Answer:
+    def join(self, number: int, lost: Iterable[int] = ()) -> Assignment:
         """Worker `number` asks; it has seen workers `lost` end, by their numbers."""
         before = self.places.get(number)
         ranks = [self.rank_in(before, one) for one in lost] if before else []
@@ -58,13 +58,13 @@ class Job:
             self.places[number] = answer.place
         return answer
 
-    def beat(self, number: int) -> Answer:
+    def beat(self, number: int) -> Assignment:
         return self._decide(Beat(f"w{number}", "a", **msgspec.structs.asdict(self.places[number])))
 
-    def leave(self, number: int) -> Answer:
+    def leave(self, number: int) -> Assignment:
         return self._decide(Left(f"w{number}", "a"))
 
-    def _decide(self, event: Join | Beat | Left) -> Answer:
+    def _decide(self, event: Join | Beat | Left) -> Assignment:
         self.table, answer, self.reason = membership.decide(self.table, event, self.now)
         return answer
 
@@ -201,12 +201,12 @@ def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_o
 
 def test_a_server_that_was_restarted_knows_the_job_by_its_workers_words() -> None:
     job = Job(3)
-    job.table = Table()
+    job.table = Group()
     assert job.join(0, lost=[1]).call is Call.WAIT
     assert job.join(2, lost=[1]).call is Call.START
     assert (job.table.generation, job.members()) == (2, ["w0", "w2"])
     job.join(0)
-    job.table = Table()
+    job.table = Group()
     assert job.beat(0).call is None
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
 
