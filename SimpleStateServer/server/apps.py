@@ -1,4 +1,4 @@
-"""The Django app, which owns the one router of this process, and what it is reached by."""
+"""The Django app: owns the router of this process and the parts around it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ServerConfig(AppConfig):
     name = "server"
 
     def ready(self) -> None:
-        disable_created_metrics()  # a line more for each counter, and all say when this process began
+        disable_created_metrics()  # an extra line for each counter
         self.registry = CollectorRegistry()
         self.response_cache = ResponseCache(time.monotonic)
         self.traffic = Traffic(self.registry)

@@ -1,4 +1,4 @@
-"""The test accuracy of a job over time: as many points as a page needs, the last one, and the best."""
+"""The test accuracy of a job over time, in a bounded number of points."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Point:
 class Curve:
     """Keeps every evaluation of a short job and evenly spaced ones of a long one, at most `limit`.
 
-    When there are more, every second one goes, and from then on only every second one of those that come is kept: the
-    stride doubles. The last and the best are kept beside, whatever the stride.
+    Beyond that, every second point is dropped and the stride of new ones doubles. The last and the best point are kept
+    besides.
     """
 
     def __init__(self, limit: int = MAX_ACCURACIES) -> None:

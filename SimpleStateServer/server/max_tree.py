@@ -1,8 +1,8 @@
-"""Who is the slowest of many workers, without a look at all of them."""
+"""Max-heap over worker delays: the slowest of many workers in O(log N) a change."""
 
 from __future__ import annotations
 
-# The delay of a worker that does not take part: below every other one, so it is the slowest only where all are out.
+# The delay of a worker that does not take part: below all others, so it is the slowest only where all are out.
 OUT = -1.0
 
 
@@ -16,7 +16,7 @@ class MaxTree:
         self._delays = list(delays)
         self._size = len(delays)
         # Node i is the winner of its children 2i and 2i+1; the leaves are the last `size` nodes. Nodes are ranks, not
-        # objects: of 100,000 of those the garbage collector would make more than of the matches.
+        # objects, which would cost the garbage collector more time than the comparisons take.
         self._nodes = nodes = [*[0] * self._size, *range(self._size)]
         if min(delays) == max(delays):  # as in each new job, of which one may have 100,000 workers
             for node in range(self._size - 1, 0, -1):

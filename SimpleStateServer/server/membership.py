@@ -1,18 +1,18 @@
-"""Who takes part in a job whose workers sum among themselves: a pure function, like the policies.
+"""Membership of a job whose workers sum among themselves: a pure function, like the policies.
 
 `decide(group, event, now) -> (group, answer, reason)`, without Django, lock or clock. Workers JOIN with the address at
 which they listen, and again until enough are there: then each is told its rank and all addresses, and they are a
-generation. A worker that is gone is told of by LEFT: its own, or those of others, whose connections with it have ended.
-Whoever loses a worker loses others soon after, since nobody goes on alone: the first word counts as the cause.
+generation. LEFT tells that a worker is gone: its own, or one of others, whose connections with it have ended.
+All workers end soon after one is lost, so the first LEFT counts as the cause.
 
 Where the job is to survive (Join.min_workers), those that lost a worker come back with JOIN, and with all that are left
 and those that wait they are the next generation:
 
     a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
 
-Members who see with their own eyes that one is gone say so; one that neither comes back nor is seen to be gone, since
-it is cut off from this server, counts as lost after Join.patience. Whoever comes back from an earlier generation waits
-as a newcomer does. So one job never becomes two: there is one newest generation, and this group alone begins one.
+Members tell which others they have seen to be gone. One that neither comes back nor was seen to be gone, since it is
+cut off from this server, counts as lost after Join.patience. A worker of an earlier generation waits like a newcomer.
+So one job never becomes two: there is one newest generation, and only this group begins one.
 
 Ranks follow the addresses, then the ports. So they are the same in each run where these are, in whatever order the
 workers came; and they are the ranks that MXNet's scheduler gives to workers of one host.
@@ -28,14 +28,14 @@ from typing import NamedTuple
 from server.errors import Conflict
 from server.messages import Beat, Call, Join, Left, Member, Place
 
-WAITING_S = 10.0  # a worker that was not heard for so long does not wait any more: it asks several times a second
-ALIVE_S = 2.0  # likewise, where the others would have to wait for it once more if it were gone
-GONE_S = 30.0  # a job of which nobody was heard for so long is not at work any more
+WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
+ALIVE_S = 2.0  # likewise, where the others would wait for it again
+GONE_S = 30.0  # without a message a job counts as ended
 FEW = 5  # names in one sentence
 
 
 class Waiting(NamedTuple):
-    """A worker that waits for others, and when it was heard."""
+    """A waiting worker, and the time of its last message."""
 
     member: Member
     heard: float
@@ -43,19 +43,19 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is known of the workers of one job.
+    """The workers of one job.
 
     Attributes:
         waiting: those that wait for others, in the order in which they came.
-        num_workers: for how many they wait.
+        num_workers: that they wait for.
         generation: how many times workers have started.
         members: those that started last, by rank.
-        left: ranks of those of them that have left.
-        cause: why the first of them left that did not leave in order; empty while all is well.
-        survives: the job goes on with those that are left.
+        left: ranks of members that have left.
+        cause: of the first departure out of order; empty before.
+        survives: the job continues without lost members.
         lost: ranks of members that others have seen to be gone.
-        heard: when a member of a job that survives was heard.
-        forming: when the first of them came back for the next generation; None: none has.
+        heard: time of a member's last message, in a job that survives.
+        forming: when the first member came back for the next generation; None: none has.
         late: names of workers that waited to take part when the last member left.
     """
 
@@ -83,10 +83,10 @@ class Group:
 
 
 class Assignment(NamedTuple):
-    """To the one who has spoken.
+    """The answer to a worker.
 
     Attributes:
-        call: what it does next; None: there is nothing to do.
+        call: its next action; None: nothing to do.
         place: its own, where the call is START.
     """
 
@@ -95,7 +95,7 @@ class Assignment(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The group from now on, the answer, and why, in words."""
+    """The new group, the answer, and the reason in words."""
 
     group: Group
     answer: Assignment
@@ -103,7 +103,7 @@ class Outcome(NamedTuple):
 
 
 def decide(group: Group, event: Join | Beat | Left, now: float) -> Outcome:
-    """What follows from a message. One that comes twice gets the same answer.
+    """Applies a message. One that comes twice gets the same answer.
 
     Args:
         now: seconds.
@@ -147,7 +147,7 @@ def _join(group: Group, event: Join, now: float) -> Outcome:
 
 
 def _come_back(group: Group, event: Join, now: float) -> Outcome:
-    """A member of a job at work comes back, or somebody else comes to it."""
+    """A member of a running job comes back, or a new worker joins."""
     me = group.rank_of(event.member.name)
     seen = set(event.lost) - group.left - group.lost if me is not None else set()
     gone = {group.members[rank].name for rank in seen if rank < len(group.members)}
@@ -157,7 +157,7 @@ def _come_back(group: Group, event: Join, now: float) -> Outcome:
         if now - one.heard <= ALIVE_S and not _is_replaced(one.member, event.member) and one.member.name not in gone
     ]
     waiting = (*others, Waiting(event.member, now))
-    if me is not None:  # it is here, whatever others have seen
+    if me is not None:  # it is alive, whatever others have seen
         lost = (group.lost | seen) - {me}
         forming = now if group.forming is None else group.forming
         group = replace(group, lost=lost, heard=now, forming=forming)
@@ -212,7 +212,7 @@ def _left(group: Group, event: Left) -> Outcome:
     group = replace(group, waiting=waiting)
     rank = group.rank_of(event.sender)
     if rank is None:
-        return Outcome(group, Assignment(), group.cause or "nobody waits for this worker")
+        return Outcome(group, Assignment(), group.cause or "no worker waits for this one")
     lost = [] if group.survives else [other for other in event.lost if other < len(group.members)]
     cause = group.cause
     if not cause and event.cause:
@@ -221,25 +221,25 @@ def _left(group: Group, event: Left) -> Outcome:
         gone = "is gone: it was" if len(lost) == 1 else "are gone: they were"
         cause = f"{names([group.members[other] for other in lost], lost)} {gone} killed or crashed"
     group = replace(group, left=group.left | {rank}, cause=cause)
-    if group.survives and len(group.left | group.lost) == len(group.members):  # whoever still waits has come too late
+    if group.survives and len(group.left | group.lost) == len(group.members):  # those that still wait came too late
         group = replace(group, late=frozenset(one.member.name for one in group.waiting), waiting=())
     return Outcome(group, Assignment(), cause or f"worker {rank} has left")
 
 
 def _is_replaced(waiting: Member, newcomer: Member) -> bool:
-    """Whether it is the same worker, or one that took its place: two processes cannot listen at one address."""
+    """Whether it is the same worker, or its successor: two processes cannot listen at one address."""
     return waiting.name == newcomer.name or (waiting.address, waiting.port) == (newcomer.address, newcomer.port)
 
 
 def _replaced_by(newcomer: Member, members: Sequence[Member]) -> set[int]:
-    """Ranks of members that have ended for certain, since another process listens where they did."""
+    """Ranks of members that have certainly ended, since another process listens at their address."""
     return {
         rank for rank, member in enumerate(members) if member.name != newcomer.name and _is_replaced(member, newcomer)
     }
 
 
 def _place_of(member: Member) -> tuple[bool, int, str, int]:
-    """What the ranks follow: IPv4 addresses as numbers, then names of hosts; then the port."""
+    """Sort key of the ranks: IPv4 addresses as numbers, then host names; then the port."""
     try:
         return (False, int(ipaddress.ip_address(member.address)), "", member.port)
     except ValueError:
@@ -247,7 +247,7 @@ def _place_of(member: Member) -> tuple[bool, int, str, int]:
 
 
 def name(member: Member, rank: int | None = None) -> str:
-    """What a person calls a worker, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
+    """A worker in messages, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
     of_rank = "" if rank is None else f" {rank}"
     place = " on host ".join(filter(None, (member.device, member.host)))
     address = f"{member.address}:{member.port}"
@@ -255,7 +255,7 @@ def name(member: Member, rank: int | None = None) -> str:
 
 
 def names(members: Sequence[Member], ranks: Sequence[int] | None = None) -> str:
-    """Several; of many the first."""
+    """Several workers; of many the first ones."""
     of_ranks = ranks if ranks is not None else [None] * len(members)
     listed = [name(member, rank) for member, rank in zip(members, of_ranks, strict=True)][:FEW]
     more = f" and {len(members) - FEW} more" if len(members) > FEW else ""

@@ -307,10 +307,9 @@ class Join(Incoming, frozen=True):
 
     def __post_init__(self) -> None:
         _check_unique(self.lost)
-        for field, value, allowed in (("rank", self.rank, "a rank"), ("members", self.members, "the workers")):
-            if self.generation and value is None:
-                raise BadMessage.of_field(field, None, f"{allowed} of generation {self.generation}")
-        assert self.before or not self.generation  # Place checks the rank
+        if self.generation and self.before is None:  # else Place has checked the rank
+            missing = "rank" if self.rank is None else "members"
+            raise BadMessage.of_field(missing, None, f"the place in generation {self.generation}")
 
     @property
     def member(self) -> Member:

@@ -1,7 +1,7 @@
-"""The jobs' state for Prometheus, made from snapshots when it is asked for. Traffic counts HTTP (traffic.py).
+"""The jobs' state for Prometheus, made from snapshots on request. traffic.py has the HTTP metrics.
 
-A label never changes while a job lasts: who runs where is told by `esync_worker_info` alone, to be joined by `job` and
-`rank`. Workers have series of their own as long as there are not too many; all jobs have sums, counts and spreads.
+A job's labels never change: hosts and devices are in `esync_worker_info` alone, to be joined by `job` and `rank`. Up to
+MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts and spreads.
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 class StateCollector(Collector):
-    """Makes the metrics of the jobs.
-
-    Args:
-        router: knows them.
-    """
+    """The metrics of the jobs."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -60,7 +56,7 @@ class StateCollector(Collector):
 
 
 class _JobMetrics:
-    """A snapshot, and what is computed once from it.
+    """A snapshot, and values computed once from it.
 
     Attributes:
         id: the job's, as each metric's first label.
@@ -75,7 +71,7 @@ class _JobMetrics:
 
 
 def _with_series(jobs: Sequence[_JobMetrics]) -> list[_JobMetrics]:
-    """The jobs whose workers have series of their own; a job that begins takes them from nobody."""
+    """The jobs whose workers have series of their own; a new job takes them from no other."""
     chosen, left = [], MAX_WORKER_SERIES
     for job in jobs:
         if job.state != ENDED and len(job.snapshot.rows) <= left:

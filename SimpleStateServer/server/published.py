@@ -1,4 +1,4 @@
-"""The published HTTP interface (form-encoded POST), translated into the four messages."""
+"""The published HTTP interface (form-encoded POST), translated into messages."""
 
 from __future__ import annotations
 

@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class Receiver:
-    """Answers the four calls that change something.
+    """Answers the four calls that change state.
 
     Args:
         router: takes the messages.
-        traffic: counts what was answered, and how fast.
+        traffic: counts answers and their time.
         token: when set, every call needs it.
-        init_policy: policy of a job that `POST /init/` begins and that names none.
-        refusals: logs what was refused.
+        init_policy: of a `POST /init/` that names none.
+        refusals: their log.
     """
 
     def __init__(self, router: Router, traffic: Traffic, token: str, init_policy: str, refusals: Refusals) -> None:
@@ -47,7 +47,7 @@ class Receiver:
         self._authorization = f"Bearer {token}".encode() if token else b""
         self._init_policy = init_policy
         self._refusals = refusals
-        # A worker that sees it change knows that this server has lost what it knew.
+        # A worker that sees it change knows that this server has lost its state.
         self._server = secrets.token_hex(4)
         self._calls: dict[str, Callable[[Mapping[str, str], bytes], Answer]] = {
             "/message/": self._message,
@@ -61,7 +61,7 @@ class Receiver:
         return tuple(self._calls)
 
     def post(self, path: str, headers: Mapping[str, str], body: bytes, address: str) -> Answer:
-        """Answers a call. Whatever is wrong with it becomes an answer too.
+        """Answers a call, also with an error.
 
         Args:
             path: one of `paths`.
@@ -113,7 +113,7 @@ class Receiver:
         return Answer()
 
     def _apply(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """`POST /apply/` as published: {"ready": 0} go on training, {"ready": 1} aggregate now."""
+        """`POST /apply/` as published: {"ready": 0} train, {"ready": 1} aggregate now."""
         response = self._ask_published(published.apply(_form(headers, body)))
         return json_answer({"ready": int(response.action is Action.SYNC)})
 
@@ -128,7 +128,7 @@ class Receiver:
 
 
 def _need_type(headers: Mapping[str, str], wanted: str, send: str) -> None:
-    """A page can make a browser send text and forms anywhere, but not JSON; and half a guess is no message.
+    """A page can make a browser send text and forms to any server, but not JSON.
 
     Raises:
         BadMessage: the body is of another type.
@@ -142,8 +142,7 @@ def _form(headers: Mapping[str, str], body: bytes) -> dict[str, str]:
     """The form's fields; none where there is no body.
 
     Raises:
-        BadMessage: the body is something else. Taken for a form it would have no fields, which `/init/` understands as
-            its defaults.
+        BadMessage: the body is something else, which as a form without fields would mean the defaults of `/init/`.
     """
     if not body:
         return {}

@@ -1,7 +1,6 @@
-"""Where the workers of jobs without a parameter server find each other: one group of members a job (membership.py).
+"""Rendezvous of the workers of jobs without a parameter server: one group of members a job (membership.py).
 
-A worker that waits asks again and again, so nothing here keeps an answer back. A server that was restarted meanwhile
-hears of all again.
+Waiting workers ask repeatedly, so no answer is delayed, and a restarted server soon knows all of them.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class Rendezvous:
-    """Own the tables of members. Time is an argument, as in the handlers.
+    """Owns the groups of members. Time is an argument, as in the handlers.
 
     Args:
-        max_jobs: when one more comes, the one that was silent for longest is forgotten.
+        max_jobs: beyond it, the job that was silent for longest is forgotten.
         counts: of handled messages, by type.
     """
 
@@ -30,13 +29,13 @@ class Rendezvous:
         self._counts = counts
         self._max_jobs = max_jobs
         self._groups: dict[str, Group] = {}
-        self._heard: dict[str, float] = {}  # when a job was spoken of, the longest ago first
+        self._heard: dict[str, float] = {}  # time of a job's last message, the oldest first
 
     def join(self, message: Join, now: float) -> Response:
-        """A worker is there and waits for the others.
+        """A worker is ready and waits for the others.
 
         Raises:
-            Conflict: it does not fit to those that wait, or there is no room for its job.
+            Conflict: it does not fit the waiting workers, or there is no room for its job.
         """
         self._counts["JOIN"] += 1
         before = self._groups.get(message.job)

@@ -1,4 +1,4 @@
-"""What is costly to make and is asked for often is made once, and again only when there is time for it."""
+"""Rate-limited cache of rendered responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 MAX_KEYS = 256
 LEAST_AGE_S = 0.5
-SHARE = 1 / 20  # of the time may be spent on making
+SHARE = 1 / 20  # of the time for rendering
 
 
 @dataclass(slots=True)
@@ -18,9 +18,9 @@ class _Entry:
 
 
 class ResponseCache:
-    """Answers of readers. They are made in the loop that the workers' questions go through, so what they take of it is
-    bounded, however many read and whatever they read: what took t seconds to make is not made again for 20 t, and all
-    of them together do not take more than a twentieth of the time. A reader gets an older answer instead of waiting.
+    """Responses for readers. They are rendered in the loop that answers the workers, so their share of it is bounded: a
+    response that took t seconds is not rendered again for 20 t, and all together take at most a twentieth of the time.
+    A reader gets an older response instead of waiting.
 
     Args:
         clock: seconds, monotonic.
@@ -29,7 +29,7 @@ class ResponseCache:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: dict[Hashable, _Entry] = {}
-        self._idle_until = 0.0  # nothing that is known is made again before
+        self._idle_until = 0.0  # no cached response is rendered again before
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
         """The result of `make`, perhaps an earlier one."""

@@ -1,4 +1,4 @@
-"""FIFO queue and message router: messages are taken in the order in which they come, one at a time, by their type.
+"""FIFO queue and message router: hands messages to their handlers in order, one at a time.
 
 `manage.py serve` calls the router in its one event loop. There the loop's own list of what is ready is the FIFO queue:
 a message is routed when its turn comes, and no handler ever waits, so the next one finds the table complete. Django's
@@ -17,7 +17,7 @@ from server.snapshot import Overview, Snapshot
 
 
 class Router:
-    """Hands each message to its handler, and nothing else touches the state.
+    """Hands each message to its handler; nothing else touches the state.
 
     Args:
         handlers: own the state.

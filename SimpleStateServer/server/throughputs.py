@@ -1,8 +1,8 @@
-"""Mean and standard deviation of the workers' throughputs, kept as they change: O(1) a change, O(1) a comparison.
+"""Running mean and standard deviation of the workers' throughputs: O(1) a change, O(1) a comparison.
 
-Sums of floats would drift as terms come and go. So a throughput is a whole number of 2**-64 samples/s, and count, sum
-and sum of squares are Python's integers, which never round: whatever came before, they are those of the workers that
-count now, to the bit. A float from 2**-11 samples/s on is such a whole number itself.
+Sums of floats would drift as terms come and go. So a throughput is a whole number of 2**-64 samples/s; count, sum and
+sum of squares are Python's integers, which never round, so they do not depend on earlier workers. Every float from
+2**-11 samples/s on is such a whole number.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 _ONE = 2**64  # 1 sample/s
-_LARGEST = 1e15  # samples/s; keeps a step time of nearly nothing from becoming infinitely many
+_LARGEST = 1e15  # samples/s; for step times close to 0
 
 
 def throughput(delay: float) -> float:
-    """Samples/s at so many seconds a sample."""
+    """Samples/s of a worker that takes `delay` seconds a sample."""
     return min(1 / delay, _LARGEST) if delay > 0 else _LARGEST
 
 
 class Throughputs:
-    """Those of some workers, each given as its delay: seconds a sample.
+    """Throughputs of some workers, each given as its delay: seconds a sample.
 
     Args:
         delays: infinite where a worker counts but its throughput is not known; negative where it does not count.

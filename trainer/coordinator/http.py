@@ -1,4 +1,4 @@
-"""The HTTP connections of a worker to its state server: kept open, one for each message that is under way."""
+"""A worker's HTTP connections to its state server, kept open, one for each message under way."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainer.clock import Clock
 from trainer.coordinator.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
 from utils import SetupError
 
-ROUND_TRIPS = 5  # that the round trip time is the median of
+ROUND_TRIPS = 5  # whose median is the round trip time
 
 
 class PublishedServer(SetupError):
-    """A published state server answers, which does not know this project's messages."""
+    """A published state server answers, without this project's messages."""
 
     def __init__(self, address: str, why: str = "which this project's workers ask") -> None:
         """
@@ -44,7 +44,7 @@ class HttpLink:
         self._clock = clock
         self._delay_s = delay_s
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
-        self._idle: list[requests.Session] = []  # the last that was used is the next; threads may take and give back
+        self._idle: list[requests.Session] = []  # the last used is the next; threads may take and return
 
     @property
     def round_trip_s(self) -> float:
@@ -54,11 +54,7 @@ class HttpLink:
         return self.post("/message/", timeouts, json=message)
 
     def post(self, path: str, timeouts: Timeouts, **body: Any) -> Reply:
-        """One POST, timed as a round trip; raises NoAnswer.
-
-        Args:
-            body: as requests takes it: `json`, or `data` for a form.
-        """
+        """One POST, timed as a round trip; raises NoAnswer. `body` is `json`, or `data` for a form, as in requests."""
         begin = self._clock.now()
         self._clock.sleep(self._delay_s / 2)
         reply = self._request("POST", path, timeouts, **body)
@@ -78,11 +74,7 @@ class HttpLink:
         return Reply(answer.status_code, json_object(answer), answer.content.decode(errors="replace"))
 
     def check(self) -> None:
-        """As Link says.
-
-        Raises:
-            PublishedServer: a published one answers.
-        """
+        """Raises SetupError, or PublishedServer where a published server answers."""
         try:
             answer = self.get("/healthz")
             if answer.status == 200 and answer.said.get("status") == "ok":
@@ -105,7 +97,7 @@ class HttpLink:
         answer = self.post("/message/", PATIENT, json={})
         if answer.status != 404 and answer.said:
             return False
-        if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists what there is
+        if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists the paths
             return True
         return {"num_workers", "t", "epsilon", "records"} <= self.get("/").said.keys()
 
@@ -124,7 +116,7 @@ class HttpLink:
 
 def _new_session() -> requests.Session:
     session = requests.Session()
-    session.trust_env = False  # a proxy has no place between a worker and its state server
+    session.trust_env = False  # no proxy between a worker and its state server
     token = os.environ.get("ESYNC_TOKEN")
     if token:
         session.headers["Authorization"] = f"Bearer {token}"

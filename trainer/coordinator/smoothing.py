@@ -1,16 +1,16 @@
-"""Measured times of which one outlier must not show."""
+"""Smoothed measured times."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
 
-WINDOW = 5  # times that the smoothed one is taken from
+WINDOW = 5  # times
 
 
 class Smoothed:
-    """The lower median of the last five times, as the state server smooths step times: one outlier does not show, and a
-    lasting change shows after three."""
+    """The lower median of the last five times, as the state server smooths step times: one outlier has no effect, a
+    lasting change has after three."""
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW)

@@ -1,7 +1,7 @@
-"""How the workers of a job without a parameter server find each other: each asks the state server until all are there.
+"""Rendezvous of the workers of a job without a parameter server: each asks the state server until all are there.
 
-The answer names the worker's rank and the addresses of all (SimpleStateServer/server/membership.py). Whoever leaves
-says so, and hears why the job broke, where it did: of many that end at once, one was the first.
+The answer has the worker's rank and the addresses of all (SimpleStateServer/server/membership.py). A worker that leaves
+tells so, and learns why the job broke: of many workers that end at once, one was the first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer
 from utils import JobError, JobOver, PeerLost, SetupError
 
 PAUSE_S = 0.1  # between two questions
-SHORT_PAUSE_S = 0.02  # where a job at work waits for the answer
+SHORT_PAUSE_S = 0.02  # where a running job waits for the answer
 REMIND_EVERY_S = 15.0
 
 
 class Peer(NamedTuple):
-    """A worker of the job, as the state server tells of it."""
+    """A worker of the job."""
 
-    name: str  # its own on the state server
+    name: str  # on the state server
     address: str
     port: int
     host: str
@@ -38,7 +38,7 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True)
 class Start:
-    """Where a worker is among the others.
+    """A worker's place among the others.
 
     Attributes:
         generation: how many times workers of this job have started.
@@ -65,7 +65,7 @@ class Start:
 
 
 class Joining:
-    """One worker's talk with the state server, about the others.
+    """One worker's client of the rendezvous on the state server.
 
     Args:
         job: its name, the same for all its workers.
@@ -86,8 +86,8 @@ class Joining:
     ) -> None:
         """
         Args:
-            min_workers: with so many left the job goes on; 0: it ends with the first worker that is lost.
-            patience_s: after which a worker counts as lost that does not come back as the others do.
+            min_workers: the least number of workers with which the job continues; 0: it ends with the first loss.
+            patience_s: after which a worker that does not come back counts as lost.
         """
         self._link = link
         self._asker = Asker(link, clock, self._complete)
@@ -108,16 +108,16 @@ class Joining:
         Raises:
             SetupError: the state server refuses this worker.
             PeerLost: they were not all there in time.
-            JobOver: the job has ended meanwhile.
+            JobOver: the job has ended.
         """
         return self._until_start(timeout_s, PAUSE_S, dict)
 
     def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
-        """Waits until the workers that are left are there, and those that have come to the job; otherwise as `wait`.
+        """Waits for the remaining workers and the newcomers; otherwise as `wait`.
 
         Args:
-            before: where this worker was.
-            lost: asks for the ranks of the workers there that are seen to be gone.
+            before: this worker's last place.
+            lost: returns the ranks of the workers there that are seen to be gone.
         """
         return self._until_start(0.0, SHORT_PAUSE_S, lambda: {**before.to_wire(), "lost": list(lost())})
 
@@ -161,11 +161,11 @@ class Joining:
             self._clock.sleep(pause_s)
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
-        """Says, once and without patience, that this worker leaves; returns the state server's word, or nothing.
+        """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing.
 
         Args:
-            lost: ranks of the workers for whose loss it leaves.
-            cause: the error of its own for which it does.
+            lost: ranks of the workers whose loss is the cause.
+            cause: its own error, if that is the cause.
         """
         try:
             said = self._ask({"msg_type": "LEFT", "lost": list(lost), "cause": _printable(cause)}, BRIEF)
@@ -185,5 +185,5 @@ class Joining:
 
 
 def _printable(text: str) -> str:
-    """As the state server takes it."""
+    """As the state server accepts it."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:1000]

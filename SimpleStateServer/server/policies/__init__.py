@@ -1,8 +1,8 @@
 """The rules of ESync (three), WBSP, Sync-Switch (three) and LB-BSP behind the same messages.
 
 A policy is a pair of pure functions on the state table: `delay(row)`, the seconds by which it calls a worker slow, and
-`decide(table, rank, now)`. No Django, no lock, no clock: `now` is an argument. Its `watch` says what the answers mean
-to someone who watches. LB-BSP's `share_out` also says how large the batches of the next round are.
+`decide(table, rank, now)`. No Django, no lock, no clock: `now` is an argument. Its `watch` describes
+the answers for the page. LB-BSP's `share_out` also returns the batch sizes of the next round.
 """
 
 from server.policies import journal, lb_bsp, preprint, upload_aware, wbsp

@@ -23,7 +23,7 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     """Answers a QUERY.
 
     Args:
-        table: the state table; the asker's row holds what it has just told.
+        table: the state table, with the asker's message.
         rank: of the asker.
         now: seconds on the clock of the table's times.
     """

@@ -1,4 +1,4 @@
-"""Which connections are open, by address, the one that was silent for longest first."""
+"""The open connections by address, the longest silent one first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.serving.limits import ConnectionLimits
 
 
 class Closable(Protocol):
-    """A connection, as far as this module is concerned."""
+    """A connection."""
 
     address: str
 
@@ -20,14 +20,11 @@ class Closable(Protocol):
 
 
 class Connections:
-    """Keeps their number within the limits, by closing others for a new one.
-
-    So whoever opens thousands and leaves them loses them again, and a worker that has just spoken keeps its own.
+    """Closes the longest silent connections where new ones exceed the limits, so an active worker keeps its own.
 
     Args:
-        limits: what is allowed.
-        number: shows how many there are.
-        closed: counts those that were closed, by reason.
+        number: of open connections.
+        closed: by reason.
     """
 
     def __init__(self, limits: ConnectionLimits, number: Gauge, closed: Counter) -> None:

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 
 def serve(listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None]) -> None:
-    """Answers requests until SIGTERM or SIGINT comes. Nothing is kept; a worker sends an unanswered message again.
+    """Answers requests until SIGTERM or SIGINT. Workers send unanswered messages again.
 
     Args:
-        ready: called when connections are taken.
+        ready: called once connections are accepted.
     """
-    # All that is loaded by now stays. And what a job keeps has no cycles: to look through it for some, as Python does
-    # now and then, would stop the loop for more than a second at 100,000 workers.
+    # The modules loaded by now stay, and a job's state has no cycles: a full garbage collection would stop the loop for
+    # more than a second at 100,000 workers.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     uvloop.run(_serve(listener, limits, ready))
@@ -61,7 +61,7 @@ async def _serve(listener: socket.socket, limits: ConnectionLimits, ready: Calla
 
 
 def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEventLoop) -> None:
-    """Takes connections that wait. uvloop's own server takes one a turn: on a busy server, 200 waited for 2 s."""
+    """Accepts waiting connections. uvloop's own server accepts one a turn: on a busy server, 200 waited for 2 s."""
     for _ in range(ACCEPTED_A_TURN):
         try:
             client, _ = listener.accept()
@@ -70,7 +70,7 @@ def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEve
         except OSError as problem:  # no file descriptor is left, say
             log.error("cannot accept a connection: %s", problem)
             service.connections.close_one("no room")
-            loop.remove_reader(listener)  # that one takes a moment, and asking again at once would take all the time
+            loop.remove_reader(listener)  # closing takes a moment, and a retry at once would use all the time
             loop.call_later(SWEEP_S, loop.add_reader, listener, _accept, listener, service, loop)
             return
         client.setblocking(False)
@@ -104,7 +104,7 @@ def make_service(listener: socket.socket, limits: ConnectionLimits) -> Service:
 
 
 async def _sweep(service: Service, loop: asyncio.AbstractEventLoop) -> None:
-    """Closes what is overdue, and keeps the date."""
+    """Closes overdue connections, and updates the date."""
     while True:
         service.date = email.utils.formatdate(time.time(), usegmt=True)
         now = loop.time()

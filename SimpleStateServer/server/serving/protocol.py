@@ -14,17 +14,17 @@ from server.serving.connections import Connections
 from server.serving.limits import ConnectionLimits
 from server.serving.request import Request, answer_bytes
 
-LINGER_BYTES = 1 << 20  # that are thrown away so that a sender of too much can still read why
+LINGER_BYTES = 1 << 20  # discarded, so that a sender of too much can still read the refusal
 
 
 class Service:
-    """What all connections share.
+    """The parts that all connections share.
 
     Args:
         limits: bounds of requests and connections.
         connections: those that are open.
         answer: answers a request.
-        refused: told of each request that was refused before there was a whole one.
+        refused: called for each request that was refused before it was complete.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Service:
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests, has them answered in order, one each time that its turn comes, and watches the bounds."""
+    """Reads requests, answers them in order, one a turn, and enforces the bounds."""
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.address = ""
         self._request = Request("")
-        self._waiting: deque[Request] = deque()  # whole requests of a sender that does not wait for answers
+        self._waiting: deque[Request] = deque()  # complete requests of a sender that does not wait for answers
         self._body: list[bytes] = []
         self._body_bytes = self._headers = 0
         self._head_bytes = 0  # of the target and of headers that are complete
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # One that would rather have another protocol is answered in this one, as HTTP says.
+            # A request to upgrade the protocol is answered in this one, as HTTP says.
             if self._waiting and self._waiting[-1].method != "CONNECT":
                 self._waiting[-1].keeps_alive = False
             else:
@@ -107,8 +107,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """The client does not take its answers: nothing more is answered until it does, and nothing more read, or what
-        it goes on to ask would pile up here."""
+        """The client does not read its answers: until it does, no request is read or answered, so that none pile up."""
         self._can_write = False
         self._untaken_since = self._loop.time()
         if self._transport is not None:
@@ -158,7 +157,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._body_bytes > self._service.limits.body_bytes:  # of one in chunks, which says no length
+        if self._body_bytes > self._service.limits.body_bytes:  # of a chunked body, which has no length
             self._too_large()
         self._body.append(body)
 
@@ -206,7 +205,7 @@ class Connection(asyncio.Protocol):
         self._service.refused(self.address, answer)
         self._waiting.clear()
         self._transport.write(answer_bytes(answer, self._service.date, keeps_alive=False))
-        # Closed with bytes unread, the connection would be reset, and the answer lost with it.
+        # Closing with unread bytes would reset the connection and lose the answer.
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
