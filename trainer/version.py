@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # What a role of a job runs: not what else lies in the root, such as a script of the user's on one host.
-_DECIDING = ("batch_sizes", "job_rates", "max_tree", "messages", "state", "throughputs")
+_DECIDING = ("batch_sizes", "errors", "job_rates", "max_tree", "state", "throughputs", "worker")
 _PROGRAM = (
     *("main.py", "algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),

@@ -18,6 +18,7 @@ from config import PS, preset_flags
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from trainer.run_logs.earlier_runs import date_time
+from trainer.simulation.cluster_file import ClusterProfile
 from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parents[2]

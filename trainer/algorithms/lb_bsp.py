@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.coordinator.batch_size_questions import BatchSizeQuestions
 from trainer.coordinator.job import begin_job
+from trainer.coordinator.queries import Queries
 from trainer.engine import mx
 
 
@@ -40,7 +40,7 @@ class LBBSPTrainer(SyncTrainer):
         self._batch_size = batch_size
         self.numbers = [0.0]
         self._state = context.state
-        self._questions = BatchSizeQuestions(context.state, self.clock)
+        self._questions = Queries(context.state, self.clock, waits=False)
 
     def broadcast(self) -> None:
         """Begins a job on the state server before the ranks get the initial weights, and tells the time of a test
@@ -51,7 +51,7 @@ class LBBSPTrainer(SyncTrainer):
 
     def begin_round(self) -> None:
         """The batch of this round is as large as the last answer said."""
-        self.context.task.batches.resize(self._questions.newest() or self._batch_size)
+        self.context.task.batches.resize(self._questions.batch_size() or self._batch_size)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         """The gradient of the summed loss, which already weighs each sample alike."""
@@ -62,7 +62,7 @@ class LBBSPTrainer(SyncTrainer):
     def computed(self) -> None:
         """Tells how long the step took, and asks for the size of the batches to come, while the gradients travel."""
         self.step_s = self.emulation.step_age_s
-        self._questions.ask(self.rounds, self.step_s, self.step_samples, self.accuracy.take)
+        self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples, self.accuracy.take)
 
     def statistics_weight(self) -> float:
         """b_k / b: BatchNorm's statistics are averaged as the gradients are."""

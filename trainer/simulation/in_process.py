@@ -12,8 +12,7 @@ from utils import SetupError
 # isort: split
 from server import policies, wire
 from server.answers import refused
-from server.conflict import Conflict
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
 from server.router import Router
 
