@@ -11,8 +11,6 @@ from trainer.emulation import Speed
 from trainer.membership import Membership
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
-from trainer.survival.checkpoint_manager import CheckpointManager
-from trainer.transport.protocol import Transport
 
 if TYPE_CHECKING:
     from config import Config
