@@ -178,12 +178,13 @@ def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarra
 
 
 def take_turns(trainer: Trainer, shared: Transport, folder: Path, clock: Clock) -> None:
+    loop = Loop(trainer)
     trainer.broadcast()
     trainer.measure = Measure(folder, clock.now)
     for turn in [0, 1, 1, 0, 1, 0]:
         if turn == shared.rank:
             trainer.rounds += 1
-            trainer._train_round()
+            loop.train_round()
         mx.nd.waitall()
         shared.barrier()
 

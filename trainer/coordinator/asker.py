@@ -31,6 +31,10 @@ class UnknownJob(Exception):
     """The server does not know the job."""
 
 
+class Refused(JobError):
+    """The server refuses the message."""
+
+
 class Asker:
     """One worker's messages over a link."""
 
@@ -107,7 +111,7 @@ class Asker:
         Raises:
             NoAnswer: no answer, or none with a meaning; a later try may succeed.
             UnknownJob: the server does not know the job.
-            JobError: the server refuses the message.
+            Refused: the server refuses the message.
         """
         try:
             reply = self._link.send(self._complete(message), timeouts)
@@ -126,7 +130,7 @@ class Asker:
         if code is not None and reply.status == 409:
             trouble = f"refuses this {kind} ({code}): {said.get('error')}"
         if reply.status < 500:
-            raise JobError(f"the state server at {self._link.address} {trouble}")
+            raise Refused(f"the state server at {self._link.address} {trouble}")
         raise NoAnswer(trouble)
 
     def forget_server(self) -> None:

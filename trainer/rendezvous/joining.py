@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainer.clock import Clock
-from trainer.coordinator.asker import Asker
+from trainer.coordinator.asker import Asker, Refused
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from utils import JobError, JobOver, PeerLost, SetupError
+from utils import JobOver, PeerLost, SetupError
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # where a running job waits for the answer
@@ -177,7 +177,7 @@ class Joining:
         """The answer to a message; raises NoAnswer, or SetupError where the state server refuses it."""
         try:
             return self._asker.try_once(message, timeouts)
-        except JobError as error:
+        except Refused as error:
             raise SetupError(str(error)) from None
 
     def _complete(self, message: Message) -> Message:
