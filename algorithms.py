@@ -1,12 +1,13 @@
-"""THE table of algorithms: a row says all that the rest of the program knows of one. Standard library only.
+"""The table of algorithms: a row says all that the rest of the program knows of one. Standard library only.
 
-Flags and what they mean in a mode, the trainer and its transport, what the launchers start, log folders, tables and
-figures derive from it. CONTRIBUTING.md shows how to add a row.
+The flags of a mode, the trainer and its transport, what the launchers start, log folders, tables and figures derive
+from it. CONTRIBUTING.md shows how to add a row.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,51 +31,70 @@ class Workers(enum.Enum):
     BUT_SLOWEST = "all workers but the slowest"
 
     def among(self, step_times_s: Sequence[float]) -> tuple[int, ...]:
-        """Their places in a cluster, ascending, by the step times of its workers in seconds.
+        """Their places in a cluster, ascending, by its workers' step times.
 
-        Of equally fast ones the first counts as the fastest, and the last as the slowest.
+        Of equally fast workers the first counts as the fastest, and the last as the slowest.
         """
-        by_speed = sorted(range(len(step_times_s)), key=step_times_s.__getitem__)  # equal ones keep their order
+        by_speed = sorted(range(len(step_times_s)), key=step_times_s.__getitem__)  # stable: equal ones keep their order
         chosen = {Workers.ALL: by_speed, Workers.FASTEST: by_speed[:1], Workers.BUT_SLOWEST: by_speed[:-1]}
         return tuple(sorted(chosen[self]))
 
 
 @dataclass(frozen=True)
 class Look:
-    """One look in every figure, also in black and white, and for readers who are colour-blind."""
+    """One look in every figure, also in black and white, and for colour-blind readers; no two share a part of it."""
 
-    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as there is
+    colour: str  # of Okabe and Ito's palette, then of Paul Tol's dark ones, then as far from all others as possible
     line: str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: offset and lengths of the dashes
     marker: str
     hatch: str
 
 
+# Of the entries without a look of their own, in the order of the table. Where it is too short it begins again, and
+# tests/report/test_metrics.py fails.
+PALETTE = (
+    Look("#C8A850", (0, (1, 1)), "h", "**"),
+    Look("#D000B0", (0, (5, 3)), "+", "*-"),
+    Look("#483028", (0, (3, 1, 3, 1, 9, 1)), "1", "x."),
+    Look("#6848D0", (0, (8, 1, 3, 1)), "2", "/."),
+    Look("#D80838", (0, (1, 3)), "3", "+."),
+    Look("#905888", (0, (6, 1, 6, 1, 2, 1)), ".", "\\o"),
+    Look("#583880", (0, (10, 1, 1, 1, 1, 1)), "_", "*/"),
+    Look("#5800B8", (0, (2, 2, 8, 2)), "4", "|o"),
+)
+
+
 @dataclass(frozen=True)
 class EventKind:
-    """Something that "events" of a round log can tell, and its mark on a curve of accuracy."""
+    """An event that a round log can name, and its mark on a curve of accuracy."""
 
     name: str
     marker: str  # as matplotlib takes it
-    size: float  # points, and the width of its edge too
+    size: float  # points; so is `edge`
     edge: float = 1.8
     is_hollow: bool = True  # else a tick across the curve
-    is_frequent: bool = False  # so it is marked from the first evaluation on only: there are others to see
+    is_frequent: bool = False  # marked from the first evaluation on only
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What has a name of its own in launchers, logs, tables and figures: an algorithm, or a preset of one."""
+    """An algorithm, or a preset of one: it has a name of its own in launchers, logs, tables and figures."""
 
     name: str  # in the log tree
     title: str  # as the papers call it
-    paper: str = ""  # papers with "; " between them, each with its arXiv: or doi: number at the end, where it has one
+    paper: str = ""  # several are separated by "; "; each ends with its arXiv: or doi: number, where it has one
     stem: str  # of its summary's file name
-    look: Look
-    values: tuple[tuple[str, Any], ...] = ()  # a preset of an algorithm: fields of Config, and what they are set to
-    tuned: tuple[tuple[str, Any], ...] = ()  # the same, where the user's flags may say otherwise and the name stays
-    # A preset by which a launcher lets only some workers take part. They know nothing of it: they train in the
-    # algorithm's mode, and the launcher files their logs under the preset's name.
+    own_look: Look | None = None  # None: the palette's next
+    values: tuple[tuple[str, Any], ...] = ()  # of a preset: fields of Config, and what they are set to
+    tuned: tuple[tuple[str, Any], ...] = ()  # fields and their first values: the user's flags may set others
+    # A preset can let only some workers take part. These train in the algorithm's mode, and the launcher files their
+    # logs under the preset's name.
     workers: Workers = Workers.ALL
+
+    @property
+    def look(self) -> Look:
+        """Its own, or the palette's."""
+        return self.own_look or LOOKS[self.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,32 +107,31 @@ class Algorithm(Entry):
     rule: str | None = None  # the state server's policy, with fields of Config in braces; None: there is none
     page_only: bool = False  # the optimizer on the server decides by the rule; a state server is told, for its page
     shares_batch: bool = False  # the rule decides on the sizes of the workers' batches
-    waits: bool = True  # whether a worker waits for others in its exchanges
-    one_server: bool = False  # whether it must have all of the model on one; else any number of parameter servers
+    waits: bool = True  # a worker waits for others in its exchanges
+    one_server: bool = False  # exactly one parameter server, which has the whole model; else any number
     # module:function(config, num_workers) that raises SetupError where its flags do not fit together; num_workers is
-    # None as long as nobody knows it.
+    # None where it is not known yet.
     check: str = ""
     presets: tuple[Entry, ...] = ()
     events: tuple[EventKind, ...] = ()  # that its logs can tell
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there are other processes: a scheduler and servers."""
+        """Whether there are other processes, such as a scheduler and servers."""
         return self.transport is not TransportKind.NONE
 
     @property
     def has_state_server(self) -> bool:
-        """Whether there is a state server."""
         return self.rule is not None
 
     @property
     def needs_state_server(self) -> bool:
-        """Whether nothing goes on without it."""
+        """Whether its workers cannot train without it."""
         return self.has_state_server and not self.page_only
 
     @property
     def all_flags(self) -> tuple[str, ...]:
-        """Its own, and those of the groups that it is in."""
+        """Its own flags, and those of its groups."""
         groups = (
             (DISTRIBUTED_FLAGS, self.is_distributed),
             (SUM_FLAGS, self.transport is TransportKind.SUM),
@@ -122,8 +141,8 @@ class Algorithm(Entry):
 
 
 DISTRIBUTED_FLAGS = ("split_by_class", "evaluate", "start_timeout", "min_workers", "leave")
-STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # of all that take steps as trainer/steps.py says
-OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # of those whose workers take them
+STEP_FLAGS = ("momentum", "weight_decay", "lr_schedule")  # where trainer/steps.py takes the steps
+OWN_STEP_FLAGS = ("optimizer", *STEP_FLAGS)  # where it takes them on the workers
 SUM_FLAGS = ("collective", "job", "compression", "compression_threshold", "fault_timeout")
 STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
@@ -131,10 +150,10 @@ STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
 RELEASE = EventKind("release", "|", 8, 1.2, is_hollow=False, is_frequent=True)  # a newer global model
 SWITCH = EventKind("switch", "|", 22, 2.6, is_hollow=False)  # the next phase began
-GREEDY = EventKind("greedy", "*", 14)  # a straggler policy acted
+GREEDY = EventKind("greedy", "*", 14)  # this straggler policy acted
 ELASTIC = EventKind("elastic", "d", 12)
-MEMBERS = EventKind("members", "P", 9)  # workers were lost, or have come
-RESUME = EventKind("resume", "s", 9)  # the job went on from a checkpoint
+MEMBERS = EventKind("members", "P", 9)  # workers were lost, or joined
+RESUME = EventKind("resume", "s", 9)  # the job continued from a checkpoint
 
 TABLE = (
     Algorithm(
@@ -153,7 +172,7 @@ TABLE = (
         events=(MEMBERS,),
         check="trainer.algorithms.outer_momentum:check_flags",
         stem="ESync",
-        look=Look("#0072B2", "-", "o", ""),
+        own_look=Look("#0072B2", "-", "o", ""),
         presets=(
             Entry(
                 name="esync-outer",
@@ -162,17 +181,17 @@ TABLE = (
                 values=(("outer_nesterov", 1),),
                 tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
                 stem="ESyncOuter",
-                look=Look("#FF3366", (0, (2, 1, 2, 4)), "*", "O."),
+                own_look=Look("#FF3366", (0, (2, 1, 2, 4)), "*", "O."),
             ),
-            # What makes up for two weaknesses at once: near workers compute while the straggler's update travels, and
-            # averages of models go as far as they should.
+            # Mends two weaknesses: near workers compute while the straggler's update travels, and averages of models go
+            # as far as they should.
             Entry(
                 name="esync-outer-aware",
                 title="ESync, outer, upload-aware",
                 values=(("outer_nesterov", 1), ("policy", "upload-aware")),
                 tuned=(("outer_momentum", 0.9), ("global_lr", 0.7)),
                 stem="ESyncOuterAware",
-                look=Look("#550055", (0, (1, 1, 6, 1)), "x", "-o"),
+                own_look=Look("#550055", (0, (1, 1, 6, 1)), "x", "-o"),
             ),
         ),
     ),
@@ -185,14 +204,14 @@ TABLE = (
         flags=("learning_rate", *OWN_STEP_FLAGS),
         events=(MEMBERS,),
         stem="Sync",
-        look=Look("#D55E00", "--", "s", "//"),
+        own_look=Look("#D55E00", "--", "s", "//"),
         presets=(
             Entry(
                 name="without-slow",
                 title="SSGD without the slowest",
                 workers=Workers.BUT_SLOWEST,
                 stem="WithoutSlow",
-                look=Look("#661100", (0, (3, 2)), "p", "/o"),
+                own_look=Look("#661100", (0, (3, 2)), "p", "/o"),
             ),
         ),
     ),
@@ -207,7 +226,7 @@ TABLE = (
         one_server=True,
         check="trainer.algorithms.backup_versions:check_flags",
         stem="Backup",
-        look=Look("#8800EE", (0, (7, 1, 1, 1)), "H", "\\-"),
+        own_look=Look("#8800EE", (0, (7, 1, 1, 1)), "H", "\\-"),
     ),
     Algorithm(
         name="async",
@@ -219,7 +238,7 @@ TABLE = (
         events=(MEMBERS,),
         waits=False,
         stem="Async",
-        look=Look("#009E73", "-.", "^", ".."),
+        own_look=Look("#009E73", "-.", "^", ".."),
         presets=(
             Entry(
                 name="dcasgd",
@@ -227,7 +246,7 @@ TABLE = (
                 paper="Zheng et al., ICML 2017, arXiv:1609.08326",
                 values=(("use_dcasgd", 1),),
                 stem="DCASGD",
-                look=Look("#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx"),
+                own_look=Look("#CC79A7", (0, (4, 1, 1, 1, 1, 1)), "D", "xx"),
             ),
         ),
     ),
@@ -240,7 +259,7 @@ TABLE = (
         flags=("learning_rate", *STEP_FLAGS, "staleness"),
         events=(MEMBERS,),
         stem="SSP",
-        look=Look("#E69F00", (0, (6, 2)), "v", "\\\\"),
+        own_look=Look("#E69F00", (0, (6, 2)), "v", "\\\\"),
     ),
     Algorithm(
         name="local-sgd",
@@ -255,7 +274,7 @@ TABLE = (
         check="trainer.algorithms.outer_momentum:check_flags",
         events=(MEMBERS,),
         stem="LocalSGD",
-        look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
+        own_look=Look("#56B4E9", (0, (2, 1)), "P", "++"),
     ),
     Algorithm(
         name="lb-bsp",
@@ -267,7 +286,7 @@ TABLE = (
         rule="lb-bsp",
         shares_batch=True,
         stem="LBBSP",
-        look=Look("#9977FF", (0, (5, 1, 2, 1, 2, 1)), "d", "x-"),
+        own_look=Look("#9977FF", (0, (5, 1, 2, 1, 2, 1)), "d", "x-"),
     ),
     Algorithm(
         name="wbsp",
@@ -281,14 +300,14 @@ TABLE = (
         waits=False,
         one_server=True,
         stem="WBSP",
-        look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),
+        own_look=Look("#882255", (0, (9, 2, 3, 2)), "<", "--"),
         presets=(
             Entry(
                 name="wbsp-pcc",
                 title="WBSP with overlap",
                 values=(("wbsp_overlap", 1),),
                 stem="WBSP-PCC",
-                look=Look("#666633", (0, (4, 1, 4, 1, 1, 1)), ">", "||"),
+                own_look=Look("#666633", (0, (4, 1, 4, 1, 1, 1)), ">", "||"),
             ),
         ),
         events=(RELEASE, MEMBERS),
@@ -308,7 +327,7 @@ TABLE = (
         one_server=True,
         check="trainer.algorithms.schedule:check_flags",
         stem="SyncSwitch",
-        look=Look("#332288", (0, (12, 2)), "X", "oo"),
+        own_look=Look("#332288", (0, (12, 2)), "X", "oo"),
         events=(SWITCH, GREEDY, ELASTIC, RESUME, MEMBERS),
     ),
     Algorithm(
@@ -318,14 +337,14 @@ TABLE = (
         transport=TransportKind.NONE,
         flags=("learning_rate", *OWN_STEP_FLAGS),
         stem="Local",
-        look=Look("#000000", ":", "", ""),
+        own_look=Look("#000000", ":", "", ""),
         presets=(
             Entry(
                 name="alone",
                 title="Alone",
                 workers=Workers.FASTEST,
                 stem="Alone",
-                look=Look("#111111", (0, (12, 1, 2, 1)), "8", "OO"),
+                own_look=Look("#111111", (0, (12, 1, 2, 1)), "8", "OO"),
             ),
         ),
     ),
@@ -335,7 +354,8 @@ TABLE = (
 
 ALGORITHMS = {row.name: row for row in TABLE}
 ENTRIES: dict[str, Entry] = {entry.name: entry for row in TABLE for entry in (row, *row.presets)}
-OWNERS = {entry.name: row for row in TABLE for entry in (row, *row.presets)}  # the algorithm of each entry
+OWNERS = {entry.name: row for row in TABLE for entry in (row, *row.presets)}  # each entry's algorithm
+LOOKS = dict(zip((name for name, entry in ENTRIES.items() if not entry.own_look), itertools.cycle(PALETTE)))
 EVENTS = {kind.name: kind for row in TABLE for kind in row.events}
 
 
@@ -345,14 +365,14 @@ def modes_of(flag: str) -> tuple[str, ...]:
 
 
 def titles_of(flag: str) -> tuple[str, ...]:
-    """The algorithms that have a field of Config for their own; none where it belongs to a group or to all."""
+    """Titles of the algorithms whose own flag a field of Config is; none where it belongs to a group or to all."""
     return tuple(row.title for row in TABLE if flag in row.flags)
 
 
 def entry_name(mode: str, flags: Mapping[str, Any]) -> str:
-    """Under which name a job is filed: that of the preset whose flags are set, else that of the mode.
+    """The name under which a job is filed: that of the preset whose flags are set, else the mode.
 
-    Flags do not tell of presets that choose workers: whoever chooses knows.
+    Presets that choose workers set no flags: the launcher knows their names.
     """
     presets = [preset for preset in ALGORITHMS[mode].presets if preset.values]
     made = [preset for preset in presets if all(flags[field] == value for field, value in preset.values)]

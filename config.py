@@ -1,7 +1,7 @@
-"""The flags: one table, which is the frozen dataclass `Config` itself (trainer/command_line.py parses them).
+"""The flags: the frozen dataclass `Config` is their table, and trainer/command_line.py parses them.
 
-The published flags keep their names, types, defaults and meaning; the others are this project's own. In which modes a
-flag counts is the table's in algorithms.py.
+The published flags keep their names, types, defaults and meaning; the others are this project's own. algorithms.py says
+in which modes a flag counts.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ NETWORKS = (
     *("alexnet", "resnet18-v1", "resnet50-v1", "resnet50-v2", "mobilenet-v1", "mobilenet-v2", "inception-v3"),
     *("lenet", "resnet20", "resnet32", "cnn", "mlp"),
 )
-NO_NETWORK = "none"  # of simulate.py alone: takes times and sends bytes, and computes nothing
+NO_NETWORK = "none"  # of simulate.py alone: takes time and sends bytes, without computing
 DATASETS = ("fashion-mnist", "mnist", "cifar10", "cifar100")
 POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
 LOG_FORMS = ("auto", "files", "lines")
 PS = "ps"
-AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # who find each other through the state server
-MPI = "mpi"  # whose own algorithm is taken, among the processes that mpiexec starts
+AMONG_WORKERS = ("ring", "butterfly", "binary-blocks")  # workers find each other through the state server
+MPI = "mpi"  # MPI's own algorithm, among the processes that mpiexec starts
 COLLECTIVES = (PS, *AMONG_WORKERS, MPI)
 ON_WORKER_DEATH = END, RESTART, CONTINUE = "end", "restart", "continue"
 COMPRESSIONS = UNCOMPRESSED, FP16, TWO_BIT = "none", "fp16", "2bit"
 EVALUATE = AUTO, YES, NO = "auto", "yes", "no"  # whether a worker evaluates
 STRAGGLER_POLICIES = ("none", "greedy", "elastic")
 OPTIMIZERS = SGD, RMSPROP, ADAM = "sgd", "rmsprop", "adam"
-SAME = "same"  # of a phase's momentum: as the flag for all says
+SAME = "same"  # as a phase's momentum: that of --momentum
 LEARNING_RATES = ("learning_rate", "local_lr")  # of gradients and of local steps: each mode has one of them
 
 T = TypeVar("T")
@@ -71,11 +71,11 @@ def _flag(
     """A field of Config and its flag, whose long name is the field's.
 
     Args:
-        needs: a field that must have this value, or one of these, else it does nothing either.
-        published: the published program takes it in silence in any mode; so it gets a warning, not an error.
-        instead: fields that count in the other modes, for that warning.
-        of_host: a matter of the worker's own host. All other flags must be the same on all workers of a job.
-        more: goes to argparse.
+        needs: (field, value or values) without which the flag does nothing.
+        published: where it does nothing the user gets a warning, not an error, since the published program accepts it.
+        instead: fields that count in other modes, for that warning.
+        of_host: may differ between the workers of a job. All other flags must be the same.
+        more: for argparse.
     """
     about = {"needs": needs, "published": published, "instead": instead, "of_host": of_host}
     return dataclasses.field(
@@ -84,13 +84,12 @@ def _flag(
 
 
 def _mode(text: str) -> str:
-    """The value of -m; says what stands for a preset, which is a name of the launchers'."""
+    """Parses -m; the error for a preset, which only launchers take, says which flags make it."""
     if text in OWNERS and text not in ALGORITHMS:
-        words = " ".join((OWNERS[text].name, *preset_flags(text)))
-        who = ENTRIES[text].workers
-        where = "" if who is Workers.ALL else f" on {who.value} of a cluster"
+        flags, workers = " ".join((OWNERS[text].name, *preset_flags(text))), ENTRIES[text].workers
+        where = "" if workers is Workers.ALL else f" on {workers.value} of a cluster"
         raise argparse.ArgumentTypeError(
-            f"{text} is a preset of the launchers and of simulate.py: give -m {words} here{where}"
+            f"{text} is a preset of the launchers and of simulate.py: give -m {flags} here{where}"
         )
     return text
 
@@ -124,7 +123,7 @@ class Config:
     )
     data_dir: str = _flag(
         "data",
-        "holds the folder of the dataset, such as fashion-mnist with its four *-ubyte.gz files",
+        "folder that holds the dataset's folder, such as fashion-mnist with its four *-ubyte.gz files",
         "-dd",
         of_host=True,
     )
@@ -133,8 +132,8 @@ class Config:
     network: str = _flag("resnet18-v1", "the network to train", "-n", choices=NETWORKS)
     log_dir: str = _flag(
         "logs",
-        "holds this worker's folder, which is emptied of earlier logs and models when training begins (worker.sh: "
-        "logs/NETWORK/MODE/HOST, and moved as --earlier says)",
+        "folder that holds this worker's folder, from which earlier logs and models are removed when training begins "
+        "(worker.sh: logs/NETWORK/MODE/HOST, and moves them as --earlier)",
         "-ld",
         of_host=True,
     )
@@ -164,8 +163,8 @@ class Config:
     )
     augment: int = _flag(
         0,
-        "1 changes training images at random, as is usual for CIFAR: each is a crop of itself with 4 black pixels more "
-        "at each edge, and half of them are mirrored left to right; test images stay as they are",
+        "1 changes training images at random, as is usual for CIFAR: 4 black pixels more at each edge, a random crop "
+        "of the old size, and half of the images mirrored left to right; test images stay as they are",
         type=zero_or_one,
     )
     device_name: str = _flag(
@@ -173,28 +172,28 @@ class Config:
     )
     earlier: str = _flag(
         "",
-        "in place of removing earlier logs and models: LOG_BASE/earlier, where LOG_BASE/NETWORK/MODE/HOST is -ld; they "
-        "are moved to LOG_BASE/earlier/DATE-TIME/NETWORK/MODE/HOST, and the last five runs stay there (the launchers "
-        "and worker.sh say so)",
+        "LOG_BASE/earlier, where LOG_BASE/NETWORK/MODE/HOST is -ld: earlier logs and models are moved to "
+        "LOG_BASE/earlier/DATE-TIME/NETWORK/MODE/HOST and not removed, and the last five runs stay there (set by the "
+        "launchers and worker.sh)",
         of_host=True,
         metavar="FOLDER",
     )
     log_form: str = _flag(
         "auto",
-        "log of the rounds: a file iter-N.txt for each (files, as published), or a line of rounds.jsonl for each "
-        "(lines); auto: lines in mode local, whose rounds are single steps, else files",
+        "log of a round: a file iter-N.txt (files, as published), or a line of rounds.jsonl (lines); "
+        "auto: lines in mode local, whose rounds are single steps, else files",
         choices=LOG_FORMS,
         of_host=True,
     )
     eval_seconds: float = _flag(
         0.0,
-        "evaluate after so many seconds, whatever rounds they hold, in place of -e (0: as -e says)",
+        "seconds between two evaluations, in place of -e (0: -e counts)",
         type=at_least(0, float),
     )
     validation: int = _flag(
         0,
-        "hold out so many training samples, always the same ones, and evaluate on them in place of the test set: to "
-        "choose step sizes by (0: none)",
+        "number of training samples to hold out, always the same ones, and to evaluate on in place of the test set: to "
+        "choose step sizes (0: none)",
         type=at_least(0),
     )
     evaluate: str = _flag(
@@ -206,30 +205,30 @@ class Config:
     )
     evaluator: int = _flag(
         0,
-        "1: a process beside the worker that evaluates does it, on the CPU, so that training waits for no evaluation; "
-        "one that is due while another is under way is left out",
+        "1: a process beside the worker evaluates, on the CPU, so that training does not wait; an evaluation that is "
+        "due during another one is left out",
         type=zero_or_one,
         of_host=True,
     )
     max_rounds: int = _flag(
         0,
-        "stop after so many rounds (0: no limit); where nobody waits for all others, in async, ssp and wbsp, each "
-        "worker does its own",
+        "stop after this many rounds (0: no limit); in async, ssp and wbsp, where workers do not wait for all others, "
+        "each worker counts its own",
         type=at_least(0),
     )
-    max_seconds: float = _flag(0.0, "stop after so many seconds (0: no limit)", type=at_least(0, float))
+    max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
     seed: int = _flag(0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=at_least(0))
     max_bad_steps: int = _flag(
         10,
-        "a step of which a gradient or the update is not finite is skipped; after so many in a row on one worker the "
-        "job ends (0: nobody looks, gradients leave while others are still computed, and the first loss that is not "
+        "a step of which a gradient or the update is not finite is skipped; after this many in a row on one worker the "
+        "job ends (0: no check, gradients leave while others are still computed, and the first loss that is not "
         "finite ends the job)",
         type=at_least(0),
     )
     momentum: float = _flag(
         0.0,
-        "momentum mu of SGD, wherever a step is taken: v <- mu * v + gradient, w <- w - learning rate * v",
+        "momentum mu of SGD, in all steps: v <- mu * v + gradient, w <- w - learning rate * v",
         type=below_one,
         needs=("optimizer", SGD),
     )
@@ -240,16 +239,19 @@ class Config:
         type=at_least(0, float),
     )
     optimizer: str = _flag(
-        SGD, "what takes the steps that workers take themselves: SGD, or MXNet's RMSProp or Adam", choices=OPTIMIZERS
+        SGD, "optimizer of the steps that workers take: SGD, or MXNet's RMSProp or Adam", choices=OPTIMIZERS
     )
     lr_schedule: str = _flag(
         "constant",
         "factor on the learning rate by the samples that all workers have trained on: constant, or, joined by +, "
-        "warmup:10000 (from 0), step:300000,450000x0.1 (a tenth behind each), cosine:600000 (to 0; x0.01: to 0.01)",
+        "warmup:10000 (from 0), step:300000,450000x0.1 (a tenth after each), cosine:600000 (to 0; x0.01: to 0.01)",
         type=rate_schedule,
     )
     min_step_time: float = _flag(
-        0.0, "pad every local step to so many seconds: emulates a slower device", type=at_least(0, float), of_host=True
+        0.0,
+        "seconds to which each local step is padded: emulates a slower device",
+        type=at_least(0, float),
+        of_host=True,
     )
     sample_time: float = _flag(
         0.0,
@@ -260,14 +262,14 @@ class Config:
     )
     straggler_trace: str = _flag(
         "",
-        "CSV file (start_s,duration_s,extra_s,kind), emulates a transient straggler: for a while every local step "
-        "takes longer (compute, also without that column), or each sample of it (sample), or each push of gradients or "
-        "of an update and each pull of a model (network)",
+        "CSV file (start_s,duration_s,extra_s,kind), emulates a transient straggler: in each period every local step "
+        "takes longer (compute, the default), or each sample of it (sample), or each push of gradients or of an update "
+        "and each pull of a model (network)",
         of_host=True,
     )
     dcasgd_lambda: float = _flag(
         0.04,
-        "strength of DC-ASGD's delay compensation; acts on the summed loss: 0.04 at batch 64 is 2.56 on the mean; with "
+        "strength of DC-ASGD's delay compensation, on the summed loss: 0.04 at batch 64 is 2.56 on the mean; with "
         "--dcasgd-adaptive 1 lambda_0, which is the same on both, and 2 in the paper",
         type=at_least(0, float),
         needs=("use_dcasgd", 1),
@@ -280,25 +282,25 @@ class Config:
     )
     outer_momentum: float = _flag(
         0.0,
-        "momentum of the outer optimiser, below 1: it takes the averaged model update of a round for its gradient and "
-        "-gl for its rate (0 and -gl 1: the plain mean)",
+        "momentum of the outer optimiser, below 1: its gradient is the averaged model update of a round, its learning "
+        "rate -gl (0 and -gl 1: the plain mean)",
         type=below_one,
     )
     outer_nesterov: int = _flag(
-        0, "the outer momentum is Nesterov's (1, as DiLoCo's) or the heavy ball's (0, as SlowMo's)", type=zero_or_one
+        0, "the outer momentum is Nesterov's (1, as in DiLoCo) or heavy-ball (0, as in SlowMo)", type=zero_or_one
     )
     normalise: int = _flag(
         0,
-        "1 divides each worker's model update by how far its local steps of the round go (FedNova): by their number, "
-        "and as the paper has it with --momentum, whose velocity then begins anew in each round, and with "
-        "--lr-schedule; with --optimizer sgd alone",
+        "1 normalises each worker's model update by its local steps of the round (FedNova): divides by their number, "
+        "and as in the paper with --momentum, whose velocity then restarts in each round, and with --lr-schedule; with "
+        "--optimizer sgd alone",
         type=zero_or_one,
     )
     estimate_statistics: int = _flag(
         0,
-        "before an evaluation estimate BatchNorm's running statistics anew from so many batches of this worker's "
-        "samples, for the evaluation and for the model that is saved (0: those averaged over the workers, as "
-        "published; after rounds with many local steps these fit to no model)",
+        "number of batches of this worker's samples from which BatchNorm's running statistics are estimated before an "
+        "evaluation, for it and for the saved model (0: those averaged over the workers, as published, which fit no "
+        "model after rounds with many local steps)",
         type=at_least(0),
     )
     policy: str = _flag(
@@ -332,13 +334,13 @@ class Config:
         UNCOMPRESSED,
         "what the workers sum travels as it is (none), as 16-bit floats (fp16: half of the bytes; not with "
         "--collective mpi), or to the parameter server as -threshold, 0 or +threshold (2bit, MXNet's gradient "
-        "compression: a sixteenth of the bytes on this way, all of them back; with --collective ps alone)",
+        "compression: a sixteenth of the bytes to the server, all of them back; with --collective ps alone)",
         choices=COMPRESSIONS,
     )
     compression_threshold: float = _flag(
         0.0,
-        "of 2bit, which must have one above 0: about the size of the larger numbers of the gradient of the summed loss "
-        "(sync, lb-bsp) or of the model update (esync, local-sgd); what is not sent is kept for the next rounds",
+        "of 2bit, which needs one above 0: about the size of the larger numbers of the gradient of the summed loss "
+        "(sync, lb-bsp) or of the model update (esync, local-sgd); the rest is added to the next rounds",
         type=threshold,
         needs=("compression", TWO_BIT),
     )
@@ -350,13 +352,13 @@ class Config:
     )
     backup: int = _flag(
         1,
-        "how many workers are spare: a version of the model is complete with the gradients of all others, whoever they "
-        "are, and those that come later are dropped; less than there are workers",
+        "number b of spare workers, below the number N of workers: a version of the model is complete with N - b "
+        "gradients, and later ones are dropped",
         type=at_least(0),
     )
     staleness: int = _flag(3, "steps that a worker may be ahead of the slowest", type=at_least(0))
     sync_every: int = _flag(8, "local steps a round", type=at_least(1))
-    wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread while training goes on (PCC)", type=zero_or_one)
+    wbsp_overlap: int = _flag(0, "1 pushes and pulls in a second thread during training (PCC)", type=zero_or_one)
     switch_order: str = _flag("10", "the phases, 1 for BSP and 0 for ASP", type=switch_order)
     train_steps: tuple[int, ...] = _flag(
         (400, 7600),
@@ -368,43 +370,45 @@ class Config:
     phase_lr: tuple[float, ...] = _flag(
         (0.0,),
         "learning rate of an update in each phase: of the mean of all workers' gradients under BSP, of each gradient "
-        "under ASP; one number, or one for each phase (0: as -l says)",
+        "under ASP; one number, or one for each phase (0: -l)",
         type=at_least(0, float),
         nargs="+",
         metavar="RATE",
     )
     phase_lr_schedule: tuple[str, ...] = _flag(
         ("constant",),
-        "as --lr-schedule, by the samples of the phase alone; one, or one for each phase",
+        "--lr-schedule by the samples of the phase alone; one, or one for each phase",
         type=rate_schedule,
         nargs="+",
         metavar="SCHEDULE",
     )
     phase_momentum: tuple[str, ...] = _flag(
         (SAME,),
-        "momentum in each phase: a number, 0..0.9:50000 for one that grows over so many samples of the phase, or same "
-        "(as --momentum says); one, or one for each phase",
+        "momentum in each phase: a number, 0..0.9:50000 for one that grows over 50,000 samples of the phase, or same "
+        "(--momentum); one, or one for each phase",
         type=phase_momentum,
         nargs="+",
         metavar="MOMENTUM",
     )
     phase_batch_size: tuple[int, ...] = _flag(
         (0,),
-        "samples per step on each device in each phase; one number, or one for each phase (0: as -b says)",
+        "samples per step on each device in each phase; one number, or one for each phase (0: -b)",
         type=at_least(0),
         nargs="+",
         metavar="SAMPLES",
     )
     straggler_policy: str = _flag(
         "none",
-        "what to do with a transient straggler under BSP: nothing, go over to ASP while it lasts (greedy), or leave it "
-        "out for the rest of the phase (elastic)",
+        "response to a transient straggler under BSP: none, switch to ASP while it lasts (greedy), or leave it out for "
+        "the rest of the phase (elastic)",
         choices=STRAGGLER_POLICIES,
     )
     ckpt_frequency: int = _flag(
-        0, "rounds between two checkpoints of each worker; the last round has one too (0: none)", type=at_least(0)
+        0,
+        "rounds between two checkpoints of each worker; the last round has one too (0: none)",
+        type=at_least(0),
     )
-    ckpt_keep: int = _flag(3, "checkpoints of each worker that stay", type=at_least(1))
+    ckpt_keep: int = _flag(3, "number of checkpoints of each worker that stay", type=at_least(1))
     checkpoint: str = _flag(
         "",
         "folder of all checkpoints of the job, which all of its processes must see (default: .checkpoints in the "
@@ -414,35 +418,34 @@ class Config:
     )
     resume: int = _flag(
         0,
-        "1, or no value: go on from the newest checkpoint, and with the logs; with --on-worker-death continue also "
-        "where this worker has none",
+        "1, or no value: resume from the newest checkpoint and continue the logs; with --on-worker-death continue also "
+        "if this worker has no checkpoint",
         type=zero_or_one,
         nargs="?",
         const=1,
     )
     on_worker_death: str = _flag(
         END,
-        "what becomes of the job when a process of it is lost: it ends (end); the launchers start all again, which go "
-        "on from the newest checkpoint (restart, with --ckpt-frequency); or the other workers go on (continue): with "
-        "--collective ring, butterfly or binary-blocks they take in those that come later, and in the modes of MXNet's "
-        "dist_async they go on without the lost",
+        "effect of a lost process: the job ends (end); the launchers restart it from the newest checkpoint (restart, "
+        "with --ckpt-frequency); or the others go on (continue): with --collective ring, butterfly or binary-blocks "
+        "workers can join later, in the modes of MXNet's dist_async they cannot",
         choices=ON_WORKER_DEATH,
     )
     min_workers: int = _flag(
         1,
-        "with fewer left the job waits until others come; with a parameter server it ends",
+        "with fewer workers the job waits until others join; with a parameter server it ends",
         type=at_least(1),
         needs=("on_worker_death", CONTINUE),
     )
     fault_timeout: float = _flag(
         10.0,
-        "seconds without a sign of life after which a worker counts as lost (one that is killed is noticed at once)",
+        "seconds without a sign of life after which a worker counts as lost (a killed one is noticed at once)",
         type=above_zero,
         needs=("on_worker_death", CONTINUE),
     )
     leave: int = _flag(
         0,
-        "1 lets this worker alone go when it gets SIGTERM or SIGINT: the others go on",
+        "1: on SIGTERM or SIGINT this worker leaves alone, and the others continue",
         type=zero_or_one,
         needs=("on_worker_death", CONTINUE),
         of_host=True,
@@ -456,27 +459,24 @@ class Config:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The row of the mode."""
         return ALGORITHMS[self.mode]
 
     @property
     def has_parameter_server(self) -> bool:
-        """Whether there are processes beside the workers that train: a scheduler and parameter servers."""
         return self.algorithm.is_distributed and self.collective == PS
 
     @property
     def survives(self) -> bool:
-        """Whether workers come and go: those that are left sum among themselves, in the same processes."""
+        """Whether workers may be lost or join: the remaining ones sum among themselves, in the same processes."""
         return self.on_worker_death == CONTINUE and self.collective != PS
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a parameter server goes on with the workers that are left; nobody comes back to it."""
+        """Whether a parameter server continues with the remaining workers; a lost one cannot rejoin."""
         return self.on_worker_death == CONTINUE and self.collective == PS
 
     @property
     def needs_state_server(self) -> bool:
-        """Whether nothing goes on without a state server."""
         return self.algorithm.needs_state_server or self.collective in AMONG_WORKERS
 
     @property
@@ -486,39 +486,36 @@ class Config:
 
     @property
     def shortest_step_s(self) -> float:
-        """Seconds that a local step of this worker takes at least."""
         return self.min_step_time + self.batch_size * self.sample_time
 
     @property
     def logs_lines(self) -> bool:
-        """Whether rounds are logged as lines of one file."""
         return self.log_form == "lines" or (self.log_form == "auto" and not self.algorithm.is_distributed)
 
     @property
     def entry(self) -> str:
-        """Name of the algorithm, or of the preset of it that the flags make: DC-ASGD, for example, is one of async.
+        """Name of the algorithm, or of its preset that the flags make, such as dcasgd of async.
 
-        A launcher that lets only some workers take part files their logs under its preset's name (`log_dir`).
+        Presets that select workers are unknown here: their launchers set `log_dir`.
         """
         return entry_name(self.mode, vars(self))
 
     @property
     def mode_folder(self) -> Path:
-        """NETWORK/MODE, this job's place in the log tree; DC-ASGD, for example, has one of its own."""
+        """NETWORK/MODE in the log tree, such as resnet18-v1/dcasgd-niid."""
         return Path(self.network) / folder_name(self.entry, bool(self.split_by_class))
 
     @property
     def rule(self) -> str:
-        """The state server's name of the policy that it is asked for; empty where it is not asked."""
+        """The state server's name of the policy; empty where it is not asked."""
         return (self.algorithm.rule or "").format_map(vars(self))
 
     @property
     def checkpoint_folder(self) -> Path:
-        """Where the job's processes keep their checkpoints."""
         return Path(self.checkpoint) if self.checkpoint else Path(self.log_dir) / CHECKPOINT_FOLDER
 
     def of_phases(self, given: tuple[T, ...]) -> tuple[T, ...]:
-        """What a flag with one number, or one for each phase, says of each phase."""
+        """A value for each phase, of a flag with one for all or one for each."""
         return given * len(self.switch_order) if len(given) == 1 else given
 
 

@@ -3,9 +3,8 @@
     python draw.py -b /path/to/logs -n resnet18-v1
 
 reads what summary.py wrote and saves each figure as PNG and PDF: test accuracy over time (i.i.d. and non-i.i.d.) with
-marks where something happened, data throughput, traffic load and computing time ratio. Of several runs of the same
-jobs, /path/to/logs/seed-N/NETWORK, it draws the medians and their intervals. The numbers are worked out in
-report/metrics.py, the table and the figures made in report/.
+marks at events, data throughput, traffic load and computing time ratio. Of several runs of the same jobs,
+/path/to/logs/seed-N/NETWORK, it draws the medians and their intervals. Numbers, table and figures are made in report/.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw
 from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, compared
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
-from report.x_axes import OVERS, SECONDS, Over
+from report.x_axes import SECONDS, X_AXES, XAxis
 from summary import warning
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
-ALL = "all"  # of OVERS
+ALL = "all"  # of X_AXES
 STYLE = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -53,10 +52,10 @@ STYLE = {
 
 
 def read_summaries(network_folder: Path, base: Path, warn: Warn) -> dict[Mode, Devices]:
-    """Reads the summaries that are there; where there are only logs, `warn` gets the command that makes one.
+    """Reads all summaries; where there are only logs, `warn` gets the command that makes one.
 
     Raises:
-        SetupError: not one summary of distributed training can be read.
+        SetupError: no summary of distributed training can be read.
     """
     runs: dict[Mode, Devices] = {}
     for mode in MODES.values():
@@ -89,7 +88,7 @@ def _summary_command(base: Path, network: str, mode: Mode | None = None) -> str:
 
 
 def read_standalone(network_folder: Path, warn: Warn) -> float | None:
-    """The test accuracy of standalone training; None where it is not there or cannot be read."""
+    """The test accuracy of standalone training; None where it is missing or cannot be read."""
     path = network_folder / metrics.STANDALONE_FILE
     try:
         accuracy = float(path.read_text())
@@ -115,16 +114,15 @@ def accuracy_figures(
     curves: Mapping[Mode, Curve],
     events: Mapping[Mode, Sequence[Event]],
     standalone: float | None,
-    over: Over = SECONDS,
+    x_axis: XAxis = SECONDS,
     runs: Mapping[Mode, Sequence[Devices]] | None = None,
 ) -> list[NamedFigure]:
-    """Accuracy over an axis on each split, with marks where the device that evaluated logged an event, and with what
-    makes its `runs` doubtful."""
+    """Accuracy over an axis on each split, marks at events of the device that evaluated, doubts about `runs`."""
     return _of_each_split(
         {mode: curve for mode, curve in curves.items() if curve},
-        partial(draw_accuracy, standalone=standalone, events=events, over=over),
+        partial(draw_accuracy, standalone=standalone, events=events, x_axis=x_axis),
         network,
-        over,
+        x_axis,
         runs or {},
     )
 
@@ -133,20 +131,19 @@ def _of_each_split(
     data: Mapping[Mode, Any],
     draw: Callable[..., None],
     network: str,
-    over: Over,
+    x_axis: XAxis,
     runs: Mapping[Mode, Sequence[Devices]],
 ) -> list[NamedFigure]:
     figures: list[NamedFigure] = []
     for name, split in (("accuracy-iid", IID), ("accuracy-non-iid", NON_IID)):
         its = {mode: value for mode, value in compared(data).items() if mode.split == split}
         note = tables.short_doubts_of({mode: devices for mode, devices in runs.items() if mode in its})
-        figures.append((name + over.suffix, its, partial(draw, title=f"{network}, {split}", note=note)))
+        figures.append((name + x_axis.suffix, its, partial(draw, title=f"{network}, {split}", note=note)))
     return figures
 
 
 def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigure]:
-    """Throughput, traffic and computing time of distributed training, of several runs the means; `warn` gets what is
-    left out."""
+    """Throughput, traffic and computing time of distributed training; `warn` gets what is left out."""
     devices = compared(by_mode([run.devices for run in runs]))
     numbers = {mode: its for mode, its in by_mode([run.numbers for run in runs]).items() if mode in devices}
     speeds = {mode: estimate([metrics.throughput(run.values()) for run in its]) for mode, its in devices.items()}
@@ -198,7 +195,7 @@ def _known(
         if load is None:
             lack = "do not count the bytes of every worker"
             if mode in by_size:
-                lack += ", nor say how large the model is: give it with --model-bytes"
+                lack += ", nor hold the size of the model: give it with --model-bytes"
             warn(f"{mode.title} left out of the traffic figure: its logs {lack}")
     return {mode: load for mode, load in loads.items() if load is not None}
 
@@ -216,27 +213,27 @@ def save_figures(
     new_figure: Callable[[], Figure],
     say: Callable[[str], None],
 ) -> None:
-    """Draws each that has data as PNG and PDF, and says where they are."""
+    """Draws each figure that has data as PNG and PDF; `say` gets their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data, draw in figures:
         files = {folder / f"{name}.{kind}": metadata for kind, metadata in KINDS.items()}
         if not data:
             say(f"no figure {name}: the logs have no numbers for it")
             for path in files:
-                path.unlink(missing_ok=True)  # it was drawn from other logs
+                path.unlink(missing_ok=True)  # drawn from other logs
             continue
         figure = new_figure()
         draw(figure, data)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # it has its layout now; each file would compute it again
+        figure.set_layout_engine("none")  # otherwise each file would compute the layout again
         for path, metadata in files.items():
             figure.savefig(path, metadata=metadata)
             say(str(path))
 
 
 def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
-    """Makes figures that pyplot can show; None where there is no display."""
-    from matplotlib import pyplot  # only here: the other figures need no state outside themselves
+    """Makes figures that pyplot can show; None without a display."""
+    from matplotlib import pyplot  # only here: saved figures need no global state
 
     try:
         pyplot.switch_backend(mpl.get_backend())
@@ -254,21 +251,19 @@ def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
 
 def _draw(options: argparse.Namespace) -> None:
     base, network, target = options.base, options.network, options.target
-    runs = [_read_run(folder, options) for folder in summary.find_runs(base, network, warning)]
+    folders = summary.find_runs(base, network, warning)
+    runs = [_read_run(folder, options) for folder in folders]
     if len(runs) == 1:
-        folder, run = runs[0]
-        _print_table(network, tables.table(run.devices, run.numbers, run.curves, target), [run], folder)
-        lines = tables.speed_up_lines(run.curves, target)
-        figures = _figures_of_run(network, run, options.over)
-        figures += bar_figures(network, [run], warning)
-        out = folder / "figures"
+        (run,) = runs
+        table = tables.table(run.devices, run.numbers, run.curves, target)
+        lines, out = tables.speed_up_lines(run.curves, target), folders[0] / "figures"
     else:
-        several = [run for _, run in runs]
-        _print_table(network, run_tables.table(several, target), several, *(folder for folder, _ in runs))
-        lines = run_tables.speed_up_lines(several, target)
-        figures = _figures_of_runs(network, several, options.over)
-        figures += bar_figures(network, several, warning)
-        out = base / "figures" / network
+        table = run_tables.table(runs, target)
+        lines, out = run_tables.speed_up_lines(runs, target), base / "figures" / network
+    _print_table(network, table, runs, folders)
+    axes = [X_AXES[name] for name in options.over]
+    figures = _figures_of_run(network, run, axes) if len(runs) == 1 else _figures_of_runs(network, runs, axes)
+    figures += bar_figures(network, runs, warning)
     print(f"Speed-up over {SSGD.title}, as time to test accuracy {tables.accuracy_text(target)}:")
     print("\n".join(lines) or "nothing to compare", end="\n\n")
     new_figure = _window_figure(warning) if options.show else None
@@ -280,11 +275,10 @@ def _draw(options: argparse.Namespace) -> None:
             pyplot.show()
 
 
-def _read_run(network_folder: Path, options: argparse.Namespace) -> tuple[Path, Run]:
-    """A network's folder, and what there is of it to draw."""
+def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
     devices = read_summaries(network_folder, network_folder.parent, warning)
     model_bytes = options.model_bytes or MODEL_BYTES.get(options.network)
-    return network_folder, Run(
+    return Run(
         devices,
         {
             mode: definitions.numbers(its, options.definitions, model_bytes, mode.exchanges)
@@ -295,7 +289,7 @@ def _read_run(network_folder: Path, options: argparse.Namespace) -> tuple[Path, 
     )
 
 
-def _print_table(network: str, table: str, runs: Sequence[Run], *folders: Path) -> None:
+def _print_table(network: str, table: str, runs: Sequence[Run], folders: Sequence[Path]) -> None:
     print(f"{network}\n{table}")
     there = {mode for run in runs for mode in run.devices}
     absent = [
@@ -306,31 +300,31 @@ def _print_table(network: str, table: str, runs: Sequence[Run], *folders: Path) 
     print(f"no logs of: {', '.join(absent)}\n" if absent else "")
 
 
-def _figures_of_run(network: str, run: Run, overs: Sequence[str]) -> list[NamedFigure]:
+def _figures_of_run(network: str, run: Run, axes: Sequence[XAxis]) -> list[NamedFigure]:
     figures = []
-    for over in map(OVERS.__getitem__, overs):
-        curves, events = run.drawn_over(over, warning)
-        figures += accuracy_figures(network, curves, events, run.standalone, over, by_mode([run.devices]))
+    for x_axis in axes:
+        curves, events = run.drawn_over(x_axis, warning)
+        figures += accuracy_figures(network, curves, events, run.standalone, x_axis, by_mode([run.devices]))
     return figures
 
 
-def _figures_of_runs(network: str, runs: Sequence[Run], overs: Sequence[str]) -> list[NamedFigure]:
+def _figures_of_runs(network: str, runs: Sequence[Run], axes: Sequence[XAxis]) -> list[NamedFigure]:
     figures = []
     devices = by_mode([run.devices for run in runs])
     known = [run.standalone for run in runs if run.standalone is not None]
     standalone = sum(known) / len(known) if known else None
-    for over in map(OVERS.__getitem__, overs):
-        curves = by_mode([run.drawn_over(over, warning)[0] for run in runs])
-        draw = partial(draw_accuracy_of_runs, standalone=standalone, over=over)
-        figures += _of_each_split(curves, draw, network, over, devices)
+    for x_axis in axes:
+        curves = by_mode([run.drawn_over(x_axis, warning)[0] for run in runs])
+        draw = partial(draw_accuracy_of_runs, standalone=standalone, x_axis=x_axis)
+        figures += _of_each_split(curves, draw, network, x_axis, devices)
     return figures
 
 
 def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:
-    """The device whose curve is drawn, with its events; None where none evaluated. `warn` gets what it lacks.
+    """The device whose curve is drawn; None where none evaluated. `warn` gets what it lacks.
 
     Args:
-        eval_duration: rounds between two evaluations, of a summary that does not say when they were.
+        eval_duration: rounds between two evaluations, for summaries without their times.
     """
     device = metrics.evaluating_device(devices, warn)
     if device is None:
@@ -347,7 +341,7 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table, saves the figures and returns the exit code: 2 where there is nothing to draw."""
+    """Prints the table, saves the figures and returns the exit code: 2 without summaries."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
     parser.add_argument(
@@ -356,33 +350,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--over",
         nargs="+",
-        choices=[*OVERS, ALL],
+        choices=[*X_AXES, ALL],
         default=["seconds"],
-        help="what the accuracy is drawn over, each in a figure of its own (%(default)s)",
+        help="horizontal axes of the accuracy, each in a figure of its own (%(default)s)",
     )
     parser.add_argument(
         "-e",
         "--eval-duration",
         type=at_least(1),
         default=1,
-        help="rounds between two evaluations in a summary of the published program, which does not say (%(default)s)",
+        help="rounds between two evaluations, for summaries of the published program, which lack it (%(default)s)",
     )
     parser.add_argument(
         "--definitions",
         choices=DEFINITIONS,
         default=AUTO,
-        help="what traffic and computing ratio are: as measured here, as the published figures have them, or measured "
-        "where the summary has what that needs (%(default)s)",
+        help="definitions of traffic and computing ratio: as measured here, as in the published figures, or measured "
+        "where the summary allows it (%(default)s)",
     )
     parser.add_argument(
         "--model-bytes",
         type=at_least(1),
-        help="size of the model, for the published traffic where a summary does not say it "
+        help="size of the model, for the published traffic where a summary lacks it "
         "(known for the networks of main.py on Fashion-MNIST)",
     )
     parser.add_argument("--show", action="store_true", help="also open the figures in windows")
     options = parser.parse_args(arguments)
-    options.over = [*OVERS] if ALL in options.over else [*dict.fromkeys(options.over)]
+    options.over = [*X_AXES] if ALL in options.over else [*dict.fromkeys(options.over)]
     return summary.run_tool(lambda: _draw(options))
 
 

@@ -1,4 +1,4 @@
-"""What a flag may hold: parsers for argparse, of all programs here. Each says what is allowed where a value is not."""
+"""Parsers of flag values for argparse, of all programs here; their errors say what is allowed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from trainer import rates
+import rates
 
 
 def number(allowed: Callable[[Any], bool], words: str, kind: type = float) -> Callable[[str], Any]:
-    """Makes a parser for a finite number that is `allowed`; `words` say which are."""
+    """Makes a parser for a finite number that is `allowed`; `words` describe those for the error."""
 
     def parse(text: str) -> Any:
         value = kind(text)
@@ -25,12 +25,12 @@ def number(allowed: Callable[[Any], bool], words: str, kind: type = float) -> Ca
 
 
 def at_least(minimum: float, kind: type = int) -> Callable[[str], Any]:
-    """Makes a parser for a finite number that is not below `minimum`."""
+    """Makes a parser for a finite number of at least `minimum`."""
     return number(lambda value: value >= minimum, f"{minimum} or more", kind)
 
 
 def several(parse: Callable[[str], Any], words: str) -> Callable[[str], tuple[Any, ...]]:
-    """Makes a parser for a list with commas, of what `parse` takes; `words` say what it is, and how to give one."""
+    """Makes a parser for a list with commas of values for `parse`; `words` describe it for the error."""
 
     def parse_all(text: str) -> tuple[Any, ...]:
         try:
@@ -42,9 +42,9 @@ def several(parse: Callable[[str], Any], words: str) -> Callable[[str], tuple[An
 
 
 above_zero = number(lambda value: value > 0, "a number above 0")
-accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")  # one that can be reached
+accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")
 fraction = number(lambda value: 0 <= value <= 1, "a number from 0 to 1")
-# MXNet writes six decimals when it tells its servers: with more they would count in other steps than the workers.
+# MXNet sends it to its servers with six decimals: with more they would use another threshold than the workers.
 threshold = number(
     lambda value: value >= 0 and math.isclose(value, round(value, 6), rel_tol=1e-12),
     "0 or more, with at most six decimals",
@@ -53,7 +53,7 @@ below_one = number(lambda value: 0 <= value < 1, "a number from 0 to below 1")
 
 
 def text_like(pattern: str, complaint: str) -> Callable[[str], str]:
-    """Makes a parser for a text that matches all of `pattern`; `complaint` follows the text in the message."""
+    """Makes a parser for a text that matches `pattern` as a whole; the error is the text with `complaint`."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -64,7 +64,7 @@ def text_like(pattern: str, complaint: str) -> Callable[[str], str]:
 
 
 def _checked_by(parse: Callable[[str], Any]) -> Callable[[str], str]:
-    """Makes a parser for a text that `parse` takes; its ValueError says what is wrong otherwise."""
+    """Makes a parser for a text that `parse` accepts; the error is that of its ValueError."""
 
     def check(text: str) -> str:
         try:
@@ -80,7 +80,6 @@ rate_schedule = _checked_by(rates.parse_schedule)
 momentum_ramp = _checked_by(rates.parse_ramp)
 switch_order = text_like("[01]+", "is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
 device_name = text_like("([A-Za-z0-9][A-Za-z0-9._-]*)?", "cannot name a folder; use letters, digits, '.', '_' and '-'")
-
 job_name = text_like("[A-Za-z0-9._-]{1,64}", "cannot name a job; use 1 to 64 letters, digits, '.', '_' and '-'")
 
 
@@ -90,12 +89,12 @@ def zero_or_one(text: str) -> int:
 
 
 def port(text: str) -> str:
-    """Parses a port, which stays a text."""
+    """Checks a port, which stays a text."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
     return text
 
 
 def phase_momentum(text: str) -> str:
-    """Parses a momentum, which stays a text, or "same"."""
+    """Checks a momentum or "same", which stays a text."""
     return text if text == "same" else momentum_ramp(text)

@@ -1,6 +1,6 @@
-"""ESync on MXNet: starts this process's role. `python main.py --help` lists the flags.
+"""ESync on MXNet: runs this process's role. `python main.py --help` lists the flags.
 
-DMLC_ROLE says which role: scheduler, server or worker. Without it this process trains alone (mode local).
+DMLC_ROLE is the role: scheduler, server or worker. Without it this process trains alone (mode local).
 Exit codes: 0 ended as asked, 1 an error in the program, 2 wrong flags or set-up, 3 another process was lost,
 130 stopped at once by a signal.
 """
@@ -23,8 +23,8 @@ from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_
 def run_role(config: Config) -> int:
     """Runs this process's role to its end; returns the exit code.
 
-    MXNet is imported only here, after the flags are known to be good: importing it takes a second, and under
-    DMLC_ROLE=scheduler or server it would never return.
+    MXNet is imported only here, after the flags were checked: the import takes a second, and with DMLC_ROLE=scheduler
+    or server it never returns.
     """
     from trainer.rendezvous import roles
 
@@ -51,10 +51,10 @@ def run_role(config: Config) -> int:
 
 
 def cluster_of(config: Config) -> ClusterSpec | None:
-    """The other processes of the job, by the environment; None if it says nothing of them.
+    """The other processes of the job from the environment; None without its variables.
 
     Raises:
-        SetupError: a variable is missing or has a value that no cluster can have.
+        SetupError: a variable is missing or has an impossible value.
     """
     if config.collective == PS:
         return ClusterSpec.from_environment()
@@ -62,17 +62,17 @@ def cluster_of(config: Config) -> ClusterSpec | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses, runs, and turns every failure into one line and an exit code."""
+    """Parses and runs; every failure becomes one line and an exit code."""
     setup_logging(os.environ.get("DMLC_ROLE") or "local")
     config = parse(arguments, warn=lambda text: logging.warning("warning: %s", text))
     return guarded(lambda: run_role(config))
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Returns the exit code of the work; a failure of it ends the process with one line and an exit code.
+    """Returns the exit code of the work; its failure ends the process with one line and an exit code.
 
-    The process leaves from inside the handler: once the traceback is gone the kvstore is freed, and that waits for
-    workers that wait for this one.
+    The process exits inside the handler: without the traceback the kvstore would be freed, which waits for workers that
+    wait for this one.
     """
     try:
         return work()
@@ -89,7 +89,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process at once, without MXNet's way out."""
+    """Ends the process at once, without MXNet's exit handlers."""
     sys.stdout.flush()
     os._exit(code)
 

@@ -1,13 +1,12 @@
-"""A whole cluster in one process, in virtual time, with real gradients: main.py's algorithms, on machines and networks
+"""A whole cluster in one process, in virtual time, with real gradients: main.py's algorithms on machines and networks
 that you do not have.
 
     python simulate.py -m esync --cluster paper -n lenet --model-bytes 44.7e6 --max-seconds 600 -ll 0.0005
 
-The cluster file says how long each worker's steps take and what its network is (scripts/clusters/README.md). All other
-flags are main.py's (`python main.py --help`), without those of real devices and addresses. The logs are those of a real
-job, LOG_BASE/NETWORK/MODE/virtual/cpuN/iter-*.txt, for summary.py and draw.py. Several modes or seeds are a set of
-runs, each with the flags that count in its mode; those of several seeds go to LOG_BASE/seed-N. What is done already is
-not done again.
+The cluster file has each worker's step times and network (scripts/clusters/README.md). All other flags are main.py's
+(`python main.py --help`), without those of real devices and addresses. The logs are those of a real job,
+LOG_BASE/NETWORK/MODE/virtual/cpuN/iter-*.txt, for summary.py and draw.py. Several modes or seeds are a set of runs,
+each with the flags that count in its mode; those of several seeds go to LOG_BASE/seed-N. Finished runs are skipped.
 Exit codes: 0 done, or stopped by a first Ctrl-C with complete logs; 1, 2 and 130 as main.py's.
 """
 
@@ -28,17 +27,17 @@ from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
 from flag_values import above_zero, at_least, several
 from main import guarded
 from scripts.launch import job_options, local_cluster
-from scripts.launch.run_before import RunBefore
+from scripts.launch.previous_run import PreviousRun
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import command_line
 from trainer.run_logs.earlier_runs import date_time
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
-from trainer.simulation.cluster_file import Cluster
+from trainer.simulation.cluster_file import ClusterProfile
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from utils import EARLIER, EXIT_OK, SetupError, setup_logging
 
-STUB_BYTES = 44.7e6  # of the model of -n none, where nobody says: ResNet-18's
+STUB_BYTES = 44.7e6  # of the model of -n none by default: ResNet-18's
 
 NOWHERE = {
     **dict.fromkeys(("gpu", "cpu", "device_name"), "its workers are no devices, and are called cpu0, cpu1, ..."),
@@ -67,16 +66,16 @@ STUB_EVALUATES_NOT = dict.fromkeys(
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """One job of the set, and the command line that does it alone."""
+class SimulatedRun:
+    """One job of a set, and the command line that runs it alone."""
 
     name: str
     job: VirtualJob
     arguments: tuple[str, ...]
-    is_of_set: bool = False  # others may run beside it
+    is_of_set: bool = False  # then others may run beside it
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedRun]]:
     """Parses the command line; a bad value ends the process with exit code 2.
 
     Raises:
@@ -89,9 +88,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
     which.add_argument("--workers", type=_step_times, help="step times in place of --cluster, with commas (one: 3.0)")
-    parser.add_argument("--worker", type=at_least(0), default=0, help="which row trains in mode local")
+    parser.add_argument("--worker", type=at_least(0), default=0, help="row of the cluster that trains in mode local")
     parser.add_argument(
-        "--model-bytes", type=above_zero, default=0.0, help="that the model counts in transfers (0: its own)"
+        "--model-bytes", type=above_zero, default=0.0, help="size of the model in transfers (0: its own)"
     )
     parser.add_argument(
         "--evaluation-time", type=at_least(0, float), default=0.0, help="virtual seconds of an evaluation"
@@ -99,10 +98,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
     parser.add_argument("--seed", "--seeds", dest="seeds", type=_seeds, default="0", help="one or several, with commas")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a set at the same time")
     job_options.add_log_base(parser, Path("logs"))
-    parser.add_argument("--again", action="store_true", help="also what is done already")
+    parser.add_argument("--again", action="store_true", help="repeat runs that are done")
     parser.add_argument("--beside", default="", help=argparse.SUPPRESS)  # modes of the set that a run belongs to
     parser.add_argument("--set-aside", default="", type=Path, help=argparse.SUPPRESS)  # where a set moves earlier runs
-    own, others = parser.parse_known_args(arguments)  # the others are main.py's, which refuses what it does not know
+    own, others = parser.parse_known_args(arguments)  # the others are main.py's, whose parser refuses unknown ones
     modes = own.mode.split(",")
     is_of_set = bool(own.beside)
     if not is_of_set:
@@ -118,11 +117,11 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Run]]:
 
 
 def _step_times(text: str) -> tuple[float, ...]:
-    """Parses --workers; a number of workers alone, as local_cluster.sh takes it, says nothing of their speed."""
+    """Parses --workers; local_cluster.sh also takes a number of workers, which has no step times."""
     asked = local_cluster.step_times_or_count(text)
     if isinstance(asked, int):
         raise argparse.ArgumentTypeError(
-            f"{text} is a number of workers, and a virtual worker is as fast as its step time says: give the seconds "
+            f"{text} is a number of workers, and a virtual worker needs its step time: give the seconds "
             f"of each with commas, such as 0.1,0.1,0.2, or of a single one with a point, such as {max(1, asked)}.0"
         )
     return asked
@@ -131,23 +130,25 @@ def _step_times(text: str) -> tuple[float, ...]:
 _seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")
 
 
-def _cluster(own: argparse.Namespace) -> tuple[Cluster, str]:
+def _cluster(own: argparse.Namespace) -> tuple[ClusterProfile, str]:
     if own.workers:
-        return Cluster(tuple(map(cluster_file.Worker, own.workers))), "workers"
+        return ClusterProfile(tuple(map(cluster_file.Worker, own.workers))), "workers"
     path = cluster_file.find(own.cluster)
     return cluster_file.read(path), path.stem
 
 
-def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name: str, mode: str, seed: int) -> Run:
+def _run(
+    own: argparse.Namespace, others: Sequence[str], cluster: ClusterProfile, name: str, mode: str, seed: int
+) -> SimulatedRun:
     algorithm = OWNERS[mode]
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]
     given = _config(own, words)
-    # No flags make what a preset is that chooses workers: they are those of the algorithm.
+    # A preset that selects workers has the flags of its algorithm.
     expected = mode if ENTRIES[mode].workers is Workers.ALL else algorithm.name
     if given.entry != expected:
         raise SetupError(f"the other flags make {given.entry} of -m {mode}: leave them out, or give -m {given.entry}")
-    if given.network == NO_NETWORK and given.log_form == "auto":  # a file for each of a thousand workers' rounds
+    if given.network == NO_NETWORK and given.log_form == "auto":  # else a file for each round of a thousand workers
         given = dataclasses.replace(given, log_form="lines")
     folder = base / given.network / folder_name(mode, bool(given.split_by_class)) / HOST
     given = dataclasses.replace(given, log_dir=str(folder))
@@ -155,11 +156,11 @@ def _run(own: argparse.Namespace, others: Sequence[str], cluster: Cluster, name:
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))
     job = dataclasses.replace(job, earlier=own.set_aside)
     of_set = ("--beside", own.beside, "--set-aside", str(own.set_aside))
-    return Run(f"{mode} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set))
+    return SimulatedRun(f"{mode} seed {seed}", job, ("-m", mode, "--seed", str(seed), "--log-base", str(base), *of_set))
 
 
 def _with_workers(own: argparse.Namespace, job: VirtualJob) -> VirtualJob:
-    """The job of those workers of its cluster that take part."""
+    """The job with the workers of its cluster that take part."""
     count = len(job.cluster.workers)
     if ENTRIES[job.entry].workers is not Workers.ALL:
         rows = job_options.taking_part(job.entry, [job.worker_config(row).shortest_step_s for row in range(count)])
@@ -191,19 +192,19 @@ def _nowhere(evaluation_s: float, given: Config) -> dict[str, str]:
     return NOWHERE | STUB_NOWHERE | ({} if evaluation_s else STUB_EVALUATES_NOT)
 
 
-def train(run: Run) -> int:
+def train(run: SimulatedRun) -> int:
     """Does one run in this process; returns the exit code."""
-    # One operation at a time, on one core: a run is the same every time, and several go side by side.
+    # One operation at a time, on one core: runs are reproducible, and several fit side by side.
     os.environ["MXNET_ENGINE_TYPE"] = "NaiveEngine"
     set_unless_given("OMP_NUM_THREADS", "1")
     from trainer.stop import SignalWatch
 
     signals = SignalWatch(on_first="stopping at the end of this round")
     devices = {(HOST, f"cpu{rank}") for rank in range(len(run.job.cluster.workers))}
-    told, mode_folder = run.job.config, Path(run.job.config.log_dir).parent
+    config, mode_folder = run.job.config, Path(run.job.config.log_dir).parent
     assert run.job.earlier is not None
-    lines: list[str] = []  # said at the end: while workers run only those of one of them are shown
-    before = RunBefore(mode_folder, run.job.earlier, devices, told, lines.append)
+    lines: list[str] = []  # logged at the end: until then only one worker's lines are shown
+    before = PreviousRun(mode_folder, run.job.earlier, devices, config, lines.append)
     from trainer.simulation import virtual_cluster
     from trainer.simulation.virtual_progress import ProgressLine
 
@@ -211,7 +212,7 @@ def train(run: Run) -> int:
         signals.be_patient()
         before.begins()
 
-    progress = ProgressLine(told.max_seconds, begins, alone=not run.is_of_set)
+    progress = ProgressLine(config.max_seconds, begins, alone=not run.is_of_set)
     try:
         digest = virtual_cluster.run(run.job, lambda: signals.requested, progress)
     finally:
@@ -224,7 +225,7 @@ def train(run: Run) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses, does what is not done yet, and turns every failure into one line and an exit code."""
+    """Parses and does the runs that are not done; every failure becomes one line and an exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     setup_logging("simulate")
     return guarded(lambda: _do(words))
@@ -235,7 +236,7 @@ def _do(words: Sequence[str]) -> int:
     to_do = [run for run in runs if own.again or not run.job.is_done()]
     for run in runs:
         if run not in to_do:
-            logging.info("%s is done already: %s (--again does it anew)", run.name, run.job.config.log_dir)
+            logging.info("%s is done already: %s (--again repeats it)", run.name, run.job.config.log_dir)
     if len(runs) > 1:
         program = [sys.executable, __file__, *words]
         return run_side_by_side({run.name: [*program, *run.arguments] for run in to_do}, own.jobs)

@@ -3,8 +3,8 @@
     python summary.py -b /path/to/logs -n resnet18-v1 -m esync
 
 reads /path/to/logs/{network}/{mode}/{host}/{device}/iter-*.txt (or rounds.jsonl there) and writes
-/path/to/logs/{network}/{mode}/ESync.json, which draw.py reads; so it does below each /path/to/logs/seed-N, where there
-are several runs. Needs nothing but the standard library. Durations are in seconds, sizes in bytes.
+/path/to/logs/{network}/{mode}/ESync.json, which draw.py reads; of several runs below each /path/to/logs/seed-N. Needs
+the standard library alone. Durations are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 import utils
 from algorithms import OWNERS, TransportKind
 from report import metrics, tables
-from report.job_logs import Found, newest
+from report.job_logs import WorkerFolder, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from report.newest_run import ends_early
 from report.sound_devices import without_impossible
 from trainer.run_logs import measure, round_log
-from trainer.run_logs.pace import Emulation, Told, pace_of
+from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.round_faults import MOST_ROUNDS, is_quantity, tell
 from trainer.run_logs.sound_rounds import rounds_missed, sound_rounds
 from utils import JobError, SetupError
@@ -39,7 +39,7 @@ def find_network(base: Path, network: str) -> Path:
     """The folder of `network` in the log tree.
 
     Raises:
-        SetupError: there is none. The message names those that are there.
+        SetupError: there is none; the message names the networks that are there.
     """
     folder = base / network
     if network == utils.EARLIER or (base.name == utils.EARLIER and not folder.is_dir()):
@@ -58,8 +58,7 @@ def find_network(base: Path, network: str) -> Path:
 
 
 def find_runs(base: Path, network: str, warn: Warn) -> list[Path]:
-    """The folders of `network` in the log trees of several runs of the same jobs, BASE/seed-N, where the base holds
-    them as simulate.py files them; else the one in the base itself.
+    """The folders of `network` in BASE/seed-N, the log trees of several runs of the same jobs; without them the base's.
 
     Raises:
         SetupError: there is none.
@@ -74,10 +73,7 @@ def find_runs(base: Path, network: str, warn: Warn) -> list[Path]:
 
 
 def folders(parent: Path) -> list[Path]:
-    """The folders in `parent`, in natural order.
-
-    Files, such as summaries and process logs, are passed over; hidden folders too, such as those of logs that arrive.
-    """
+    """The folders in `parent`, in natural order, without hidden ones, such as those of logs in transfer."""
     found = (path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
     return sorted(found, key=lambda path: natural_order(path.name))
 
@@ -91,7 +87,7 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
     """Reads the round logs of all devices of one mode.
 
     Raises:
-        SetupError: there is not one readable round in the folder.
+        SetupError: the folder holds no readable round.
     """
     there = {host: folders(host) for host in folders(folder)}
     found = newest(itertools.chain.from_iterable(there.values()), warn)
@@ -108,16 +104,16 @@ def summarise_mode(folder: Path, warn: Warn) -> Devices:
             "train first, or copy the log folders of all hosts there"
         )
     whole = {each.place: devices[each.place] for each in found if each.is_whole and each.place in devices}
-    if not metrics.have_changed(devices.values()):  # else each has the rank that it had first
+    if not metrics.have_changed(devices.values()):  # then each has its first rank
         _check_ranks(folder, whole, warn)
         in_step = folder.name in MODES and OWNERS[MODES[folder.name].algorithm.name].transport is TransportKind.SUM
         ends = {place: (len(its.elapsed_time_list), its.elapsed_time_list[-1]) for place, its in whole.items()}
-        for place, text in ends_early(ends, {each.place: each.left for each in found}, in_step).items():
+        for place, text in ends_early(ends, {each.place: each.run_file for each in found}, in_step).items():
             warn(f"{folder / '/'.join(place)}: {text}")
     return devices
 
 
-def _summarise_device(found: Found, warn: Warn) -> Device | None:
+def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
     folder = found.folder
     try:
         logged = round_log.logged_rounds(folder, warn)
@@ -136,8 +132,8 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
     evaluations = [record for record in rounds if "accuracy" in record]
     if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
-    run = found.left.run
-    pace = pace_of([Told.by(record, Emulation.of_run(run)) for record in rounds])
+    run = found.run_file.run
+    pace = pace_of([RoundPace.of(record, Emulation.of_run(run)) for record in rounds])
     try:
         return Device(
             accuracy_list=[record["accuracy"] for record in evaluations],
@@ -155,7 +151,7 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
             lost_steps_list=_lost_steps(rounds, warn),
             event_list=_read_events(folder, rounds, warn) or None,
             **(pace._asdict() if pace else {}),
-            **_facts(run),
+            **_of_run_file(run),
         )
     except ValueError as error:
         warn(f"{folder} left out: {error}")
@@ -163,7 +159,7 @@ def _summarise_device(found: Found, warn: Warn) -> Device | None:
 
 
 def _in_every_round(rounds: Sequence[Mapping[str, Any]], key: str, folder: Path, warn: Warn) -> list[int] | None:
-    """The values of `key`, or None: a sum over a part of the rounds would pass for the whole."""
+    """The values of `key`; None if some are missing, since their sum would pass for that of all rounds."""
     values = [record[key] for record in rounds if is_quantity(record.get(key))]
     if values and len(values) < len(rounds):
         warn(f"{folder}: {key} is missing in {len(rounds) - len(values)} of {len(rounds)} rounds; left out")
@@ -175,22 +171,21 @@ def _entries_with(record: Mapping[str, Any], *stages: str) -> int:
 
 
 def _lost_steps(rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[int] | None:
-    """Steps abandoned, skipped, dropped or to be done again; None where a round does not say how many: none is a
-    claim."""
+    """Steps abandoned, skipped, dropped or to be done again, by round; None where a number is malformed."""
     lost = []
     for record in rounds:
-        told = {key: record.get(key, 0) for key in ("steps_lost", "bad_steps")}
-        for key, steps in told.items():
+        counts = {key: record.get(key, 0) for key in ("steps_lost", "bad_steps")}
+        for key, steps in counts.items():
             if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
                 where = record["where"]
                 warn(f"{where}: {key} is {steps!r}, but should be a whole number from 0 on; lost steps left out")
                 return None
-        lost.append(_entries_with(record, measure.ABANDONED) + sum(told.values()))
+        lost.append(_entries_with(record, measure.ABANDONED) + sum(counts.values()))
     return lost
 
 
 def _read_events(folder: Path, rounds: Sequence[Mapping[str, Any]], warn: Warn) -> list[list[Any]]:
-    """What the rounds' "events" tell, as the summary has it; malformed ones are told in one line for each round."""
+    """The rounds' events as the summary has them, with one warning for all malformed ones."""
     events: list[list[Any]] = []
     faults: list[str] = []
     for record in rounds:
@@ -215,14 +210,14 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
     return sound
 
 
-def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Rank, number of workers and size of the model, where there is a run.json: published logs have none."""
-    said = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
-    return {key: value for key, value in said.items() if isinstance(value, int) and is_quantity(value)}
+def _of_run_file(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Rank, number of workers and size of the model; published logs have no run.json."""
+    values = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
+    return {key: value for key, value in values.items() if isinstance(value, int) and is_quantity(value)}
 
 
 def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
-    """Tells of a host whose logs were not copied, and of folders that an earlier run left behind."""
+    """Warns of hosts whose logs were not copied, and of folders of earlier runs."""
     ranks = sorted(device.rank for device in devices.values() if device.rank is not None)
     num_workers = max((device.num_workers or 0 for device in devices.values()), default=0)
     if num_workers and len(ranks) == len(devices) and ranks != list(range(num_workers)):
@@ -244,12 +239,10 @@ def write_summary(path: Path, devices: Devices) -> None:
 
 
 def read_summary(path: Path, warn: Warn) -> Devices:
-    """Reads back `write_summary`, or a summary of the published program.
-
-    A device with another shape is told to `warn` and left out.
+    """Reads a summary, also of the published program; `warn` gets devices with another shape, which are left out.
 
     Raises:
-        SetupError: the file is missing, truncated, or holds no device at all.
+        SetupError: the file is missing, truncated, or holds no sound device.
     """
     hosts = utils.read_json(path)
     if not isinstance(hosts, dict) or not all(isinstance(names, dict) for names in hosts.values()):
@@ -257,12 +250,12 @@ def read_summary(path: Path, warn: Warn) -> Devices:
     devices: dict[tuple[str, str], Device] = {}
     for host, names in hosts.items():
         for name, value in names.items():
-            if isinstance(value, dict) and value.get("event_list") is not None:  # a bad event costs itself, no device
+            if isinstance(value, dict) and value.get("event_list") is not None:  # without bad events
                 events = _sound_events(value["event_list"], Event.from_json, f"{path}: {host}/{name}", warn)
                 value = {**value, "event_list": events or None}
             if isinstance(value, dict):
-                value, told = without_impossible(value)
-                for text in told:
+                value, faults = without_impossible(value)
+                for text in faults:
                     warn(f"{path}: {host}/{name}: {text}")
             try:
                 devices[host, name] = Device.from_json(value)
@@ -277,7 +270,7 @@ def read_summary(path: Path, warn: Warn) -> Devices:
 
 
 def tree_parser(description: str | None, **more: Any) -> argparse.ArgumentParser:
-    """A parser with the two flags that name a network's folder in the log tree; `more` goes to argparse."""
+    """A parser with the two flags of a network's folder in the log tree; `more` is for argparse."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **more)
     parser.add_argument("-b", "--base", type=Path, default=Path("logs"), help="folder of all logs (%(default)s)")
     parser.add_argument("-n", "--network", default="resnet18-v1", help="the network, a folder in it (%(default)s)")
@@ -285,7 +278,7 @@ def tree_parser(description: str | None, **more: Any) -> argparse.ArgumentParser
 
 
 def run_tool(work: Callable[[], None]) -> int:
-    """Runs `work` and returns the exit code; an error ends as one line on stderr."""
+    """Runs `work` and returns the exit code; an error becomes one line on stderr."""
     try:
         work()
     except JobError as error:
@@ -298,7 +291,7 @@ def run_tool(work: Callable[[], None]) -> int:
 
 
 def warning(message: str) -> None:
-    """Tells on stderr what is left out or looks wrong; stdout is for the results."""
+    """Writes a warning to stderr; stdout is for the results."""
     print(f"warning: {message}", file=sys.stderr)
 
 
@@ -307,7 +300,7 @@ def _summarise(base: Path, network: str, mode_name: str) -> None:
 
 
 def _do_all(works: Sequence[Callable[[], None]]) -> None:
-    """Does all that can be done; what cannot is told. Raises SetupError where nothing can."""
+    """Does all works and warns of those that fail; raises SetupError if all fail."""
     failures = []
     for work in works:
         try:
@@ -357,7 +350,7 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the summaries and returns the exit code: 2 where there is nothing to summarise."""
+    """Writes the summaries and returns the exit code: 2 without logs."""
     parser = tree_parser("Gather the round logs of a mode in one JSON file for draw.py.")
     parser.add_argument(
         "-m", "--mode", default="all", choices=[*MODES, "all"], help="one mode, or all that are there (%(default)s)"

@@ -1,7 +1,4 @@
-"""What every room needs and no package brings: version, errors with exit codes, logging, atomic files.
-
-Standard library only, so that a figure machine needs no MXNet and a trainer machine no Django.
-"""
+"""Shared by all rooms: version, errors with exit codes, logging, atomic files. Standard library only."""
 
 from __future__ import annotations
 
@@ -25,15 +22,16 @@ def version_number() -> str:
 # ---------------------------------------------------------------------------------------------- exit codes
 
 EXIT_OK = 0  # the job ended as asked: a limit, a target or a first signal; the logs are complete
-EXIT_BUG = 1  # an error that nobody foresaw; the traceback is in the log
+EXIT_BUG = 1  # an unexpected error; the traceback is in the log
 EXIT_SETUP = 2  # a flag, a file, a device, a port or an address is wrong; nothing was trained or overwritten
-EXIT_PEER_LOST = 3  # another process of the job died or fell silent
+EXIT_PEER_LOST = 3  # another process of the job died or stopped responding
 EXIT_FORCED = 130  # a second signal: stopped at once
 
-BEGINS = "training begins"  # says a worker when all are there; the launchers look for it
-STOPPED = "a signal came"  # why a worker has ended that was stopped
-LEFT = "left the job, which goes on without it"  # and one that was (--leave)
-DIVERGED = "training has diverged"  # says a worker that ends for this; the search for a switch point looks for it
+# Texts in workers' logs and run files that other programs look for.
+BEGINS = "training begins"  # all workers are there
+STOPPED = "a signal came"  # why a worker was stopped
+LEFT = "left the job, which goes on without it"  # the same with --leave
+DIVERGED = "training has diverged"  # why a worker ends
 
 
 class JobError(Exception):
@@ -43,19 +41,19 @@ class JobError(Exception):
 
 
 class SetupError(JobError):
-    """Something that the user can put right before the job starts. The message says how."""
+    """A mistake that the user can correct before the job starts; the message says how."""
 
     exit_code = EXIT_SETUP
 
 
 class PeerLost(JobError):
-    """Another process of the job is gone, so this one cannot go on."""
+    """Another process of the job is lost, so this one cannot continue."""
 
     exit_code = EXIT_PEER_LOST
 
 
 class JobOver(JobError):
-    """The job has ended without this process, or goes on without it; here nothing is left to do."""
+    """The job has ended without this process, or continues without it."""
 
     exit_code = EXIT_OK
 
@@ -63,12 +61,11 @@ class JobOver(JobError):
 # ------------------------------------------------------------------------------------------------- logging
 
 
-LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"  # the date too: jobs run over midnight, and logs are read days later
+LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 def setup_logging(role: str) -> None:
-    """Sends log lines as `2026-11-21 12:00:01 role | text`, for people and for grep: errors to stderr, all else to
-    stdout."""
+    """Sends log lines as `2026-11-21 12:00:01 role | text`: errors to stderr, all others to stdout."""
     normal, errors = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
     normal.addFilter(lambda record: record.levelno < logging.ERROR)
     errors.setLevel(logging.ERROR)
@@ -82,7 +79,7 @@ def setup_logging(role: str) -> None:
 
 
 def fail(message: str) -> None:
-    """Writes the one line that says why this process ends. Goes to stderr at once, also from a thread."""
+    """Writes why this process ends in one line to stderr, at once, also from a thread."""
     logging.error("error: %s", message)
     for handler in logging.getLogger().handlers:
         handler.flush()
@@ -90,7 +87,7 @@ def fail(message: str) -> None:
 
 @contextlib.contextmanager
 def die_on_error(what: str) -> Iterator[None]:
-    """Ends the process on an error in a callback or a thread, where an exception would be printed and forgotten."""
+    """Ends the process on an error in a callback or a thread, where an exception would only be printed."""
     try:
         yield
     except BaseException:
@@ -112,7 +109,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees the old one or the new one, never a part of it.
+    """Writes a file so that a reader sees the old or the new content as a whole.
 
     Raises:
         SetupError: the disk is full, or the folder cannot be written to.
@@ -128,7 +125,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends a line to a file, so that a crash can cut off this line alone.
+    """Appends a line to a file; a crash can truncate this line alone.
 
     Raises:
         SetupError: the disk is full, or the folder cannot be written to.
@@ -138,7 +135,7 @@ def append_line(path: Path, line: str) -> None:
             end = file.seek(0, os.SEEK_END)
             if end:
                 file.seek(end - 1)
-                if file.read(1) != b"\n":  # an earlier writer was stopped in the middle of a line
+                if file.read(1) != b"\n":  # an earlier writer was stopped within a line
                     line = f"\n{line}"
             content = f"{line}\n".encode()
             if file.write(content) < len(content):
@@ -163,7 +160,7 @@ def read_json(path: Path) -> Any:
 
 
 def parsed_json(content: bytes, where: str) -> Any:
-    """What JSON in UTF-8, 16 or 32 says.
+    """Parses JSON in UTF-8, 16 or 32.
 
     Args:
         where: file, perhaps with its line, for the message.
@@ -186,7 +183,7 @@ RUN_AS_OWNER = 'run the container as the owner of the mounted folder (--user "$(
 
 
 def remedy(on_host: str, in_image: str) -> str:
-    """What to do about an error: in the project's Docker image other things help than on a host."""
+    """The advice about an error: `in_image` inside the project's Docker image, otherwise `on_host`."""
     return in_image if "ESYNC_IMAGE" in os.environ else on_host
 
 
@@ -195,5 +192,5 @@ def remedy(on_host: str, in_image: str) -> str:
 RUN_FILE = "run.json"
 CHECKPOINT_FOLDER = ".checkpoints"
 SEED_FOLDER = re.compile(r"seed-\d+")  # the log tree of one of several runs
-EARLIER = "earlier"  # folder of what earlier runs left, in the log tree and in the folder of checkpoints
-FLOAT32_COUNTS_TO = 1 << 24  # whole numbers up to this survive the kvstore, which knows float32 alone
+EARLIER = "earlier"  # folder of earlier runs, in the log tree and in the folder of checkpoints
+FLOAT32_COUNTS_TO = 1 << 24  # up to here the kvstore, which has float32 alone, keeps whole numbers exact

@@ -4,31 +4,85 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from algorithms import folder_name
 from config import names_of
 from utils import SetupError, append_line
 
 RUNS_FILE = "runs.jsonl"
+IID, BY_CLASS = SPLITS = "iid", "by-class"
+# Fields that have a default, and are known before the run.
+_KNOWN_BEFORE = ("split", "seed", "case", "momentum", "step_times_s", "command")
 
 
-class Keyed(Protocol):
-    """A run that knows what it is one of."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run. Its fields are the keys of the JSON.
+
+    Attributes:
+        entry: name of an algorithm or a preset, of algorithms.ENTRIES.
+        network: that was trained; `none` where only times and bytes were simulated.
+        seconds: that it took, virtual ones or real ones.
+        samples_per_s: of all workers.
+        ended: why, in words.
+        diverged: its loss was no longer finite.
+        failed: the error that ended it otherwise; empty in nearly all.
+        command: of simulate.py or scripts/local_cluster.sh, that makes it again.
+        commit: None where there was no git.
+        program: a hash of its files.
+    """
+
+    entry: str
+    network: str
+    split: str = IID
+    seed: int = 0
+    seconds: float = 0.0
+    samples_per_s: float = 0.0
+    ended: str = ""
+    diverged: bool = False
+    failed: str = ""
+    command: Sequence[str] = ()
+    commit: str | None = None
+    program: str = ""
 
     @property
-    def key(self) -> Hashable:
-        """Of two runs with the same the later one counts."""
+    def key(self) -> tuple[Any, ...]:
+        """Of two runs with the same key the later one counts."""
+        raise NotImplementedError
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it neither diverged nor failed."""
+        return not (self.diverged or self.failed)
+
+    @property
+    def folder(self) -> str:
+        """Of its mode in the log tree: NETWORK/MODE."""
+        return f"{self.network}/{folder_name(self.entry, '-s' in self.command)}"
 
 
-Line = TypeVar("Line", bound=Keyed)
+Line = TypeVar("Line", bound=Run)
+Task = TypeVar("Task")
 
 
-def append(folder: Path, line: Any) -> None:
-    """Adds a run, a dataclass.
+def unmade(line: Line) -> Line:
+    """The run without its results."""
+    blank = {
+        field.name: field.default
+        for field in dataclasses.fields(line)
+        if field.default is not dataclasses.MISSING and field.name not in _KNOWN_BEFORE
+    }
+    return dataclasses.replace(line, **blank)
 
+
+def append(folder: Path, line: Run) -> None:
+    """
     Raises:
         SetupError: the disk is full, or the folder cannot be written to.
     """
@@ -36,11 +90,10 @@ def append(folder: Path, line: Any) -> None:
 
 
 def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
-    """All runs, in order; of those of the same thing only the last.
+    """All runs, in order; of those with the same key only the last.
 
     Args:
-        of: what a line is.
-        maker: the command that makes the file, for who has none.
+        maker: the command that makes the file, for the error.
 
     Raises:
         SetupError: the file is not there, or a line of it is no run. The message names it.
@@ -50,7 +103,7 @@ def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
         texts = path.read_text().splitlines()
     except OSError as error:
         raise SetupError(f"{path} cannot be read: {error.strerror}; {maker} makes one") from None
-    lines: dict[Hashable, Line] = {}
+    lines: dict[Any, Line] = {}
     for number, text in enumerate(texts, start=1):
         try:
             line = of(**json.loads(text))
@@ -59,6 +112,23 @@ def read(folder: Path, of: type[Line], maker: str) -> list[Line]:
         lines.pop(line.key, None)
         lines[line.key] = line
     return list(lines.values())
+
+
+def made(
+    tasks: Iterable[Task], make: Callable[[Task], Line | None], at_once: int, folder: Path
+) -> Iterator[tuple[Task, Line]]:
+    """Makes runs side by side; yields each as it ends, once it stands in the folder's file.
+
+    Args:
+        make: returns None where the run was stopped.
+    """
+    with ThreadPoolExecutor(at_once) as pool:
+        futures = {pool.submit(make, task): task for task in tasks}
+        for future in as_completed(futures):
+            line = future.result()
+            if line is not None:
+                append(folder, line)
+                yield futures[future], line
 
 
 def value_in(command: Sequence[str], *fields: str) -> str:
@@ -72,19 +142,7 @@ def value_in(command: Sequence[str], *fields: str) -> str:
     return next((value for flag, value in reversed(list(pairwise(words))) if flag in flags), "")
 
 
-class Versioned(Protocol):
-    """A run that knows which program made it."""
-
-    @property
-    def commit(self) -> str | None:
-        """That was checked out; None where there was no git."""
-
-    @property
-    def program(self) -> str:
-        """A hash of its files."""
-
-
-def programs(lines: Iterable[Versioned]) -> list[str]:
+def programs(lines: Iterable[Run]) -> list[str]:
     """The versions of the program that made the runs: commits, with `-dirty` where files were changed since, or hashes
     of its files where there was no git."""
     names = ((line.commit or line.program).partition("-") for line in lines)

@@ -1,4 +1,4 @@
-"""simulate.py, or a job of scripts/local_cluster.sh, as processes: begun, ended and read."""
+"""simulate.py, or a job of scripts/local_cluster.sh, as a process: begun, ended and read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from typing import Any
 import summary
 from report.metrics import Devices
 from scripts.launch.roles import ROOT
-from utils import DIVERGED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
+from utils import DIVERGED, EXIT_OK, RUN_FILE, SetupError, read_json
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-OUTPUT = "output.txt"  # what a run has printed, in its log tree
+OUTPUT = "output.txt"  # what a run has printed, in the folder of its logs
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Ended:
 
     Attributes:
         base: its log tree.
-        folder: of its mode in the log tree, as NETWORK/MODE.
+        folder: of its mode in the log tree: NETWORK/MODE.
         code: its exit code.
     """
 
@@ -45,22 +45,22 @@ class Ended:
 
     @property
     def diverged(self) -> bool:
-        """Whether it ended because its loss was no longer finite."""
+        """Whether its loss was no longer finite."""
         return self.code != EXIT_OK and DIVERGED in self._text
 
     @property
     def failed(self) -> str:
-        """The error that ended it otherwise; empty in nearly all."""
+        """The error that ended it otherwise; empty for nearly all."""
         if self.code == EXIT_OK or self.diverged:
             return ""
         lines = [line for line in self._text.splitlines() if line.strip()]
         return (lines[-1].partition(" | ")[2] or lines[-1]) if lines else f"exit code {self.code}"
 
     def read(self) -> tuple[dict[str, Any], Devices]:
-        """What run.json of one of its workers says, and what all of them did.
+        """One worker's run.json, and what all workers logged.
 
         Raises:
-            SetupError: it did not get as far as the end of a round.
+            SetupError: it did not reach the end of a round.
         """
         folder = self.base / self.folder
         try:
@@ -70,18 +70,29 @@ class Ended:
             raise SetupError(str(error)) from None
 
 
+def size_of(folder: Path) -> int:
+    """Bytes of all files in it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 class Simulations:
-    """Does runs as processes, of which several may go on at the same time, and ends them all when it is asked to."""
+    """Runs processes, several at a time, and ends them all when it is asked to.
+
+    Attributes:
+        stopped: no other run is begun.
+        log_bytes: that all runs have left.
+    """
 
     def __init__(self, work: Path) -> None:
         """
         Args:
-            work: where the logs of a run are while it goes on, and stay until they are dropped.
+            work: holds the logs of runs, a folder each; the caller removes these.
         """
         self._work = work
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.RLock()  # a second signal may come while the first is heard
+        self._lock = threading.RLock()  # a second signal may come while the first is handled
         self.stopped = False
+        self.log_bytes = 0
 
     def stop(self) -> None:
         """Ends all runs at the end of their round, and begins no other."""
@@ -89,13 +100,13 @@ class Simulations:
             self.stopped = True
             for process in self._running:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGINT)  # it leads a group: a shell's children hear of it too
+                    os.killpg(process.pid, signal.SIGINT)  # it leads a group: a shell's children get it too
                 if process.args[0] == "bash":  # type: ignore[index]
-                    process.terminate()  # it would go on with the next command
+                    process.terminate()  # it would run the next command
 
     @contextlib.contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
-        """Inside, the first Ctrl-C and the like stop them."""
+        """Inside, Ctrl-C and SIGTERM stop them."""
         before = [signal.signal(each, lambda *_: self.stop()) for each in _SIGNALS]
         try:
             yield
@@ -104,50 +115,39 @@ class Simulations:
                 signal.signal(each, handler)
 
     def do(self, command: Sequence[str], folder: str) -> Ended | None:
-        """Does one and waits for its end; None where it was stopped.
+        """Runs a command to its end; None where it was stopped.
 
         Args:
             command: `simulate.py` or `scripts/local_cluster.sh` and its flags, without a place for the logs.
-            folder: as that of Ended.
+            folder: that of Ended.
         """
         base = self._work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
         shutil.rmtree(base, ignore_errors=True)
         base.mkdir(parents=True)
         program, *words = command
-        own = words[: words.index("--")] if "--" in words else words  # behind it a launcher has the workers' flags
+        own = words[: words.index("--")] if "--" in words else words  # behind it are the workers' flags
         interpreter = [] if program.endswith(".sh") else [sys.executable]
+        whole = [*interpreter, str(ROOT / program), *own, "--log-base", str(base), *words[len(own) :]]
         with (base / OUTPUT).open("wb") as output:
-            with self._lock:
-                if self.stopped:
-                    return None
-                process = subprocess.Popen(
-                    [*interpreter, str(ROOT / program), *own, "--log-base", str(base), *words[len(own) :]],
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
-                    start_new_session=True,  # so that Ctrl-C reaches it once: from here
-                )
-                self._running.add(process)
-            code = process.wait()
-            with self._lock:
-                self._running.discard(process)
-        return None if self.stopped and code else Ended(base, folder, code)
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            code = self._exit_code(whole, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        with self._lock:
+            self.log_bytes += size_of(base)
+        return None if code is None or (self.stopped and code) else Ended(base, folder, code)
 
     def shell(self, command: str, environment: Mapping[str, str]) -> int:
-        """Does a shell's command in the project's folder; returns its exit code."""
+        """Runs a shell's command in the project's folder; returns its exit code."""
+        return self._exit_code(["bash", "-euc", command], cwd=ROOT, env={**os.environ, **environment}) or 0
+
+    def _exit_code(self, command: Sequence[str], **settings: Any) -> int | None:
+        """None where no other process is to be begun."""
         with self._lock:
             if self.stopped:
-                return 0
-            process = subprocess.Popen(
-                ["bash", "-euc", command], cwd=ROOT, env={**os.environ, **environment}, start_new_session=True
-            )
+                return None
+            # In its own session, so that Ctrl-C reaches it once: from stop().
+            process: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, **settings)
             self._running.add(process)
         code = process.wait()
         with self._lock:
             self._running.discard(process)
         return code
-
-
-def was_stopped(about: dict[str, Any]) -> bool:
-    """Whether a signal has ended it, by its run.json."""
-    return bool(about.get("ended") == STOPPED)

@@ -1,4 +1,4 @@
-"""The networks by name: gluon's model zoo, and those that are written here, for small images and slow machines."""
+"""The networks by name: gluon's model zoo, and own ones for small images and slow machines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ zoo = mx.gluon.model_zoo.vision
 
 
 class Network(NamedTuple):
-    """How to build a network, and the side of the square images that it takes (0: as they are)."""
+    """How to build a network."""
 
     factory: Callable[..., Any]
-    input_size: int = 0
+    input_size: int = 0  # side of its square inputs; 0: that of the images
 
 
 REGISTRY = {
@@ -40,21 +40,18 @@ REGISTRY = {
 
 
 def build(name: str, image_shape: tuple[int, int, int], classes: int, context: mx.Context, seed: int) -> Any:
-    """Builds a network with initial weights on `context`, hybridized.
+    """Builds a network of REGISTRY with initial weights on `context`, hybridized.
 
-    The shapes are inferred without running it: a forward pass would leave convolution weights in oneDNN's own
-    layout, which the kvstore cannot take.
+    The shapes are inferred without a forward pass, which would leave convolution weights in oneDNN's own layout, which
+    the kvstore cannot take.
 
     Args:
-        name: a key of REGISTRY.
-        image_shape: (C, H, W) of the images that it will be given.
-        classes: how many the dataset has.
-        context: device.
-        seed: of the initial weights; the same seed gives the same weights in every process.
+        image_shape: (C, H, W) of its inputs.
+        seed: of the initial weights, which are then the same in every process.
     """
-    # Without a prefix of their own, parameters would be named after how many networks this process has built.
+    # Without a prefix the parameters' names would count the networks that this process has built.
     network = REGISTRY[name].factory(classes=classes, prefix=f"{name.replace('-', '_')}_")
-    # Shapes do not depend on the batch size, but BatchNorm's inference of them wants more than one sample.
+    # Shapes do not depend on the batch size, but their inference in BatchNorm needs more than one sample.
     network.infer_shape(mx.nd.zeros((2, *image_shape), ctx=context))
     cropped.crop(network, image_shape)
     mx.random.seed(seed)

@@ -1,10 +1,9 @@
-"""A CNN with two convolutions, as WBSP was tried on (Yang et al., Parallel Computing 121, 2024, 103092).
+"""A CNN with two convolutions, as in the experiments of WBSP (Yang et al., Parallel Computing 121, 2024, 103092).
 
-Of WBSP's network no more is known here than that it is a CNN with two convolutions. All sizes are those of the best
-known one of that kind, with which McMahan et al. train MNIST ("Communication-efficient learning of deep networks from
-decentralized data", AISTATS 2017, section 3): 5x5 convolutions of 32 and 64 filters that keep the image's size, each
-followed by 2x2 max pooling, a dense layer of 512 with ReLU, and one of the classes; 1,663,370 weights for MNIST, as
-their paper says.
+No more is known here of WBSP's network. All sizes are those of McMahan et al. for MNIST ("Communication-efficient
+learning of deep networks from decentralized data", AISTATS 2017, section 3): 5x5 convolutions of 32 and 64 filters that
+keep the image's size, each followed by 2x2 max pooling, a dense layer of 512 with ReLU, and one of the classes;
+1,663,370 weights for MNIST, as in the paper.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Convolutions without the taps of their kernels that meet nothing but padding.
+"""Convolutions without the taps of their kernels that only meet padding.
 
-The last convolutions of gluon's ResNets see images of 1 x 1 where the network's images are 28 x 28: eight of the nine
-taps of a 3 x 3 kernel meet zeros alone, and are multiplied all the same. Here the kernel is cut to the taps that meet
-the image. Outputs and gradients are the same but for rounding (those of the other taps are 0 as before), and the
-parameter keeps its name and its shape.
+The last convolutions of gluon's ResNets have inputs of 1 x 1 for images of 28 x 28: eight of the nine taps of a 3 x 3
+kernel only multiply zeros. Here the kernel is cropped to the taps that meet the image. Outputs and gradients are the
+same but for rounding (those of the other taps are 0 as before), and the parameter keeps its name and shape.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from trainer.engine import mx
 
 
 def used_taps(size: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """The first tap that meets the image in one direction, and the one behind the last.
+    """The first tap that meets the image in one direction, and the one after the last.
 
-    All of them where cutting taps off the end would let the kernel take one more step, and so give one more output.
+    All taps if without those at the end the kernel would fit once more, and give one more output.
 
     Args:
         size: pixels of the image.
@@ -29,37 +28,36 @@ def used_taps(size: int, kernel: int, stride: int, padding: int) -> tuple[int, i
     """
     begins = range(-padding, size + padding - kernel + 1, stride)
     used = [tap for tap in range(kernel) if any(0 <= begin + tap < size for begin in begins)]
-    first, behind = (used[0], used[-1] + 1) if used else (0, kernel)
-    cropped = range(first - padding, size + padding - behind + 1, stride)
-    return (first, behind) if len(cropped) == len(begins) else (0, kernel)
+    first, end = (used[0], used[-1] + 1) if used else (0, kernel)
+    cropped = range(first - padding, size + padding - end + 1, stride)
+    return (first, end) if len(cropped) == len(begins) else (0, kernel)
 
 
 class CroppedConv2D(mx.gluon.nn.Conv2D):  # type: ignore[misc]
-    """A Conv2D that uses the taps `taps` alone: down and across, the first and the one behind the last.
+    """A Conv2D with `taps` alone: down and across, the first and the one after the last.
 
-    It is right only for images of the size that `crop` was told, which alone makes such layers.
+    It is correct only for the image size that `crop`, which makes these layers, was given.
     """
 
     taps: tuple[tuple[int, int], tuple[int, int]]
 
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-        """Shapes as Conv2D's."""
-        first, behind = zip(*self.taps, strict=True)
+        begins, ends = zip(*self.taps, strict=True)
         values = self._kwargs | {
             "kernel": tuple(end - begin for begin, end in self.taps),
-            "pad": tuple(pad - begin for pad, begin in zip(self._kwargs["pad"], first, strict=True)),
+            "pad": tuple(pad - begin for pad, begin in zip(self._kwargs["pad"], begins, strict=True)),
         }
-        weight = F.slice(weight, begin=(None, None, *first), end=(None, None, *behind))
+        weight = F.slice(weight, begin=(None, None, *begins), end=(None, None, *ends))
         y = F.Convolution(*(each for each in (x, weight, bias) if each is not None), name="fwd", **values)
         return y if self.act is None else self.act(y)
 
 
 def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
-    """Makes a CroppedConv2D of each Conv2D that has taps to spare.
+    """Makes each Conv2D with superfluous taps a CroppedConv2D.
 
     Args:
-        network: its parameters' shapes are known, and it is not hybridized yet.
-        image_shape: (C, H, W) of the images that it will be given.
+        network: not hybridized, and with known shapes of its parameters.
+        image_shape: (C, H, W) of its inputs.
     """
     sizes = _image_sizes(network, image_shape)
 
@@ -78,7 +76,7 @@ def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
 
 @contextmanager
 def whole(network: Any) -> Iterator[None]:
-    """In it the layers are those from before `crop`: for a symbol that others may give images of any size."""
+    """Undoes `crop` inside the context: for a symbol that takes images of any size."""
     layers: list[CroppedConv2D] = []
     network.apply(lambda layer: layers.append(layer) if isinstance(layer, CroppedConv2D) else None)
     for layer in layers:
@@ -91,8 +89,8 @@ def whole(network: Any) -> Iterator[None]:
 
 
 def _image_sizes(network: Any, image_shape: tuple[int, int, int]) -> dict[str, tuple[int, int] | None]:
-    """The (H, W) of what each convolution is given, by its layer's name; None where it cannot be told, or where a layer
-    is used for images of several sizes."""
+    """The (H, W) of each convolution's input by its layer's name; None where it is unknown, or where a layer has inputs
+    of several sizes."""
     graph = network(mx.sym.Variable("data"))
     inside = graph.get_internals()
     _, shapes, _ = inside.infer_shape(data=(2, *image_shape))

@@ -1,5 +1,5 @@
-"""A perceptron with one hidden layer of 32: 784-32-10 on MNIST's images, and about the cheapest network that learns
-them, for simulations of many steps."""
+"""A perceptron with one hidden layer of 32, 784-32-10 on MNIST: about the cheapest network that learns it, for
+simulations of many steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HIDDEN = 32
 
 
 class Perceptron(nn.HybridSequential):  # type: ignore[name-defined,misc]
-    """Two dense layers: (N, C, H, W) images, of which each pixel is an input, to (N, classes) scores."""
+    """Two dense layers: (N, C, H, W) images to (N, classes) scores."""
 
     def __init__(self, classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -3,8 +3,8 @@ section 4.2): a 3x3 convolution with 16 filters, then three stages of n blocks w
 average pooling and a dense layer; 6n + 2 layers with weights.
 
 Shortcuts are the paper's option A, which has no parameters: where a stage halves the image and doubles the filters, the
-shortcut takes every second pixel each way, and zeros stand for the new filters. Batch normalisation after each
-convolution, which so needs no bias.
+shortcut takes every second pixel each way, and the new filters are zeros. Batch normalisation follows each convolution,
+which so needs no bias.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _convolution(filters: int, stride: int) -> Any:
 
 
 class ResidualBlock(nn.HybridBlock):  # type: ignore[name-defined,misc]
-    """Two convolutions and what they are added to: (N, C, H, W) to (N, C, H, W), or to (N, 2C, H/2, W/2)."""
+    """Two convolutions and their shortcut: (N, C, H, W) to (N, C, H, W), or to (N, 2C, H/2, W/2)."""
 
     def __init__(self, filters: int, halves: bool, **kwargs: Any) -> None:
         """
@@ -43,11 +43,6 @@ class ResidualBlock(nn.HybridBlock):  # type: ignore[name-defined,misc]
             )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        """As the class says.
-
-        Args:
-            F: mx.nd or mx.sym.
-        """
         shortcut = x
         if self._halves:
             # A pool of one pixel is the pixel: this takes every second one.
@@ -57,12 +52,12 @@ class ResidualBlock(nn.HybridBlock):  # type: ignore[name-defined,misc]
 
 
 class CifarResNet(nn.HybridSequential):  # type: ignore[name-defined,misc]
-    """(N, C, H, W) images to (N, classes) scores; made for 32x32, and any other size will do."""
+    """(N, C, H, W) images to (N, classes) scores; made for 32x32, but takes any size."""
 
     def __init__(self, blocks: int, classes: int, **kwargs: Any) -> None:
         """
         Args:
-            blocks: n, in each stage.
+            blocks: n of each stage.
         """
         super().__init__(**kwargs)
         with self.name_scope():

@@ -1,3 +1,3 @@
-"""What summary.py and draw.py show: the numbers (metrics.py) and what they mean (definitions.py), the table as text
-(tables.py), the figures (figures.py), their axes (x_axes.py) and the marks on them (marks.py). Of several runs: what is
-drawn of them (runs.py), their table (run_tables.py), means with intervals (bands.py, statistics.py)."""
+"""Output of summary.py and draw.py: numbers (metrics.py, definitions.py), table (tables.py), figures (figures.py),
+their axes (x_axes.py) and marks (marks.py); of several runs: curves (runs.py), table (run_tables.py), medians with
+intervals (bands.py, statistics.py). Of why.sh: logs of a job (job_logs.py), speeds (measured.py), trace (trace.py)."""

@@ -1,8 +1,7 @@
 """Curves of several runs of the same job -> their median and its interval at each point. Pure functions.
 
-An accuracy holds from its evaluation to the next, so a curve is a step function; nothing is guessed between two
-evaluations. Before its first evaluation and after its last one a run has no known accuracy: the band is there only
-where all runs have one, from the latest first evaluation to the earliest last one.
+An accuracy holds from its evaluation to the next, so a curve is a step function without interpolation. A band runs from
+the latest first evaluation to the earliest last one: outside not all runs have a known accuracy.
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ MAX_POINTS = 1000  # of a band; more cannot be seen
 
 @dataclass(frozen=True)
 class Band:
-    """Medians of runs, and the ends of their intervals, (points,) at points where one of the runs was evaluated."""
+    """Medians of runs and the ends of their intervals, each (points,), at the points where a run was evaluated."""
 
     at: np.ndarray
     median: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    runs: int
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """The band of several curves; None where there is no point at which all of them have an accuracy.
+    """The band of several curves; None where no point has an accuracy on all of them.
 
     Raises:
-        ValueError: there is no curve, or one without evaluations.
+        ValueError: no curves, or one without evaluations.
     """
     if not curves or not all(curves):
         raise ValueError("a band needs curves, and each of them an evaluation")
@@ -44,10 +42,10 @@ def band(curves: Sequence[Curve]) -> Band | None:
     if len(grid) > MAX_POINTS:
         grid = grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(int)]
     values = [_step_values(curve, grid) for curve in curves]
-    return Band(grid, *statistics.medians(np.array(values)), len(curves))
+    return Band(grid, *statistics.medians(np.array(values)))
 
 
 def _step_values(curve: Curve, grid: np.ndarray) -> np.ndarray:
-    """The accuracy (points,) of the last evaluation at or before each point; the first is not before the curve's."""
+    """Accuracies (points,) of the last evaluation at or before each point; the curve begins at or before the first."""
     places, accuracies = np.array(curve).T
     return accuracies[np.searchsorted(places, grid, side="right") - 1]

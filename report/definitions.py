@@ -1,7 +1,6 @@
-"""By which definition a run's numbers are shown: as measured here, or as the published figures have them.
+"""Numbers with two definitions: as measured here, and as in the published figures. Pure functions.
 
 Summaries of the published program hold neither bytes nor computing times, so only the published definitions fit them.
-Pure functions.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ AUTO, MEASURED, PUBLISHED = "auto", "measured", "published"
 DEFINITIONS = (AUTO, MEASURED, PUBLISHED)
 MARK = "*"  # behind a number that follows the published definition
 
-# What each number is, as measured here and as published.
+# Each number as measured here and as published.
 TRAFFIC = ("bytes pushed and pulled", "the model's size once a worker and round")
 RATIO = ("time of batches, passes and local updates / elapsed time", "1 - aggregation / elapsed time")
 
@@ -39,22 +38,22 @@ MODEL_BYTES = {
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of one run that have two definitions."""
+    """One run's numbers that have two definitions."""
 
-    traffic: float | None  # MB/s of all workers; None where the summary does not have what the definition needs
+    traffic: float | None  # MB/s of all workers; None where the summary lacks what the definition needs
     traffic_published: bool
-    ratios: Mapping[tuple[str, str], float]  # computing time ratio by host and device, of those that have it
+    ratios: Mapping[tuple[str, str], float]  # computing time ratio by host and device, where known
     ratios_published: bool
 
 
 def numbers(devices: Devices, definitions: str, model_bytes: int | None, exchanges: bool = True) -> Numbers:
-    """Works them out; all workers of a run by the same definition.
+    """The numbers of a run, all workers by the same definition.
 
     Args:
         devices: of one run.
-        definitions: MEASURED, PUBLISHED, or AUTO: measured where every worker has what that needs.
-        model_bytes: size of the model where the summary does not say it.
-        exchanges: whether the run's workers exchange anything; by either definition the traffic is 0 where not.
+        definitions: MEASURED, PUBLISHED, or AUTO: measured where every worker's summary allows it.
+        model_bytes: size of the model, for summaries without it.
+        exchanges: whether the workers exchange anything; if not the traffic is 0 by either definition.
     """
     workers = devices.values()
     load = metrics.traffic(workers) if exchanges else 0.0
@@ -72,17 +71,17 @@ def numbers(devices: Devices, definitions: str, model_bytes: int | None, exchang
 
 
 def mark(text: str, published: bool) -> str:
-    """The text of a number or of a name, so that it says which definition the numbers follow."""
+    """The text of a number or name, with MARK behind it where it follows the published definition."""
     return text + MARK * published
 
 
 def published_note(definition: tuple[str, str]) -> str:
-    """What the mark means below a figure of TRAFFIC or RATIO."""
+    """Explains MARK below a figure of TRAFFIC or RATIO."""
     return f"{MARK} as published: {definition[1]}"
 
 
 def notes(runs: Collection[Numbers]) -> list[str]:
-    """What the numbers of a table are: a line for those as measured, and one for those with a mark."""
+    """The definitions below a table: a line for measured numbers, and one for those with MARK."""
     used = (
         ("MB/s", TRAFFIC, {run.traffic_published for run in runs if run.traffic is not None}),
         ("computing ratio", RATIO, {run.ratios_published for run in runs if run.ratios}),

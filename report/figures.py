@@ -1,8 +1,7 @@
-"""The figures: accuracy over time, bars, and computing time by device. Pure drawing on a figure that is given."""
+"""Figures: accuracy over time, bars, and computing time by device. Draws on a given figure."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -13,18 +12,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from algorithms import Entry
-from report.bands import band
+from report.bands import Band, band
 from report.definitions import mark
 from report.marks import draw_marks, place_marks
 from report.metrics import IID, NON_IID, STANDALONE, Curve, Event, Mode
-from report.statistics import FEWEST_RUNS, Estimate, median
-from report.tables import accuracy_text, span
-from report.x_axes import SECONDS, Over
+from report.statistics import FEWEST_RUNS, Estimate
+from report.tables import span
+from report.x_axes import SECONDS, XAxis
 from summary import natural_order
 
 _ROW_INCHES = 0.22  # of a legend
-_TITLE_LETTERS = 85  # that fit above the axes
-_NOTE_LETTERS = 105  # that fit below them, in small print
+_TITLE_LETTERS = 85  # of a line above the axes
+_NOTE_LETTERS = 105  # of a line below them, in small print
 
 
 def draw_accuracy(
@@ -33,21 +32,21 @@ def draw_accuracy(
     title: str,
     standalone: float | None,
     events: Mapping[Mode, Sequence[Event]] | None = None,
-    over: Over = SECONDS,
+    x_axis: XAxis = SECONDS,
     note: str = "",
 ) -> None:
     """Test accuracy over time or another axis, one curve a mode, and a dotted line at that of standalone training.
 
-    `events` are marked on the curve of their mode, and explained below the axes. All positions are in the axis's own
-    smallest unit, such as seconds. `note` says below the axes what to doubt.
+    `events` are marked on the curve of their mode and explained below the axes, as is `note`. Positions are in the
+    axis's smallest unit, such as seconds.
     """
     axes = figure.add_subplot()
-    label, size = over.unit(max(curve[-1][0] for curve in curves.values()))
+    label, size = x_axis.unit(max(curve[-1][0] for curve in curves.values()))
     for number, (mode, curve) in enumerate(curves.items()):
         axes.plot(
             [at / size for at, _ in curve],
             [accuracy for _, accuracy in curve],
-            **_look(mode.algorithm, len(curve), number, len(curves)),
+            **curve_look(mode.algorithm, len(curve), number, len(curves)),
         )
     kinds = draw_marks(axes, place_marks(curves, events or {}), size)
     _finish_accuracy(figure, axes, title, label, standalone, kinds, note)
@@ -58,34 +57,33 @@ def draw_accuracy_of_runs(
     runs: Mapping[Mode, Sequence[Curve]],
     title: str,
     standalone: float | None,
-    over: Over = SECONDS,
+    x_axis: XAxis = SECONDS,
     note: str = "",
 ) -> None:
-    """As draw_accuracy, of several runs a mode: their median in its band, and each run's curve where they are too few.
-
-    Medians are step functions, as report/bands.py takes them.
-    """
+    """draw_accuracy for several runs a mode: their median in its band, or each run's curve where they are too few."""
     axes = figure.add_subplot()
-    label, size = over.unit(max(curve[-1][0] for curves in runs.values() for curve in curves))
+    label, size = x_axis.unit(max(curve[-1][0] for curves in runs.values() for curve in curves))
     for number, (mode, curves) in enumerate(runs.items()):
         its = band(curves) if len(curves) >= FEWEST_RUNS else None
         if its is not None:
-            look = _look(mode.algorithm, len(its.at), number, len(runs))
-            axes.fill_between(
-                its.at / size, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"]
-            )
-            axes.plot(its.at / size, its.median, drawstyle="steps-post", **look)
+            look = curve_look(mode.algorithm, len(its.at), number, len(runs))
+            draw_band(axes, its, size, look)
             continue
         for place, curve in enumerate(curves):
-            look = _look(mode.algorithm, len(curve), number, len(runs))
+            look = curve_look(mode.algorithm, len(curve), number, len(runs))
             look["label"] = look["label"] if place == 0 else "_"  # one line of the legend for all
             positions, accuracies = zip(*curve, strict=True)
             axes.plot([at / size for at in positions], accuracies, drawstyle="steps-post", linewidth=0.9, **look)
-    _finish_accuracy(figure, axes, f"{title}: {_of_how_many(runs)}", label, standalone, [], note)
+    _finish_accuracy(figure, axes, f"{title}: {_runs_text(runs)}", label, standalone, [], note)
 
 
-def _of_how_many(runs: Mapping[Mode, Sequence[Curve]]) -> str:
-    """What a figure of several runs shows, in words."""
+def draw_band(axes: Axes, its: Band, size: float, look: Mapping[str, Any]) -> None:
+    """The interval as an area and the median as a line, both step functions."""
+    axes.fill_between(its.at / size, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"])
+    axes.plot(its.at / size, its.median, drawstyle="steps-post", **look)
+
+
+def _runs_text(runs: Mapping[Mode, Sequence[Curve]]) -> str:
     numbers = [len(curves) for curves in runs.values()]
     enough = [number for number in numbers if number >= FEWEST_RUNS]
     single = "single runs" + (f" where there are fewer than {FEWEST_RUNS}" if enough else "")
@@ -93,8 +91,8 @@ def _of_how_many(runs: Mapping[Mode, Sequence[Curve]]) -> str:
     return "; ".join(parts + [single] * (len(enough) < len(numbers)))
 
 
-def _look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any]:
-    """As Axes.plot takes it, of curve `number` of so many; markers that touch would hide the line's dashes."""
+def curve_look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any]:
+    """Arguments of Axes.plot for curve `number` of `of`; dense markers would hide the line's dashes."""
     look, every = entry.look, max(1, points // 12)
     return {
         "color": look.colour,
@@ -117,71 +115,29 @@ def _finish_accuracy(
     axes.set_xlim(left=0)
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy")
-    rows = _legend_of_curves(figure, axes)
+    rows = legend_of_curves(figure, axes)
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3
         room = {"columnspacing": 1.5, "handlelength": 1.5, "markerscale": 0.7}
-        # The note is its title: below the axes a legend knows of nothing else that is there.
+        # The note is its title: the layout of a legend below the axes ignores all other texts there.
         text = {"title": textwrap.fill(note, _NOTE_LETTERS), "title_fontsize": "small"} if note else {}
         rows += _legend(figure, kinds, at_most, loc="outside lower center", **room, **text)
     figure.set_size_inches(7.5, 4.4 + _ROW_INCHES * rows)
-    _note(figure, "" if kinds else note)
+    note_below(figure, "" if kinds else note)
 
 
-def _legend_of_curves(figure: Figure, axes: Axes) -> int:
-    """With handles so long that a whole pattern of dashes can be seen; returns the number of rows."""
+def legend_of_curves(figure: Figure, axes: Axes) -> int:
+    """Adds a legend whose handles show a whole pattern of dashes; returns its number of rows."""
     handles = axes.get_legend_handles_labels()[0]
     at_most = 4 if max(len(str(handle.get_label())) for handle in handles) < 20 else 3
     return _legend(figure, handles, at_most, loc="outside upper center", columnspacing=1.5, handlelength=3.5)
 
 
 def _legend(figure: Figure, handles: Sequence[Any], at_most: int, **look: Any) -> int:
-    """Adds a legend of at most so many columns, with rows about as long as each other, and returns their number."""
+    """Adds a legend of at most `at_most` columns, with rows of about equal length; returns its number of rows."""
     rows = -(-len(handles) // at_most)
     figure.legend(handles=handles, ncols=-(-len(handles) // rows), **look)
     return rows
-
-
-def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]]], target: float, title: str) -> None:
-    """Above, the accuracy over time of each algorithm's runs as a band, up to where the first of them ends; below, each
-    run's time to the target, open at its end where it did not reach it, with their median.
-
-    Args:
-        rows: of each algorithm, the curve of each run, and its seconds to the target, which may be infinite.
-    """
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 0.35 * len(rows) + 0.2])
-    for number, (entry, runs) in enumerate(rows.items()):
-        curves = [curve for curve, _ in runs if curve]
-        its = band(curves) if curves else None
-        if its is not None:
-            look = _look(entry, len(its.at), number, len(rows))
-            above.fill_between(its.at, its.low, its.high, step="post", alpha=0.2, linewidth=0, color=look["color"])
-            above.plot(its.at, its.median, drawstyle="steps-post", **look)
-        look = {"color": entry.look.colour, "markersize": 5, "linestyle": ""}
-        ended = [seconds for _, seconds in runs if math.isfinite(seconds)]
-        missed = [curve[-1][0] for curve, seconds in runs if curve and math.isinf(seconds)]
-        below.plot(ended, [number] * len(ended), marker=entry.look.marker, alpha=0.7, **look)
-        below.plot(missed, [number] * len(missed), marker=">", fillstyle="none", **look)
-        middle = median([seconds for _, seconds in runs]).value
-        if math.isfinite(middle):
-            below.plot([middle, middle], [number - 0.35, number + 0.35], color=entry.look.colour, linewidth=2)
-    above.axhline(target, color="black", linewidth=0.8, linestyle=":")
-    above.set_title(title, loc="left", fontsize="medium")
-    above.set_ylabel("test accuracy")
-    best = [accuracy for runs in rows.values() for curve, _ in runs for _, accuracy in curve]
-    above.set_ylim(target - 0.25, max([target, *best]) + 0.01)
-    below.set_yticks(range(len(rows)), [entry.title for entry in rows])
-    below.set_ylim(len(rows) - 0.5, -0.5)
-    below.set_xlim(left=0)
-    below.set_xlabel(f"time (s); of the points: to test accuracy {accuracy_text(target)}")
-    runs_each = span({len(runs) for runs in rows.values()})
-    _legend_of_curves(figure, above)
-    figure.set_size_inches(7.5, 6.0)
-    _note(
-        figure,
-        f"Lines and upright strokes: medians of {runs_each} runs; bands: their intervals, up to the first run's end. "
-        f"Arrows: runs that ended without {accuracy_text(target)}.",
-    )
 
 
 def draw_bars(
@@ -193,10 +149,10 @@ def draw_bars(
     note: str = "",
     doubts: str = "",
 ) -> None:
-    """One bar a mode; an algorithm's runs on both splits stand side by side.
+    """One bar a mode; those of an algorithm on both splits are side by side.
 
-    A median over runs has a line from end to end of its interval. The numbers of the `marked` modes follow the
-    published definition; `note` says below the axes what it is. `doubts` stand there in any case.
+    A median over runs has its interval as an error bar. The numbers of the `marked` modes follow the published
+    definition, which `note` explains below the axes. `doubts` are shown there too.
     """
     algorithms = list(dict.fromkeys(mode.algorithm for mode in values))
     figure.set_size_inches(1.8 + 1.2 * len(algorithms), 4.0)
@@ -223,12 +179,13 @@ def draw_bars(
             Patch(facecolor="grey", edgecolor="white", hatch=_SPLIT_HATCHES[split], label=split) for split in splits
         ]
         figure.legend(handles=keys, loc="outside upper center", ncols=len(keys))
-    _note(figure, note if marked else "", doubts)
+    note_below(figure, note if marked else "", doubts)
 
 
-def _note(figure: Figure, *texts: str) -> None:
+def note_below(figure: Figure, *texts: str) -> None:
+    """Adds the texts below the axes in small print."""
     if any(texts):
-        letters = int(14 * figure.get_figwidth())  # that fit into a line
+        letters = int(14 * figure.get_figwidth())  # of a line
         lines = [textwrap.fill(text, letters) for text in texts if text]
         figure.supxlabel("\n".join(lines), fontsize="small")
 
@@ -252,7 +209,7 @@ def draw_computing_ratio(
     note: str = "",
     doubts: str = "",
 ) -> None:
-    """Computing time ratio: a group of bars for each device, a bar for each mode, a row of axes for each split.
+    """Computing time ratio: axes for each split, with a group of bars for each device, a bar for each mode.
 
     `marked`, `note` and `doubts` as in draw_bars; the mark is in the legend.
     """
@@ -291,11 +248,11 @@ def draw_computing_ratio(
             text.set(ha="right", rotation_mode="anchor")
     rows[-1].set_xlim(-0.6, len(keys) - 0.4)
     _legend(figure, list(handles.values()), 5, loc="outside upper center")
-    _note(figure, note if marked else "", doubts)
+    note_below(figure, note if marked else "", doubts)
 
 
 def device_labels(keys: Sequence[tuple[str, str]]) -> list[str]:
-    """`host/device`; only the device where there is one host, and a host's domain only where it tells hosts apart."""
+    """`host/device`; without the host if there is one alone, and with its domain only if hosts differ in it."""
     hosts = dict.fromkeys(host for host, _ in keys)
     if len(hosts) == 1:
         return [device for _, device in keys]

@@ -1,4 +1,4 @@
-"""The logs of one job, worker by worker, with its stages laid out on the worker's own clock. Standard library only."""
+"""Reads the logs of one job, a worker at a time, and puts their stages on the worker's clock. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import utils
 from algorithms import MEMBERS
 from report.metrics import Curve, Warn, joined
-from report.newest_run import Left, Place, of_newest
+from report.newest_run import Place, RunFile, of_newest
 from trainer.run_logs import round_log
 from trainer.run_logs.measure import FORWARD_BACKWARD
 from trainer.run_logs.round_faults import is_quantity
@@ -20,12 +20,7 @@ from utils import SetupError
 
 @dataclass(frozen=True)
 class WorkerLog:
-    """What one worker has left.
-
-    Attributes:
-        rounds: as round_log.read_rounds gives them.
-        run: its run.json; empty where there is none.
-    """
+    """The logs of one worker; `rounds` as round_log.read_rounds returns them, `run` is its run.json, or empty."""
 
     host: str
     device: str
@@ -39,7 +34,7 @@ class WorkerLog:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds until its last round was over."""
+        """At the end of the last round."""
         return float(self.rounds[-1]["total_time"])
 
     @property
@@ -49,19 +44,19 @@ class WorkerLog:
 
 
 def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
-    """The workers of a job in the order of their ranks; where one does not say its own, in the order that is given.
+    """Reads the workers of a job, sorted by rank; where a rank is unknown, in the order of `folders`.
 
     Args:
         folders: HOST/DEVICE of each.
 
     Raises:
-        SetupError: there is not one readable round.
+        SetupError: no round is readable.
     """
     logs = []
     for each in newest(folders, warn):
         rounds = [one for one in round_log.read_rounds(each.folder, warn) if one["num_iters"] <= each.until]
         if rounds:
-            logs.append(WorkerLog(each.folder.parent.name, each.folder.name, rounds, each.left.run))
+            logs.append(WorkerLog(each.folder.parent.name, each.folder.name, rounds, each.run_file.run))
         else:
             warn(f"{each.folder} holds no readable round log; left out")
     if not logs:
@@ -72,16 +67,15 @@ def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
     return logs
 
 
-class Found(NamedTuple):
-    """The folder of a worker of the newest run.
+class WorkerFolder(NamedTuple):
+    """The folder of a worker of the newest run; rounds after `until` belong to another run.
 
     Attributes:
-        until: the last round that counts.
         is_whole: it took part to the end of the run.
     """
 
     folder: Path
-    left: Left
+    run_file: RunFile
     until: float
     is_whole: bool
 
@@ -91,15 +85,17 @@ class Found(NamedTuple):
         return self.folder.parent.name, self.folder.name
 
 
-def newest(folders: Iterable[Path], warn: Warn) -> list[Found]:
-    """Those of the newest run (newest_run.py) among the devices' folders; `warn` is told of the others."""
+def newest(folders: Iterable[Path], warn: Warn) -> list[WorkerFolder]:
+    """The devices' folders of the newest run (newest_run.py); `warn` gets a line about the others."""
     there = {(folder.parent.name, folder.name): folder for folder in folders}
-    found = {place: Left(read_run(folder, warn), _written_s(folder)) for place, folder in there.items()}
+    found = {place: RunFile(read_run(folder, warn), _written_s(folder)) for place, folder in there.items()}
     chosen = of_newest(found)
     for line in chosen.lines:
         warn(f"{next(iter(there.values())).parents[1]}: {line}")
     until = chosen.until
-    return [Found(there[each], found[each], until.get(each, math.inf), each not in until) for each in chosen.places]
+    return [
+        WorkerFolder(there[each], found[each], until.get(each, math.inf), each not in until) for each in chosen.places
+    ]
 
 
 def _written_s(folder: Path) -> float:
@@ -110,7 +106,7 @@ def _written_s(folder: Path) -> float:
 
 
 def curve_of(logs: Iterable[WorkerLog]) -> Curve:
-    """That of the worker that evaluated, or of those that did in turn where workers were lost; empty where none did."""
+    """Test accuracy over time of the worker that evaluated, or of several in turn where workers were lost."""
     logs = list(logs)
     said = [record.get("events") for log in logs for record in log.rounds]
     events = [event for each in said if isinstance(each, list) for event in each]
@@ -120,7 +116,7 @@ def curve_of(logs: Iterable[WorkerLog]) -> Curve:
 
 
 def read_run(folder: Path, warn: Warn) -> Mapping[str, Any]:
-    """A device's run.json; empty where there is none, as in logs of the published program, or where it is damaged."""
+    """A device's run.json; empty where it is missing, as in logs of the published program, or damaged."""
     path = folder / utils.RUN_FILE
     if not path.exists():
         return {}
@@ -136,15 +132,15 @@ def read_run(folder: Path, warn: Warn) -> Mapping[str, Any]:
 
 
 class Slice(NamedTuple):
-    """A stage of a local step, or of the aggregation behind it; seconds since the worker began to train."""
+    """A stage of a local step, or of the aggregation after it; seconds since the worker began to train."""
 
-    step: int  # the entry of the round log that it stands in, from 0
-    stage: str  # of utils.py
+    step: int  # its entry in the round log, from 0
+    stage: str  # of round_log.py
     begin_s: float
     end_s: float
 
 
-class LaidOut(NamedTuple):
+class TimedRound(NamedTuple):
     """A round on its worker's clock."""
 
     record: Mapping[str, Any]
@@ -154,7 +150,7 @@ class LaidOut(NamedTuple):
 
     @property
     def unlogged_s(self) -> float:
-        """What no stage counts: above all the writing of the log of the round before."""
+        """Outside all stages: mostly the writing of the previous round's log."""
         return self.end_s - self.begin_s - sum(end_s - begin_s for *_, begin_s, end_s in self.slices)
 
     def step_slices(self) -> Iterator[list[Slice]]:
@@ -165,12 +161,12 @@ class LaidOut(NamedTuple):
                 yield stages
 
 
-def laid_out(rounds: Iterable[Mapping[str, Any]]) -> Iterator[LaidOut]:
-    """The rounds one after the other, and in each the stages one after the other, as the log has them.
+def timed_rounds(rounds: Iterable[Mapping[str, Any]]) -> Iterator[TimedRound]:
+    """The rounds in order, each with its stages in the order of the log.
 
-    A log says how long a stage of a step took in all, not when; stages are entered in the order in which they stand
-    there. What no stage counts comes at the beginning of a round: the log of the one before is written then. Times that
-    do not fit (the published program cuts seconds off) move what follows to later, so that nothing overlaps.
+    A log has the total time of a stage of a step, not its begin. Time outside all stages is put at the beginning of a
+    round, when the previous round's log is written. Where times do not fit (the published program truncates to whole
+    seconds) later stages are moved, so that nothing overlaps.
     """
     before, number = 0.0, 0
     for record in rounds:
@@ -187,4 +183,4 @@ def laid_out(rounds: Iterable[Mapping[str, Any]]) -> Iterator[LaidOut]:
             slices.append(Slice(step, stage, moment, moment + seconds))
             moment += seconds
         before, number = max(moment, record["total_time"]), record["num_iters"]
-        yield LaidOut(record, begin_s, before, tuple(slices))
+        yield TimedRound(record, begin_s, before, tuple(slices))

@@ -1,4 +1,4 @@
-"""Marks on the curves of test accuracy: where something happened in a run, such as a switch or a resumption."""
+"""Marks on the accuracy curves for events of a run, such as a switch or a resumption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from report.metrics import Curve, Event, Mode, accuracy_at
 # Marks of one kind on one curve; more would hide it.
 MAX_TICKS = 30
 MAX_HOLLOW = 12
-_LEGEND_COLOUR = "#444444"  # of no mode: the marks take on the colour of their curve
+_LEGEND_COLOUR = "#444444"  # of no mode: marks have the colour of their curve
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Marks:
     mode: Mode
     kind: str  # of algorithms.EVENTS
     points: Curve  # on the curve: elapsed seconds, accuracy
-    every: int  # only every n-th event of this kind has a mark; the same on all curves of a figure
+    every: int  # every n-th event of this kind has a mark; the same n on all curves of a figure
 
 
 def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Event]]) -> list[Marks]:
-    """Puts the events of each curve onto it, the many of a kind thinned out; modes without a curve have no marks.
+    """Places events on the curves and thins out those of a kind; modes without a curve have no marks.
 
-    Those of a frequent kind have none before the first evaluation either, where there is no curve yet.
+    Events of a frequent kind have no marks before the first evaluation, where the curve begins.
     """
     found = []
     for name, kind in EVENTS.items():
@@ -55,17 +55,15 @@ def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Eve
 
 
 def thinning(count: int, at_most: int) -> int:
-    """The least n of 1, 2, 5, 10, 20, 50, ... with which every n-th of `count` events is at most `at_most`."""
+    """The least n of 1, 2, 5, 10, 20, 50, ... with at most `at_most` marks if every n-th of `count` events has one."""
     round_numbers = (digit * 10**zeros for zeros in itertools.count() for digit in (1, 2, 5))
     return next(every for every in round_numbers if count <= at_most * every)
 
 
 def draw_marks(axes: Axes, marks: Sequence[Marks], unit_s: float) -> list[Line2D]:
-    """Draws the marks, each in its curve's colour, and returns what explains them in a legend: one handle a kind.
+    """Draws the marks of place_marks, each in its curve's colour; returns legend handles, one a kind.
 
     Args:
-        axes: where the curves are.
-        marks: from place_marks.
         unit_s: seconds in a unit of the time axis.
     """
     for its in sorted(marks, key=lambda its: -len(its.points)):  # the rare ones on top
@@ -81,7 +79,7 @@ def draw_marks(axes: Axes, marks: Sequence[Marks], unit_s: float) -> list[Line2D
 
 
 def _look(kind: str, colour: str) -> dict[str, Any]:
-    """As Line2D takes it. What a curve has at its evaluations is filled, a mark is hollow or a tick across it."""
+    """Arguments of Line2D. A mark is hollow or a tick, since the markers of evaluations are filled."""
     its = EVENTS[kind]
     return {
         "linestyle": "",

@@ -1,8 +1,8 @@
-"""What a job's logs say of its workers' speed: steps and their spread, exchanges, questions, evaluations. Pure.
+"""Workers' speeds from a job's logs: steps and their spread, exchanges, questions, evaluations. Pure.
 
-From the logs alone, so some things cannot be told apart. Where workers wait for each other in an exchange, its own time
-shows only on the worker that comes last: so there all workers are taken to have the same, the shortest of each round.
-What the exchange does beside sending (adding up, updating weights) is in it.
+Where workers wait for each other in an exchange, only the log of the last one to come shows the exchange without
+waiting. So all workers get the same time, the shortest of each round. It includes what the exchange computes (sums,
+updates of weights).
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from report.job_logs import LaidOut, WorkerLog, laid_out
+from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
 from trainer.run_logs.round_log import seconds_in
 from trainer.straggler_trace import Slowdown
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
-WINDOWS = 12  # equal parts of a job, in each of which a worker's steps are looked at
-STEPS_PER_WINDOW = 3  # on average at least, else a worker's steps say nothing of a part
-MUCH_SLOWER = 1.25  # a part in which the median step takes so many times as long is one of a transient straggler
-ALL_UPLOAD = 0.9  # of the rounds; where fewer do, exchanges run beside the steps, one after the other
+WINDOWS = 12  # equal parts of a job, in which slow periods are searched
+STEPS_PER_WINDOW = 3  # on average, the fewest with which they are
+MUCH_SLOWER = 1.25  # factor on the median step from which a window is a slow period
+ALL_UPLOAD = 0.9  # share of rounds with an upload below which exchanges run one after the other, beside the steps
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Where a worker's time went, in seconds."""
+class TimeShares:
+    """Seconds of a worker's time by purpose."""
 
     computing_s: float
-    exchange_s: float  # with the wait for others
+    exchange_s: float  # with waiting for others
     questions_s: float
     evaluation_s: float
     abandoned_s: float
@@ -39,15 +39,15 @@ class Shares:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one worker; seconds.
+    """One worker's speed.
 
     Attributes:
-        steps: complete ones.
+        steps: number of complete steps.
         samples_per_step: mean.
         mean_step_s: of all steps.
-        step_s: of a usual step: the logarithms of step times are taken to be normal around its logarithm.
-        spread: their standard deviation.
-        slow: when steps took longer than usual for a while, and by how much.
+        step_s: median of the steps outside slow periods, whose times are taken as lognormal.
+        spread: standard deviation of their logarithms.
+        slow: periods in which steps took longer, and by how much.
         exchange_s: pushes and pulls of a round, without waiting for others.
         round_trip_s: of a question to the state server.
     """
@@ -63,34 +63,30 @@ class Speed:
 
 
 def mean_of(step_s: float, spread: float) -> float:
-    """The mean of lognormal times, from their median and the standard deviation of their logarithms."""
+    """Mean of lognormal times with this median and standard deviation of the logarithms."""
     return step_s * math.exp(spread**2 / 2)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A job; workers by rank."""
+    """A job's speed."""
 
-    speeds: tuple[Speed, ...]
-    evaluation_s: float  # of one evaluation; 0: there were none
+    speeds: tuple[Speed, ...]  # by rank
+    evaluation_s: float  # of one evaluation; 0 without any
     seconds: float
     samples_s: float
 
 
 def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
-    """What the logs of all workers say.
-
-    Args:
-        waits: workers wait for each other in an exchange.
-    """
-    rounds = [list(laid_out(log.rounds)) for log in logs]
+    """The speed of a job from the logs of all workers; `waits`: workers wait for each other in an exchange."""
+    rounds = [list(timed_rounds(log.rounds)) for log in logs]
     exchanges = [[(one.record["num_iters"], _in(one, AGGREGATION_STAGES)) for one in each] for each in rounds]
     if waits:
         own_s = [_shortest(exchanges)] * len(logs)
     else:
         own_s = [_own_exchange(log, each) for log, each in zip(logs, exchanges, strict=True)]
     trips_s = [_question(each) for each in rounds]
-    if not all(_waits_for_answers(log) for log in logs):  # who trains on meanwhile has no time of its own in the log
+    if not all(_waits_for_answers(log) for log in logs):  # a log of non-blocking questions has no time of the answer
         trips_s = [max(trips_s)] * len(logs)
     evaluations = [
         seconds
@@ -108,21 +104,21 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
     )
 
 
-def shares(log: WorkerLog) -> Shares:
-    """Where one worker's time went."""
+def shares(log: WorkerLog) -> TimeShares:
+    """A worker's time by purpose."""
     steps = [times for record in log.rounds for times in record["time"].values()]
     computing_s, exchange_s, questions_s, evaluation_s, abandoned_s = (
         seconds_in(steps, stages)
         for stages in (COMPUTING_STAGES, AGGREGATION_STAGES, (CHECK_READY,), EVALUATION_STAGES, (ABANDONED,))
     )
     other_s = log.elapsed_s - computing_s - exchange_s - questions_s - evaluation_s - abandoned_s
-    return Shares(computing_s, exchange_s, questions_s, evaluation_s, abandoned_s, max(0.0, other_s))
+    return TimeShares(computing_s, exchange_s, questions_s, evaluation_s, abandoned_s, max(0.0, other_s))
 
 
 # --------------------------------------------------------------------------------------------------------- steps
 
 
-def _speed(log: WorkerLog, rounds: Sequence[LaidOut], exchange_s: float, round_trip_s: float) -> Speed:
+def _speed(log: WorkerLog, rounds: Sequence[TimedRound], exchange_s: float, round_trip_s: float) -> Speed:
     steps = list(step_times(rounds))
     if not steps:
         return Speed(0, 0.0, 0.0, 0.0, 0.0, (), exchange_s, round_trip_s)
@@ -135,8 +131,8 @@ def _speed(log: WorkerLog, rounds: Sequence[LaidOut], exchange_s: float, round_t
     return Speed(len(steps), samples / len(steps), mean_s, step_s, spread, slow, exchange_s, round_trip_s)
 
 
-def step_times(rounds: Sequence[LaidOut]) -> Iterable[tuple[float, float]]:
-    """When each complete local step began, and what it took: computing, and its part of what no stage counts."""
+def step_times(rounds: Sequence[TimedRound]) -> Iterable[tuple[float, float]]:
+    """(begin, seconds) of each complete local step: its computing and an equal part of the time outside all stages."""
     steps = [stages for one in rounds for stages in one.step_slices()]
     more_s = max(0.0, sum(one.unlogged_s for one in rounds)) / max(1, len(steps))
     for stages in steps:
@@ -146,7 +142,7 @@ def step_times(rounds: Sequence[LaidOut]) -> Iterable[tuple[float, float]]:
 
 
 def _slow_times(steps: Sequence[tuple[float, float]], elapsed_s: float) -> tuple[tuple[Slowdown, ...], list[float]]:
-    """When a worker was slower than usual for a while, and the times of all other steps."""
+    """A worker's slow periods, and the times of all steps outside them."""
     everything = [seconds for _, seconds in steps]
     if len(steps) < STEPS_PER_WINDOW * WINDOWS:
         return (), everything
@@ -168,7 +164,7 @@ def _slow_times(steps: Sequence[tuple[float, float]], elapsed_s: float) -> tuple
 
 
 def _shortest(exchanges: Sequence[Sequence[tuple[int, float]]]) -> float:
-    """The median over the rounds of what the last worker to come, which waits for nobody, needs for its exchange."""
+    """Median over the rounds of the exchange of the last worker to come, which does not wait."""
     by_round: dict[int, list[float]] = {}
     for of_worker in exchanges:
         for number, seconds in of_worker:
@@ -184,7 +180,7 @@ def _own_exchange(log: WorkerLog, exchanges: Sequence[tuple[int, float]]) -> flo
     return statistics.fmean(seconds for _, seconds in exchanges)
 
 
-def _question(rounds: Sequence[LaidOut]) -> float:
+def _question(rounds: Sequence[TimedRound]) -> float:
     asked = [each.end_s - each.begin_s for one in rounds for each in one.slices if each.stage == CHECK_READY]
     return statistics.median(asked) if asked else 0.0
 
@@ -194,5 +190,5 @@ def _waits_for_answers(log: WorkerLog) -> bool:
     return config.get("query") == "blocking"
 
 
-def _in(one: LaidOut, stages: Sequence[str]) -> float:
+def _in(one: TimedRound, stages: Sequence[str]) -> float:
     return sum((each.end_s - each.begin_s for each in one.slices if each.stage in stages), start=0.0)

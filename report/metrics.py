@@ -1,4 +1,4 @@
-"""The modes, what one run of a mode left behind, and the numbers that sum it up: pure functions, no files.
+"""The modes, the logs of one run of a mode, and the numbers that summarise them. Pure functions, no files.
 
 Durations are in seconds, sizes in bytes, speeds in samples/s and MB/s (10^6 bytes).
 """
@@ -31,14 +31,14 @@ COMPARED = tuple(entry for entry in ENTRIES.values() if entry is not STANDALONE)
 
 @dataclass(frozen=True)
 class Mode:
-    """An algorithm on one way to split the data: a folder of the log tree, a JSON file, a row, a curve."""
+    """An algorithm on one split of the data: a folder of the log tree, a summary file, a row, a curve."""
 
     algorithm: Entry
     split: str  # IID or NON_IID
 
     @property
     def name(self) -> str:
-        """Its folder in the log tree, which is also the value of -m."""
+        """Its folder in the log tree; summary.py's -m."""
         return folder_name(self.algorithm.name, split_by_class=self.split == NON_IID)
 
     @property
@@ -48,12 +48,10 @@ class Mode:
 
     @property
     def exchanges(self) -> bool:
-        """Whether its workers exchange anything."""
         return OWNERS[self.algorithm.name].is_distributed
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
         return self.algorithm.title if self.split == IID else f"{self.algorithm.title} {self.split}"
 
 
@@ -67,7 +65,7 @@ STANDALONE_FILE = "standalone.txt"  # in the network's folder: the accuracy that
 
 
 def compared(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
-    """All but standalone training, which is one dotted line in the figures."""
+    """The modes other than standalone training, which is a dotted line in the figures."""
     return {mode: value for mode, value in values.items() if mode != LOCAL}
 
 
@@ -75,7 +73,7 @@ def compared(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
 
 
 class Event(NamedTuple):
-    """Something that happened in a run, at the end of the round that logged it."""
+    """An event of a run, at the end of the round that logged it."""
 
     elapsed_s: float
     kind: str  # of algorithms.EVENTS
@@ -86,12 +84,12 @@ class Event(NamedTuple):
         """Reads an entry of a summary's event_list, `[seconds, kind, text]`.
 
         Raises:
-            ValueError: it has another shape, or a kind that is not known; the message says so.
+            ValueError: another shape, or an unknown kind.
         """
         if not isinstance(value, (list, tuple)) or len(value) != 3 or not is_quantity(value[0]):
             raise ValueError(f"event {reprlib.repr(value)} is not [seconds, kind, text]")
         elapsed_s, kind, text = value
-        if kind not in list(EVENTS):  # it may be anything
+        if kind not in list(EVENTS):  # it may be unhashable
             kinds = ", ".join(EVENTS)
             raise ValueError(f"an event's kind is {reprlib.repr(kind)}, but should be one of {kinds}")
         if not isinstance(text, str):
@@ -117,10 +115,10 @@ Curve = Sequence[tuple[float, float]]  # (elapsed seconds, test accuracy), in or
 
 @dataclass(frozen=True)
 class Device:
-    """What one worker did, round by round. The fields are the keys of the JSON; those with a default are optional.
+    """One worker's rounds. The fields are the keys of the JSON; those with a default are optional.
 
     Raises:
-        ValueError: the lists do not fit together or hold something else than numbers from 0 on.
+        ValueError: the lists' lengths differ, or a value is no number from 0 on.
     """
 
     accuracy_list: list[float]  # over the rounds with an evaluation; the other lists run over all rounds
@@ -136,11 +134,10 @@ class Device:
     num_workers: int | None = None  # of the whole job
     parameter_bytes: int | None = None  # size of the model
     steps_list: list[int] | None = None  # local steps that were begun, complete or abandoned
-    lost_steps_list: list[int] | None = (
-        None  # abandoned, skipped, dropped or to be done again; perhaps of earlier rounds
-    )
-    event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text]; as many as happened
-    step_s: float | None = None  # as trainer/run_logs/pace.py has them, where the logs tell
+    # Abandoned, skipped, dropped or to be done again; perhaps of earlier rounds.
+    lost_steps_list: list[int] | None = None
+    event_list: list[list[Any]] | None = None  # [elapsed seconds, kind, text] each
+    step_s: float | None = None  # this and the next two as in trainer/run_logs/pace.py
     emulated_s: float | None = None
     evaluation_share: float | None = None
 
@@ -170,10 +167,10 @@ class Device:
 
     @classmethod
     def from_json(cls, value: Any) -> Device:
-        """Reads back `to_json`, or what the published program wrote (no optional keys, perhaps others beside).
+        """Reads a device of a summary; the published program's has no optional keys, and may have others.
 
         Raises:
-            ValueError: it has another shape; the message says what is wrong with it.
+            ValueError: it has another shape.
         """
         if not isinstance(value, dict):
             raise ValueError("not an object of lists")
@@ -184,22 +181,18 @@ class Device:
         return cls(**{field.name: value[field.name] for field in fields if field.name in value})
 
     def to_json(self) -> dict[str, Any]:
-        """The object that stands for this device in the summary."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def curve(self) -> Curve:
-        """Test accuracy over time; empty where this device has none, or where its times are not known."""
+        """Test accuracy over time; empty without accuracies, or where their times are unknown."""
         times = self.accuracy_time_list
         if times is None and len(self.accuracy_list) == len(self.elapsed_time_list):
             times = self.elapsed_time_list  # a published summary with an evaluation in every round
         return list(zip(times or [], self.accuracy_list, strict=False))
 
     def evaluated_every(self, rounds: int) -> Device:
-        """With the times of its accuracies, where the summary does not say them: those of every `rounds`-th round.
-
-        Itself where they are known, or where there are more or fewer accuracies than that.
-        """
+        """Sets unknown times of the accuracies to those of every `rounds`-th round, if there are as many."""
         times = self.elapsed_time_list[rounds - 1 :: rounds]
         if self.curve or len(times) != len(self.accuracy_list):
             return self
@@ -207,14 +200,12 @@ class Device:
 
     @property
     def pace(self) -> Pace | None:
-        """How it kept the speed that it emulates; None where its logs do not tell."""
         if self.step_s is None or self.emulated_s is None or self.evaluation_share is None:
             return None
         return Pace(self.step_s, self.emulated_s, self.evaluation_share)
 
     @property
     def events(self) -> list[Event]:
-        """What happened in its rounds, in order; empty where nothing did, or where its logs do not tell."""
         return [Event.from_json(event) for event in self.event_list or []]
 
 
@@ -225,16 +216,17 @@ Devices = Mapping[tuple[str, str], Device]  # by host and device, in natural ord
 
 
 def doubts_of(runs: Sequence[Devices]) -> Doubts:
-    """Whether the workers of a mode's runs kept the speeds that they emulate, and what evaluations cost them."""
+    """Doubts about a mode's runs: speeds that were not kept, and the cost of evaluations."""
     hosts = {host for devices in runs for host, _ in devices}
     paces = [(key, device.pace) for devices in runs for key, device in devices.items()]
     return doubts([(name if len(hosts) == 1 else f"{host}/{name}", pace) for (host, name), pace in paces])
 
 
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
-    """The device that evaluated, found from the data: the one that has accuracies. None where none has.
+    """The device that has accuracies; None where none has.
 
-    Where workers were lost or came, several may have, in turn: then it is the one with most rounds, with all of theirs.
+    Where workers were lost or came, several may have evaluated in turn: then the one with most rounds gets all
+    accuracies.
     """
     found = {key: device for key, device in devices.items() if device.accuracy_list}
     if not found:
@@ -254,7 +246,7 @@ def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
 
 
 def have_changed(devices: Iterable[Device]) -> bool:
-    """Whether workers of the job were lost, or have come to it."""
+    """Whether workers left the job or came to it."""
     return any(event.kind == MEMBERS.name for device in devices for event in device.events)
 
 
@@ -269,9 +261,8 @@ def time_to_accuracy(curve: Curve, target: float) -> float | None:
 
 
 def accuracy_at(curve: Curve, elapsed_s: float) -> float:
-    """Where the drawn curve is at `elapsed_s`: on the line between two evaluations.
-
-    Before the first evaluation and after the last it is at their accuracy, as nothing else is known.
+    """Accuracy of the drawn curve at `elapsed_s`, by linear interpolation; constant before the first and after the last
+    evaluation.
 
     Raises:
         IndexError: the curve has no evaluation.
@@ -284,20 +275,17 @@ def accuracy_at(curve: Curve, elapsed_s: float) -> float:
 
 
 def duration(devices: Collection[Device]) -> float:
-    """Seconds that the run took: the longest elapsed time of its workers."""
+    """Seconds of the run: the longest elapsed time of its workers."""
     return max(device.elapsed_time_list[-1] for device in devices)
 
 
 def throughput(devices: Collection[Device]) -> float:
-    """Samples per second: those of all workers over the duration of the run."""
+    """Samples of all workers per second of the run."""
     return sum(sum(device.num_samples_list) for device in devices) / duration(devices)
 
 
 def traffic(devices: Collection[Device]) -> float | None:
-    """MB (10^6 bytes) pushed and pulled per second: those of all workers over the duration of the run.
-
-    None where one of the workers did not count its bytes: traffic is measured, not assumed.
-    """
+    """MB (10^6 bytes) that all workers pushed and pulled per second of the run; None where one did not count them."""
     total_bytes = 0
     for device in devices:
         if device.bytes_pushed_list is None or device.bytes_pulled_list is None:
@@ -307,11 +295,10 @@ def traffic(devices: Collection[Device]) -> float | None:
 
 
 def published_traffic(devices: Collection[Device], model_bytes: float | None) -> float | None:
-    """MB per second as the published figures have it: the model's size once a worker and round, over the duration.
+    """MB per second as in the published figures: the model's size once a worker and round, over the duration.
 
     Args:
-        devices: all workers.
-        model_bytes: size of the model where a worker's summary does not say it. None where it is not known either.
+        model_bytes: size of the model for workers whose summary lacks it.
     """
     total_bytes = 0.0
     for device in devices:
@@ -323,28 +310,25 @@ def published_traffic(devices: Collection[Device], model_bytes: float | None) ->
 
 
 def computing_ratio(device: Device) -> float | None:
-    """Share of its elapsed time that a worker computed: get_batch, forward and backward, local update.
-
-    None where the computing time is not known (summaries of the published program).
-    """
+    """Share of a worker's elapsed time in get_batch, forward and backward, local update; None where it is unknown."""
     if device.computing_time_list is None:
         return None
     return sum(device.computing_time_list) / device.elapsed_time_list[-1]
 
 
 def published_computing_ratio(device: Device) -> float:
-    """Share of its elapsed time that a worker did not aggregate, as the published figures have it.
+    """Share of a worker's elapsed time outside aggregation, as in the published figures.
 
-    So evaluation, loading and waiting for the state server count as computing. An elapsed time that was rounded down
-    can be below the aggregation's: then it is 0.
+    So evaluation, loading and waiting for the state server count as computing. It is 0 where an elapsed time that was
+    rounded down is below the aggregation's.
     """
     return max(0.0, 1 - sum(device.aggregate_time_list) / device.elapsed_time_list[-1])
 
 
 def lost_share(devices: Collection[Device]) -> float | None:
-    """Share of the local steps of all workers that was abandoned, dropped or has to be done again.
+    """Share of all workers' local steps that were abandoned, dropped or have to be done again.
 
-    None where one of the workers did not count them, or where there was not one step.
+    None where a worker did not count them, or without steps.
     """
     steps = lost = 0
     for device in devices:
@@ -360,14 +344,14 @@ class SpeedUp:
     """Time to accuracy of a baseline over that of another run."""
 
     factor: float
-    bound: str  # "" where both reached the target; ">" where the baseline did not, "<" where the other did not
+    bound: str  # "": both reached the target; ">": the baseline did not; "<": the other did not
 
 
 def speed_up(baseline: Curve, curve: Curve, target: float) -> SpeedUp | None:
-    """How much sooner `curve` reaches test accuracy `target` than `baseline`.
+    """The factor by which `curve` reaches test accuracy `target` sooner than `baseline`.
 
-    A run that did not reach it would have needed more than the time of its last evaluation, which bounds the factor.
-    None where neither reached the target, where one of the two has no evaluation, or where a time was rounded to 0.
+    A run that did not reach it needs more than the time of its last evaluation, which bounds the factor. None where
+    neither reached the target, where one of the two has no evaluation, or where a time was rounded to 0.
     """
     baseline_s, curve_s = time_to_accuracy(baseline, target), time_to_accuracy(curve, target)
     if 0 in (baseline_s, curve_s):

@@ -1,4 +1,4 @@
-"""The numbers of several runs of the same jobs as text: medians with their intervals. No files."""
+"""Numbers of several runs of the same jobs as text: medians with intervals. No files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from report.tables import accuracy_text, aligned, doubt_lines, span
 
 
 def table(runs: Sequence[Run], target: float) -> str:
-    """One row a mode; `-` where the logs of a run do not have a number."""
+    """One row a mode; `-` where the logs of a run lack a number."""
     columns = ["mode", "runs", "samples/s", "MB/s", "final acc.", "best acc.", f"s to {accuracy_text(target)}"]
     rows = [[*columns, "computing ratio"]]
     devices, numbers = by_mode([run.devices for run in runs]), by_mode([run.numbers for run in runs])
@@ -55,7 +55,7 @@ def _text(values: Sequence[float | None], form: str) -> str:
 
 
 def times_text(seconds: Sequence[float]) -> str:
-    """The median of times to a target; where not all runs reached it how many did, and the median if it is finite."""
+    """Median of times to a target; where not all runs reached it how many did, and the median if it is finite."""
     times = statistics.times(seconds)
     if times.reached == times.runs:
         return _text(seconds, ".1f")
@@ -65,7 +65,7 @@ def times_text(seconds: Sequence[float]) -> str:
 
 
 def speed_up_lines(runs: Sequence[Run], target: float) -> list[str]:
-    """One line a mode: how much sooner than SSGD on the same split it reached the target."""
+    """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
     curves = by_mode([run.curves for run in runs])
     seconds = {
         mode: [statistics.time_to_target(curve, target) for curve in its] for mode, its in compared(curves).items()

@@ -1,4 +1,4 @@
-"""What is drawn of a run, and of several runs of the same job, such as one for each seed. Pure functions."""
+"""The data of a run, and of several runs of the same job, such as one for each seed. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from report import metrics, statistics
 from report.definitions import Numbers
 from report.metrics import Curve, Device, Devices, Event, Mode, Value, Warn
 from report.statistics import FEWEST_RUNS, Estimate
-from report.x_axes import Over
+from report.x_axes import XAxis
 
 
 @dataclass(frozen=True)
 class Run:
-    """One log tree's modes, all of the same network.
+    """The modes of one network in one log tree.
 
     Attributes:
-        devices: of each mode.
-        evaluators: the device of each mode whose curve is drawn; None where none has evaluated.
-        standalone: the accuracy of training on one device.
+        evaluators: the device of each mode whose curve is drawn; None where none evaluated.
+        standalone: accuracy of training on one device.
     """
 
     devices: Mapping[Mode, Devices]
@@ -29,32 +28,31 @@ class Run:
 
     @property
     def curves(self) -> dict[Mode, Curve]:
-        """Accuracy over seconds of each mode; empty where it has none."""
         return {mode: device.curve if device else [] for mode, device in self.evaluators.items()}
 
-    def drawn_over(self, over: Over, warn: Warn) -> tuple[dict[Mode, Curve], dict[Mode, Sequence[Event]]]:
-        """The curves that there are on an axis, and what happened on them; `warn` gets what is left out."""
+    def drawn_over(self, x_axis: XAxis, warn: Warn) -> tuple[dict[Mode, Curve], dict[Mode, Sequence[Event]]]:
+        """Curves and events on an axis; `warn` gets the modes without one."""
         curves: dict[Mode, Curve] = {}
         events: dict[Mode, Sequence[Event]] = {}
         for mode, device in self.evaluators.items():
             if device is None or not device.curve:
                 continue
-            found = over.curve(self.devices[mode], device, device.events)
+            found = x_axis.curve(self.devices[mode], device, device.events)
             if found is None:
-                warn(f"{mode.title} left out of the accuracy over {over.label}: its logs do not count that")
+                warn(f"{mode.title} left out of the accuracy over {x_axis.label}: its logs do not count that")
             else:
                 curves[mode], events[mode] = found
         return curves, events
 
 
 def by_mode(runs: Sequence[Mapping[Mode, Value]]) -> dict[Mode, list[Value]]:
-    """What the runs have of each mode, in the order of the table of algorithms; a mode need not be in all runs."""
+    """The runs' values of each mode, in the order of the table of algorithms; a mode may be missing in some runs."""
     order = [mode for mode in metrics.MODES.values() if any(mode in run for run in runs)]
     return {mode: [run[mode] for run in runs if mode in run] for mode in order}
 
 
 def estimate(values: Sequence[float | None]) -> float | Estimate | None:
-    """The median of runs with its interval, of too few their mean; None where a run does not have the number."""
+    """Median of the runs with its interval, or the mean of too few; None where a run lacks the number."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
@@ -62,6 +60,6 @@ def estimate(values: Sequence[float | None]) -> float | Estimate | None:
 
 
 def mean_ratios(runs: Sequence[Mapping[tuple[str, str], float]]) -> dict[tuple[str, str], float]:
-    """The mean over runs of each device's number, of those devices that all of them have."""
+    """Mean over the runs by device, for devices in all runs."""
     common = [key for key in runs[0] if all(key in run for run in runs)]
     return {key: sum(run[key] for run in runs) / len(runs) for key in common}

@@ -1,4 +1,4 @@
-"""Which entries of a device's lists in a summary count: as in its logs, an impossible number costs its round. Pure."""
+"""Removes rounds with impossible numbers from the lists of a device in a summary, as from its logs. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EVENTS = "event_list"
 
 
 def without_impossible(device: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The same device without rounds and accuracies that cannot be, and what is to be told of these; as it is where its
-    lists do not fit together, which metrics.Device tells."""
+    """The device without impossible rounds and accuracies, and warnings about them; unchanged where the lengths of its
+    lists differ, which metrics.Device reports."""
     lists = {name: values for name, values in device.items() if name.endswith("_list") and isinstance(values, list)}
     times, accuracies = lists.get(TIMES, []), lists.get(ACCURACIES, [])
     of_rounds = {name: its for name, its in lists.items() if name not in (ACCURACIES, ACCURACY_TIMES, EVENTS)}
@@ -30,19 +30,19 @@ def without_impossible(device: Mapping[str, Any]) -> tuple[dict[str, Any], list[
     above = in_percent(accuracies)
     no_accuracy = {place for place, value in enumerate(accuracies) if above or not is_accuracy(value)}
     later = {place for place, value in enumerate(of_accuracies.get(ACCURACY_TIMES, [])) if not is_quantity(value)}
-    told = []
+    faults = []
     if bad:
-        told.append(
+        faults.append(
             f"{len(bad)} of {len(times)} rounds left out, the first is {min(bad) + 1}: a number in it cannot be"
         )
     if no_accuracy:
         why = "they are in percent, it seems: write shares" if above else "they should be numbers"
-        told.append(f"{len(no_accuracy)} of {len(accuracies)} accuracies left out: {why} from 0 to 1")
+        faults.append(f"{len(no_accuracy)} of {len(accuracies)} accuracies left out: {why} from 0 to 1")
     if not (bad or no_accuracy or later):
         return dict(device), []
-    kept = {name: [value for place, value in enumerate(its) if place not in bad] for name, its in of_rounds.items()}
-    kept |= {
+    rest = {name: [value for place, value in enumerate(its) if place not in bad] for name, its in of_rounds.items()}
+    rest |= {
         name: [value for place, value in enumerate(its) if place not in no_accuracy | later]
         for name, its in of_accuracies.items()
     }
-    return {**device, **kept}, told
+    return {**device, **rest}, faults

@@ -1,8 +1,8 @@
-"""What a few runs allow to be said: medians, their intervals, and no more digits than that allows. Pure functions.
+"""Medians of a few runs with their intervals, and as many digits as these justify. Pure functions.
 
-An interval is one of order statistics (Thompson 1936): its ends are two of the runs, and it needs no assumption about
-their distribution. It covers the median with the probability that `coverage` gives, which is below LEVEL for fewer than
-six runs: then its ends are the least and the greatest run. A time to a target that was not reached is infinite.
+Intervals are those of order statistics (Thompson 1936): their ends are two of the runs, without an assumption on the
+distribution. `coverage` is the probability that an interval covers the median. Fewer than six runs do not reach LEVEL:
+their interval is from the least to the greatest. The time to a target that was not reached is infinite.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from report.metrics import time_to_accuracy
 
-LEVEL = 0.95  # of an interval, where there are enough runs for it
+LEVEL = 0.95  # of an interval of enough runs
 FEWEST_RUNS = 3  # with which an interval over runs is shown
 NOT_REACHED = "-"  # in place of an infinite time
 
 
 class Estimate(NamedTuple):
-    """A median and the interval that holds it."""
+    """A median and its interval."""
 
     value: float
     low: float
@@ -34,10 +34,10 @@ class Estimate(NamedTuple):
 
 
 def places(runs: int) -> tuple[int, float]:
-    """The interval of the median of so many runs: how many of them lie below it, and the probability of covering it.
+    """The interval of the median of `runs` runs: the number of runs below it, and the probability that it covers.
 
     The k-th least and the k-th greatest of n runs cover the median with 1 - 2 P(B < k), where B is binomial (n, 1/2).
-    The narrowest interval that covers it with LEVEL is taken; where there is none, that of all runs.
+    The result is the narrowest interval that covers with LEVEL; where none does, that of all runs.
     """
     below, covered = 0, 1 - 2 * 0.5**runs
     tail = 0.5**runs
@@ -50,29 +50,29 @@ def places(runs: int) -> tuple[int, float]:
 
 
 def coverage(runs: int) -> str:
-    """`94 %` of five runs: how often an interval as `median` gives it holds the median."""
+    """The probability that `median`'s interval covers the median, such as `94 %` with five runs."""
     return f"{places(runs)[1]:.0%}".replace("%", " %")
 
 
 def median(values: ArrayLike) -> Estimate:
-    """The median of numbers (n,), of which some may be infinite, and its interval.
+    """The median of numbers (n,), some perhaps infinite, and its interval.
 
     Raises:
-        ValueError: there are none, or one is no number.
+        ValueError: there are none, or one is NaN.
     """
     value, low, high = medians(_checked(values)[:, np.newaxis])
     return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
 
 def medians(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The medians of runs at each point, and the ends of their intervals, each (points,); values are (runs, points)."""
+    """Medians over the runs and the ends of their intervals, each (points,); values are (runs, points)."""
     ordered = np.sort(values, axis=0)
     below = places(len(ordered))[0]
     return _middle(ordered), ordered[below], ordered[len(ordered) - 1 - below]
 
 
 def _middle(ordered: np.ndarray) -> np.ndarray:
-    """Of an even number the mean of the two in the middle: infinite where one of them is."""
+    """The median; of an even number the mean of the two in the middle, infinite where one of them is."""
     count = len(ordered)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
@@ -88,12 +88,12 @@ def _checked(values: ArrayLike) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Times:
+class TimesToTarget:
     """Seconds to a target in several runs.
 
     Attributes:
-        reached: how many of the `runs` reached it.
-        median: infinite where half of the runs or more did not.
+        reached: number of the `runs` that reached it.
+        median: infinite where half of the runs or more did not reach it.
     """
 
     reached: int
@@ -107,24 +107,23 @@ def time_to_target(curve: Sequence[tuple[float, float]], target: float) -> float
     return math.inf if seconds is None else seconds
 
 
-def times(seconds: ArrayLike) -> Times:
-    """Sums up the times (n,) of several runs to the same target, of which some may be infinite."""
+def times(seconds: ArrayLike) -> TimesToTarget:
+    """Summarises times (n,) to the same target, some perhaps infinite."""
     array = _checked(seconds)
-    return Times(int(np.isfinite(array).sum()), array.size, median(array))
+    return TimesToTarget(int(np.isfinite(array).sum()), array.size, median(array))
 
 
 def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estimate | None:
-    """How many times as soon at a target as a baseline: the median of the pairs' ratios, with its interval.
+    """Speed-up over a baseline: the median of the pairs' ratios, with its interval.
 
     Args:
-        baseline, seconds: times (n,) of the same runs of both, such as one of each seed; infinite where a run did not
-            reach the target.
+        baseline, seconds: times (n,) to a target in paired runs, such as one of each seed; infinite where not reached.
 
     Returns:
-        None where a run of both of a pair did not reach it: their ratio is not known.
+        None where neither run of a pair reached it: their ratio is unknown.
 
     Raises:
-        ValueError: there are not as many of one as of the other.
+        ValueError: their numbers differ.
     """
     pairs = list(zip(_checked(baseline), _checked(seconds), strict=True))
     if any(math.isinf(above) and math.isinf(below) for above, below in pairs):
@@ -132,25 +131,14 @@ def times_as_fast(baseline: Sequence[float], seconds: Sequence[float]) -> Estima
     return median([above / below for above, below in pairs])
 
 
-def study_score(studies: Sequence[Sequence[float]]) -> float:
-    """AlgoPerf's: the median over independent studies of the time of each study's fastest trial; may be infinite.
-
-    Raises:
-        ValueError: there is no study, or one without trials.
-    """
-    if not studies:
-        raise ValueError("no study: a score needs one")
-    return median([_checked(study).min() for study in studies]).value
-
-
 # ---------------------------------------------------------------------------------------------------- numbers
 
 
 def decimals(estimate: Estimate) -> int:
-    """To how many decimals a number may be said whose interval is known; negative ones are zeros.
+    """Number of decimals that an interval justifies; negative: zeros before the point.
 
-    Its distance from the nearer end gets one digit, or two where the first is a 1: 0.853 with 0.004, 85.3 with 1.2,
-    230 with 20. Where there is no distance, or an infinite one, and at most, three digits of the number.
+    The distance from the nearer end gets one digit, or two where the first is a 1: 0.853 with 0.004, 85.3 with 1.2, 230
+    with 20. The number has at most three digits, and three where the distance is 0 or infinite.
     """
     value, low, high = estimate
     known = next((abs(each) for each in estimate if each and math.isfinite(each)), 1.0)
@@ -169,13 +157,13 @@ def number_text(value: float, digits: int) -> str:
 
 
 def estimate_text(estimate: Estimate) -> str:
-    """`0.853 (0.849 to 0.857)`: with no more digits than the interval allows."""
+    """`0.853 (0.849 to 0.857)`, with the digits that the interval justifies."""
     value, low, high = texts(estimate)
     return f"{value} ({low} to {high})"
 
 
 def texts(estimate: Estimate) -> tuple[str, str, str]:
-    """The same as three texts: the number and the two ends of its interval."""
+    """The number and the two ends of its interval, with the digits that the interval justifies."""
     digits = decimals(estimate)
     value, low, high = (number_text(each, digits) for each in estimate)
     return value, low, high

@@ -1,4 +1,4 @@
-"""The numbers behind the figures as text: the table, one row a mode, and the speed-ups over SSGD. No files."""
+"""The numbers of one run as text: the table, one row a mode, and the speed-ups over SSGD. No files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from trainer.run_logs.pace import Doubts, short_doubts
 def table(
     runs: Mapping[Mode, Devices], numbers: Mapping[Mode, Numbers], curves: Mapping[Mode, Curve], target: float
 ) -> str:
-    """The numbers behind the figures, one row a mode; `-` where the logs do not have them.
-
-    Below it stands which definition the numbers follow that have two, and what to doubt.
-    """
+    """One row a mode, `-` where the logs lack a number; below, definitions of the numbers and doubts about the runs."""
     time_column = f"s to {accuracy_text(target)}"
     rows = [["mode", "rounds", "samples/s", "MB/s", "final acc.", "best acc.", time_column, "computing ratio", "lost"]]
     for mode, devices in runs.items():
@@ -32,7 +29,7 @@ def table(
                 "-" if its.traffic is None else mark(f"{its.traffic:.2f}", its.traffic_published),
                 f"{accuracies[-1]:.4f}" if accuracies else "-",
                 f"{max(accuracies):.4f}" if accuracies else "-",
-                _time_text(curves[mode], target),
+                time_text(curves[mode], target),
                 mark(span(its.ratios.values(), ".2f"), its.ratios_published) if its.ratios else "-",
                 "-" if lost is None else f"{lost:.1%}",
             ]
@@ -42,20 +39,20 @@ def table(
 
 
 def doubt_lines(found: Mapping[Mode, Doubts]) -> list[str]:
-    """A line for each mode whose workers were not those that were asked for, and what to change."""
+    """A line for each mode whose runs are doubtful, and advice."""
     lines = [f"{mode.title}: {doubts}" for mode, doubts in found.items() if doubts]
     return [*lines, *dict.fromkeys(text for doubts in found.values() for text in doubts.advice)]
 
 
 def short_doubts_of(runs: Mapping[Mode, Sequence[Devices]]) -> str:
-    """As `doubt_lines` in a few words, for a figure of these modes."""
+    """The doubts in a few words, for a figure of these modes."""
     return short_doubts(
         {mode.title: [device.pace for devices in its for device in devices.values()] for mode, its in runs.items()}
     )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines of columns as wide as their longest cell; the first one is flush left."""
+    """The rows as lines with aligned columns, the first one flush left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
@@ -67,11 +64,12 @@ def span(values: Collection[float], form: str = "") -> str:
 
 
 def accuracy_text(accuracy: float) -> str:
-    """`0.80`, but `0.925` where two decimals would be another number."""
+    """`0.80`, or with more decimals where two change the number: `0.925`."""
     return f"{accuracy:.2f}" if round(accuracy, 2) == accuracy else f"{accuracy:g}"
 
 
-def _time_text(curve: Curve, target: float) -> str:
+def time_text(curve: Curve, target: float) -> str:
+    """`8.0`, `> 10.0` where the curve ends below the target after 10 s, `-` where it is empty."""
     seconds = metrics.time_to_accuracy(curve, target)
     if seconds is not None:
         return f"{seconds:.1f}"
@@ -79,7 +77,7 @@ def _time_text(curve: Curve, target: float) -> str:
 
 
 def speed_up_lines(curves: Mapping[Mode, Curve], target: float) -> list[str]:
-    """One line a mode: how much sooner than SSGD on the same split it reached the target accuracy."""
+    """One line a mode: its speed-up over SSGD on the same split, as time to the target accuracy."""
     baselines = {mode.split: (mode, curve) for mode, curve in curves.items() if mode.algorithm == SSGD}
     lines = []
     for mode, curve in compared(curves).items():
@@ -119,7 +117,7 @@ ONE_RUN = "this is one run of one seed: another day may order them otherwise"
 
 
 def first_line(curves: Mapping[Mode, Curve], target: float) -> str:
-    """The algorithm that reached the target first in one run of each, and how many times as fast as each other one."""
+    """The algorithm that reached the target first in one run of each, and its speed-up over the others."""
     goal = accuracy_text(target)
     times = {mode: metrics.time_to_accuracy(curve, target) for mode, curve in curves.items()}
     reached = {mode: seconds for mode, seconds in times.items() if seconds}
@@ -143,7 +141,7 @@ def first_line(curves: Mapping[Mode, Curve], target: float) -> str:
 
 
 def _factor_text(gain: SpeedUp) -> str:
-    """A bound is rounded to the side on which it still holds."""
+    """Such as `1.5x`, or `> 1.5x`; a bound is rounded to the side on which it holds."""
     decimals = 1 if gain.factor >= 1 else 2
     rounding: dict[str, Callable[[float], int]] = {">": math.floor, "<": math.ceil, "": round}
     text = f"{rounding[gain.bound](gain.factor * 10**decimals) / 10**decimals:.{decimals}f}x"

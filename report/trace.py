@@ -1,9 +1,9 @@
-"""A job as a file for ui.perfetto.dev and chrome://tracing, from its logs alone: where did each worker's time go?
+"""Writes a job's logs as a trace for ui.perfetto.dev and chrome://tracing.
 
 The format is Chrome's trace events as JSON ("Trace Event Format", Google, 2016): a process for each host, a track for
-each worker, on it a slice for each round, and in that one for each stage of each local step; events are marks, the test
-accuracy is a counter. Times are microseconds since the worker began to train, by its own clock. All begin when they
-have the initial model, within the time of one pull of each other; nothing is shifted.
+each worker with a slice for each round, and in it a slice for each stage of each local step; events are marks, the test
+accuracy is a counter. Times are microseconds since the worker began to train, by its own clock, and are not shifted:
+all workers begin when they have the initial model, within the time of one pull.
 """
 
 from __future__ import annotations
@@ -15,43 +15,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from report.job_logs import LaidOut, WorkerLog, laid_out
+from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from report.metrics import Event, Warn
 from trainer.run_logs.round_faults import is_quantity
 from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens
 ROUND_ARGUMENTS = (
-    "num_samples",
-    "loss",
-    "bytes_pushed",
-    "bytes_pulled",
-    "release",
-    "batches",
-    "steps_lost",
-    "bad_steps",
+    *("num_samples", "loss", "bytes_pushed", "bytes_pulled"),
+    *("release", "batches", "steps_lost", "bad_steps"),
 )
 
 
-class Written(NamedTuple):
-    """What a trace holds."""
+class TraceSummary(NamedTuple):
+    """Size and limits of a written trace."""
 
     slices: int
-    until_s: float | None  # it ends there, though the job did not: there would be too many slices
-    apart_s: (
-        float | None
-    )  # how far apart the workers' clocks have the ends of the same rounds, at most, half of the time
+    until_s: float | None  # where the trace was cut, which had too many slices
+    apart_s: float | None  # as `ends_apart` returns it; None where rounds do not end together
 
 
 def write(
     path: Path, logs: Sequence[WorkerLog], title: str, in_step: bool, warn: Warn, limit: int = MAX_SLICES
-) -> Written:
+) -> TraceSummary:
     """Writes a trace, event by event, and atomically.
 
     Args:
-        title: of the job.
         in_step: rounds of one number end together on all workers.
-        limit: slices at most; of a longer job the beginning is written, as far on all tracks.
+        limit: slices at most; the trace of a longer job is cut at one time on all tracks.
 
     Raises:
         SetupError: the file cannot be written.
@@ -76,38 +67,31 @@ def write(
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise SetupError(f"{error.filename or path} cannot be written: {error.strerror}") from None
-    return Written(slices, until_s, apart_s)
+    return TraceSummary(slices, until_s, apart_s)
 
 
 def events(logs: Sequence[WorkerLog], until_s: float | None, warn: Warn) -> Iterator[dict[str, Any]]:
-    """All events of a trace: first the names, then those of each track in order of time, enclosing ones first."""
+    """All events of a trace: names first, then those of each track in order of time, enclosing slices first."""
     hosts = {host: number for number, host in enumerate(dict.fromkeys(log.host for log in logs), start=1)}
     for host, number in hosts.items():
-        yield _name("process_name", number, 0, f"host {host}")
+        yield _metadata("process_name", number, 0, name=f"host {host}")
     for track, log in enumerate(logs, start=1):
         rank = log.run.get("rank")
         name = log.device if rank is None else f"{log.device} (rank {rank})"
-        yield _name("thread_name", hosts[log.host], track, name)
-        yield {
-            "ph": "M",
-            "name": "thread_sort_index",
-            "pid": hosts[log.host],
-            "tid": track,
-            "args": {"sort_index": track},
-        }
+        yield _metadata("thread_name", hosts[log.host], track, name=name)
+        yield _metadata("thread_sort_index", hosts[log.host], track, sort_index=track)
     for track, log in enumerate(logs, start=1):
         where = {"pid": hosts[log.host], "tid": track}
-        for one in laid_out(log.rounds):
+        for one in timed_rounds(log.rounds):
             if until_s is not None and one.end_s > until_s:
                 break
             yield from ({**event, **where} for event in _of_round(one, warn))
 
 
 def ends_apart(logs: Sequence[WorkerLog]) -> float:
-    """How far apart the ends of a round are by the workers' own clocks: of each two workers' median difference the
-    greatest, in seconds.
+    """Seconds between the ends of a round by the workers' own clocks: the greatest median difference of two workers.
 
-    Where rounds end together this is what the clocks differ by, and what one gets the sum sooner than another.
+    Where rounds end together it is the difference of the clocks, and of when the workers receive the sum.
     """
     ends = [{record["num_iters"]: record["total_time"] for record in log.rounds} for log in logs]
     common = set.intersection(*map(set, ends))
@@ -117,14 +101,16 @@ def ends_apart(logs: Sequence[WorkerLog]) -> float:
     return max(late) - min(late)
 
 
-def _name(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+def _metadata(kind: str, process: int, track: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": arguments}
 
 
-def _of_round(one: LaidOut, warn: Warn) -> Iterator[dict[str, Any]]:
+def _of_round(one: TimedRound, warn: Warn) -> Iterator[dict[str, Any]]:
     record, end = one.record, _us(one.end_s)
     more = {name: record[name] for name in ROUND_ARGUMENTS if name in record}
-    yield _slice(f"round {record['num_iters']}", "round", one.begin_s, one.end_s, {"steps": _steps(one), **more})
+    yield _slice(
+        f"round {record['num_iters']}", "round", one.begin_s, one.end_s, {"steps": len(list(one.step_slices())), **more}
+    )
     for each in one.slices:
         if _us(each.end_s) > _us(each.begin_s):
             yield _slice(each.stage, "stage", each.begin_s, each.end_s, {"entry": each.step})
@@ -135,12 +121,8 @@ def _of_round(one: LaidOut, warn: Warn) -> Iterator[dict[str, Any]]:
 
 
 def _slice(name: str, kind: str, begin_s: float, end_s: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    begin = _us(begin_s)  # both ends are rounded, not the length: so slices that touch still touch
+    begin = _us(begin_s)  # rounds both ends, not the length, so that adjacent slices stay adjacent
     return {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": _us(end_s) - begin, "args": arguments}
-
-
-def _steps(one: LaidOut) -> int:
-    return sum(1 for _ in one.step_slices())
 
 
 def _events(record: Mapping[str, Any], warn: Warn) -> Iterator[Event]:
@@ -157,7 +139,7 @@ def _us(seconds: float) -> int:
 
 
 def _cut(logs: Sequence[WorkerLog], limit: int) -> float | None:
-    """Where a trace ends that may hold so many slices; None where all of the job fits."""
+    """Seconds at which a trace of at most `limit` slices ends; None where the whole job fits."""
     sizes = sorted(
         (record["total_time"], 1 + sum(map(len, record["time"].values()))) for log in logs for record in log.rounds
     )

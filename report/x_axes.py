@@ -1,4 +1,4 @@
-"""What an accuracy can be drawn over beside seconds: rounds, samples and bytes. Pure functions."""
+"""Horizontal axes of an accuracy: seconds, rounds, samples and bytes. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ _Count = Callable[[Devices, Device], "Position | None"]
 
 
 @dataclass(frozen=True)
-class Over:
+class XAxis:
     """A horizontal axis.
 
     Attributes:
-        label: what it counts.
-        units: (unit, its size, what the longest curve must exceed for it), the smallest unit first.
-        position: of all devices of a run and the one that evaluated; None where their logs do not count it.
-        suffix: of the name of the figure.
+        units: (unit, its size, length of the longest curve above which it is used), the smallest unit first.
+        position: from all devices of a run and the one that evaluated; None where their logs do not count it.
+        suffix: of the figure's file name.
     """
 
     label: str
@@ -35,7 +34,7 @@ class Over:
         return (f"{self.label} ({name})" if name else self.label), size
 
     def curve(self, devices: Devices, evaluator: Device, events: Sequence[Event]) -> tuple[Curve, list[Event]] | None:
-        """The accuracies of a run and what happened in it, with their places on this axis in place of seconds."""
+        """A run's curve and events on this axis in place of seconds; None where the logs do not count it."""
         position = self.position(devices, evaluator)
         if position is None:
             return None
@@ -44,7 +43,7 @@ class Over:
 
 
 def _counted(*lists: tuple[Sequence[float], Sequence[float]]) -> Position:
-    """The sum of what was counted until then: of pairs of the times at which rounds ended and what each counts."""
+    """The sum of counts up to a time, from pairs of the ends of rounds and the count of each."""
     totals = [(times, [0, *itertools.accumulate(counts)]) for times, counts in lists]
     return lambda elapsed_s: sum(total[bisect.bisect_right(times, elapsed_s)] for times, total in totals)
 
@@ -65,22 +64,22 @@ def _bytes(devices: Devices, evaluator: Device) -> Position | None:
     lists = []
     for device in devices.values():
         for counts in (device.bytes_pushed_list, device.bytes_pulled_list):
-            if counts is None:  # it is measured, not assumed
+            if counts is None:
                 return None
             lists.append((device.elapsed_time_list, counts))
     return _counted(*lists)
 
 
-MINUTES_FROM_S = 600.0  # longer time axes are in minutes
-SECONDS = Over("time", (("s", 1.0, 0.0), ("min", 60.0, MINUTES_FROM_S)), _seconds)
-OVERS: Mapping[str, Over] = {
+MINUTES_FROM_S = 600.0  # above it a time axis is in minutes
+SECONDS = XAxis("time", (("s", 1.0, 0.0), ("min", 60.0, MINUTES_FROM_S)), _seconds)
+X_AXES: Mapping[str, XAxis] = {
     "seconds": SECONDS,
-    "rounds": Over("rounds of the worker that evaluates", (("", 1.0, 0.0),), _rounds, "-over-rounds"),
-    "samples": Over(
+    "rounds": XAxis("rounds of the worker that evaluates", (("", 1.0, 0.0),), _rounds, "-over-rounds"),
+    "samples": XAxis(
         "samples of all workers",
         (("", 1.0, 0.0), ("thousand", 1e3, 1e4), ("million", 1e6, 1e7)),
         _samples,
         "-over-samples",
     ),
-    "bytes": Over("pushed and pulled by all workers", (("MB", 1e6, 0.0), ("GB", 1e9, 1e10)), _bytes, "-over-bytes"),
+    "bytes": XAxis("pushed and pulled by all workers", (("MB", 1e6, 0.0), ("GB", 1e9, 1e10)), _bytes, "-over-bytes"),
 }

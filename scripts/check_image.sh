@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # usage: scripts/check_image.sh
 #
-# Builds the Docker image and runs all that docs/containers.md and compose.yaml do with it, for some seconds each. Needs root and
-# docker; where it cannot run it says so in one line and ends with 0. Where no engine runs, one is started for the check
-# alone, in a folder that is removed. Where the base image cannot be pulled, one is made of Debian (debootstrap) and the
+# Builds the Docker image and runs everything in docs/containers.md and compose.yaml, for some seconds each. Needs root
+# and docker; where it cannot run it says so in one line and ends with 0. If no engine runs, it starts one for the check,
+# in a folder that it removes. If the base image cannot be pulled, it makes one of Debian (debootstrap) and the
 # CPython 3.11 at BASE_PYTHON (default: that of .venv).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -34,7 +34,7 @@ clean_up() {
     if [[ -n "$engine" ]]; then
         kill "$engine"
         wait "$engine" || true
-        umount "$scratch"/exec/netns/* 2>/dev/null || true # it leaves its handle of the host's network mounted
+        umount "$scratch"/exec/netns/* 2>/dev/null || true # the engine leaves its handle of the host's network mounted
     fi
     rm -rf "$scratch"
 }
@@ -69,7 +69,7 @@ make_base() {
     tar -C "$python" --exclude=python3.11/test --exclude='site-packages/*' --exclude=__pycache__ --exclude='config-3.11*' -c \
         bin/python3.11 bin/python3 bin/python lib |
         tar -C "$system/usr/local" -x
-    cp /etc/ssl/certs/ca-certificates.crt "$system/etc/ssl/certs/" # with those that this machine's network needs
+    cp /etc/ssl/certs/ca-certificates.crt "$system/etc/ssl/certs/" # this machine's network may need its own certificates
     chroot "$system" sh -c 'ldconfig && /usr/local/bin/python3 -m ensurepip --default-pip' >/dev/null 2>&1
     tar -C "$system" -c . | docker import --change 'ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt' \
         --change 'ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin' - "$name" >/dev/null
@@ -78,7 +78,7 @@ make_base() {
 
 base=$(sed -n 's/^FROM //p' "$root/Dockerfile")
 if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull -q "$base" >/dev/null 2>&1; then
-    made_base=$base # removed at the end: a later build must not take it for the real one
+    made_base=$base # removed at the end, so that a later build does not take it for the real one
     make_base "$base"
 fi
 
@@ -89,7 +89,7 @@ wrong() {
     say "error: $*"
     exit 1
 }
-# The container's options, and what the user and the folders are in docs/containers.md.
+# The container's options, the user and the folders of docs/containers.md.
 user=4711:4711
 logs="$scratch/logs"
 data=$(realpath "$root/data")
@@ -104,7 +104,7 @@ mounts=(--user "$user" -v "$data:/esync/data:ro" -v "$logs:/esync/logs")
 check "docker build"
 docker build --network host -t "$image" "$root" >"$scratch/build.log" 2>&1 || wrong "$(tail -n 5 "$scratch/build.log")"
 
-check "the published command trains alone, as no root, and Ctrl-C ends it after a round"
+check "the published command trains alone, without root, and Ctrl-C ends it after a round"
 name="$project-alone"
 docker run --rm --name "$name" "${options[@]}" -v "$data:/esync/data:ro" "$image" >"$scratch/alone.log" 2>&1 &
 alone=$!
@@ -121,7 +121,7 @@ check "data that is not there"
 docker run --rm "${options[@]}" -v "$scratch/nothing:/esync/data" "$image" >"$scratch/nothing.log" 2>&1 && wrong "it trains"
 grep 'error: .*mount it' "$scratch/nothing.log" >&2 || wrong "$(tail -n 3 "$scratch/nothing.log")"
 
-check "logs and the network stay, and belong to who asked"
+check "logs and the network stay, and belong to the user who ran it"
 docker run --rm "${options[@]}" "${mounts[@]}" "$image" -m local -c 1 -n lenet -e 1000 --max-rounds 50 >"$scratch/kept.log" 2>&1 ||
     wrong "$(tail -n 3 "$scratch/kept.log")"
 [[ "$(stat -c %u:%g "$logs/cpu/final.json")" == "$user" ]] || wrong "$(ls -l "$logs/cpu")"
@@ -170,4 +170,4 @@ ESYNC_USER=$user timeout 180 "${compose[@]}" up --abort-on-container-exit >"$scr
 for worker in 0 1 2; do
     grep -q '"ended": "' "$logs/lenet/esync/compose/cpu$worker/run.json" || wrong "worker $worker did not end"
 done
-say "the image does all that is said of it"
+say "the image does what its docs say"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A whole job on several hosts. See --help, or the text at the head of cluster.py.
+# Runs a whole job on several hosts. Its options: scripts/cluster.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

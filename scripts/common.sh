@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: the project's folder, messages, a supported Python, and the virtual environment.
+# Sourced by the other scripts: the project's folder, messages, a supported Python, the virtual environment.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -19,7 +19,7 @@ no_arguments() { [[ $# == 0 ]] || die "unknown argument '$1'; see $0 --help"; }
 
 # --------------------------------------------------------------------------------------------------- Debian packages
 
-# Installs Debian packages where that needs no question (root, apt-get); otherwise says which command does.
+# Installs Debian packages as root with apt-get; otherwise prints the command that does.
 # usage: need_packages "what they are for" package...
 need_packages() {
     local purpose=$1
@@ -41,10 +41,10 @@ versions="3.14 3.13 3.12 3.11 3.10" # that the project supports
 version='import sys; print("%d.%d" % sys.version_info[:2])'
 is_supported="import sys; sys.exit('%d.%d' % sys.version_info[:2] not in '$versions'.split())"
 
-# Each candidate is run, not only looked up: version managers leave shims that fail.
+# Each candidate is run, not only looked up: version managers have shims that fail.
 runs() { "$1" -c "$2" >/dev/null 2>&1; }
 
-# Prints where a Python may be, one a line: $PYTHON if it is set; else the path, pyenv and uv, the newest first.
+# Prints where Pythons may be, one a line: $PYTHON if it is set; else the path, pyenv and uv, the newest first.
 python_candidates() {
     local number candidates=(python3)
     for number in $versions; do
@@ -79,7 +79,7 @@ find_python() {
         "or 'uv python install 3.13', or name one: PYTHON=/path/to/python3.13 $0"
 }
 
-# The Python that runs the project: of the environment where there is one, else python3 (a container, a conda).
+# The Python that runs the project: the environment's, else python3 (in a container or a conda environment).
 project_python() {
     if [[ -x "$venv/bin/python" ]]; then
         echo "$venv/bin/python"
@@ -90,13 +90,13 @@ project_python() {
 
 # --------------------------------------------------------------------------------------------- the virtual environment
 
-# Makes $venv hold the pins of a requirements file, or finds that it does: then this takes no time and no network.
-# $venv/.installed/FILE is the fingerprint of the pins that were installed; $venv/.unfinished says that somebody stopped it.
+# Installs the pins of a requirements file into $venv, unless they are there: then this takes no time and no network.
+# $venv/.installed/FILE is the fingerprint of the installed pins; $venv/.unfinished is there after an interruption.
 # usage: ensure_venv requirements.txt|requirements-test.txt
 ensure_venv() {
     local requirements=$1
     if ! is_fresh "$requirements"; then
-        # Two scripts started at once: the second waits, and finds the work done. The lock is on the project's folder.
+        # Of two scripts at once the second waits, and finds the work done. The lock is on the project's folder.
         (
             flock 9
             is_fresh "$requirements" || make_venv "$requirements"
@@ -115,7 +115,7 @@ is_fresh() {
         [[ "$(cat "$venv/.installed/$1" 2>/dev/null)" == "$(fingerprint "$1")" ]]
 }
 
-# Whether $venv works, and with the Python that was asked for, if one was. A supported one that was moved is broken too.
+# Whether $venv works, with the Python that $PYTHON asks for. An environment whose Python was moved is broken, too.
 same_python() {
     runs "$venv/bin/python" "$is_supported" || return
     [[ -z "${PYTHON:-}" || "$("$PYTHON" -c "$version" 2>&1)" == "$("$venv/bin/python" -c "$version")" ]]
@@ -132,7 +132,7 @@ make_venv() {
     "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$root/$requirements" </dev/null ||
         die "pip could not install $requirements; what it said is above"
     mkdir -p "$venv/.installed"
-    # The test requirements include the others, so they make those fresh as well.
+    # The test requirements include the others, so both are fresh now.
     for file in requirements.txt "$requirements"; do
         fingerprint "$file" >"$venv/.installed/$file"
     done
@@ -142,7 +142,7 @@ make_venv() {
 new_venv() {
     local python
     python=$(find_python)
-    # What this script made, or stopped making, or what no longer runs can go; another working environment cannot.
+    # An unfinished or broken environment is removed, a working one is not.
     if [[ ! -e "$venv/.unfinished" ]] && runs "$venv/bin/python" "$version"; then
         die "$venv has Python $("$venv/bin/python" -c "$version"), and $("$python" -c "$version") is wanted: remove it" \
             "(rm -r $venv), or keep it and name another folder: VENV=$root/.venv-$("$python" -c "$version") $0"
@@ -157,7 +157,7 @@ new_venv() {
     "$python" -m venv "$venv"
 }
 
-# MXNet's wheel brings OpenBLAS and libgfortran, and expects these of the system. Slim images lack them.
+# MXNet's wheel contains OpenBLAS and libgfortran, and needs these of the system. Slim images lack them.
 need_libraries() {
     local library missing=() mxnet=("$venv"/lib/python3.*/site-packages/mxnet/libmxnet.so)
     local -A package=([libgomp.so.1]=libgomp1 [libquadmath.so.0]=libquadmath0 [libstdc++.so.6]=libstdc++6)
@@ -170,14 +170,14 @@ need_libraries() {
 
 # --------------------------------------------------------------------------------------------------------- the programs
 
-# Runs a Python program of the project with its modules in reach. usage: run_script scripts/demo.py argument...
+# Runs a Python program of the project with the project in PYTHONPATH. usage: run_script scripts/demo.py argument...
 run_script() {
     local python
     python=$(project_python)
     PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" "$root/$1" "${@:2}"
 }
 
-# What every process of a distributed job reads from the environment; the same in all of them.
+# Describes the environment variables of every process of a distributed job.
 role_variables() {
     cat <<'END'
 environment variables (defaults in brackets), the same in every process of the job; with --collective other than ps the
@@ -187,12 +187,12 @@ workers are all processes, and the first three do not count:
   DMLC_NUM_SERVER     number of parameter servers (1)
   DMLC_NUM_WORKER     number of workers (2)
 and for this process:
-  DMLC_INTERFACE      network card to the other hosts, such as eth0 (lo where the scheduler is at 127.0.0.1, else the one
-                      that leads to the scheduler)
+  DMLC_INTERFACE      network interface to the other hosts, such as eth0 (lo where the scheduler is at 127.0.0.1, else
+                      the one that leads to the scheduler)
   OMP_NUM_THREADS     CPU threads; set it to 1 where several processes share a host (as many as cores)
-  PORT                port at which MXNet listens (a free one); fix it, another for each process of a host, where a
-                      firewall has to open it
-  PS_VERBOSE          1 or 2: MXNet tells who connects (0)
+  PORT                port at which MXNet listens (a free one); fix it, a different one for each process of a host, if
+                      a firewall has to open it
+  PS_VERBOSE          1 or 2: MXNet logs connections (0)
 END
 }
 

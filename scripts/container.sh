@@ -4,9 +4,9 @@
 #        scripts/container.sh FLAG OF main.py...           such as: -m local -c 1 -n lenet -e 1000
 #        scripts/container.sh COMMAND [ARGUMENT]...        such as: python main.py --help
 #
-# The entry point of the Docker image: one image for every process of a job, as scripts/state_server.sh, scheduler.sh,
-# server.sh and worker.sh start it on a host, and with the same environment variables. Flags alone go to main.py, which
-# trains alone (-m local), or is the role that DMLC_ROLE names.
+# The entry point of the Docker image: one image for every process of a job, started as by scripts/state_server.sh,
+# scheduler.sh, server.sh and worker.sh on a host, with the same environment variables. Flags alone go to main.py, which
+# trains alone (-m local), or takes the role that DMLC_ROLE names.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,9 +1,9 @@
-"""Everything from nothing: the environment, the data, the main job on this one machine, and figures.
+"""A demonstration from start to end: the environment, the data, the main job on this one machine, and figures.
 
 State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
 SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time. Then the
-logs are summarised, the figures drawn and the times to an accuracy compared. The last line says which algorithm was
-first in this one run, and by how much. What follows `--` goes to every worker's main.py. Ctrl-C ends it.
+logs are summarised, the figures drawn and the times to an accuracy compared. The last line names the algorithm that was
+first in this one run, and by how much. Flags after `--` go to every worker's main.py. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODES = ("sync", "alone", "esync", "esync-outer")
 
 # Chosen for lenet on two cores.
 STEP_TIMES_S = "0.02,0.04,0.2"  # of the three workers: the third is ten times slower than the first
-SECONDS = 55.0  # a mode; the workers' start and the figures come on top
+SECONDS = 55.0  # a mode, without the workers' start and the figures
 BATCH_SIZE = 64
 LEARNING_RATE = 0.003  # of SSGD, and of the fastest worker alone
 LOCAL_LR = 0.003  # of ESync
@@ -42,14 +42,14 @@ TARGET_ACCURACY = 0.8
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The demo's own options, and the words for main.py."""
+    """The demo's own options, and the arguments for main.py."""
     own, for_main = job_options.split(arguments)
     parser = argparse.ArgumentParser(
         prog="scripts/demo.sh", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
     )
     job_options.add_network(parser)
-    parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="to train with each algorithm")
-    parser.add_argument("--workers", default=STEP_TIMES_S, help="as local_cluster.sh takes them")
+    parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="of training with each algorithm")
+    parser.add_argument("--workers", default=STEP_TIMES_S, help="step times, as in local_cluster.sh")
     parser.add_argument(
         "--target", type=accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
     )
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
         command = cluster_arguments(mode, given, for_main)
         console(f"\n== {number} of {len(MODES)}: {mode} for {given.seconds:g} s, by")
         console(f"scripts/local_cluster.sh {shlex.join(command)}")
-        # What the modes of one demo take the place of is one earlier run.
+        # All modes of a demo replace one earlier run.
         outcome = local_cluster.run(dataclasses.replace(local_cluster.parse(command), began=began))
         if outcome.exit_code != EXIT_OK or outcome.was_stopped:
             console(f"the demo ends here; the logs so far are in {given.log_base}")
@@ -120,20 +120,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summaries(base: Path, network: str) -> dict[metrics.Mode, metrics.Devices]:
-    """Of each algorithm of the demo."""
+    """The summaries of the demo's algorithms."""
     modes = map(metrics.MODES.__getitem__, MODES)
     return {mode: summary.read_summary(base / network / mode.name / mode.file_name, console) for mode in modes}
 
 
 def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float) -> list[str]:
-    """The algorithm that was first, after what makes that doubtful."""
+    """Doubts, then the algorithm that was first."""
     curves: dict[metrics.Mode, metrics.Curve] = {}
     for mode, devices in runs.items():
         device = metrics.evaluating_device(devices, console)
         curves[mode] = device.curve if device else ()
     doubts = tables.doubt_lines({mode: metrics.doubts_of([devices]) for mode, devices in runs.items()})
     first = tables.first_line(curves, target)
-    return [*doubts, f"{first}; see above what makes the times doubtful" if doubts else first]
+    return [*doubts, f"{first}; the lines above make the times doubtful" if doubts else first]
 
 
 if __name__ == "__main__":

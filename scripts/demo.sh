@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything from nothing: environment, data, the main job on this machine, figures. Its options: scripts/demo.sh --help
+# Sets up everything, runs the main job on this machine and draws figures. Its options: scripts/demo.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What becomes of a job when processes of it die, a link is cut or the disk is full, in a table. Its options: scripts/fault_drill.sh --help
+# Makes a table of what jobs do when processes die, a link is cut or the disk is full. Its options: scripts/fault_drill.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

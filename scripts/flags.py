@@ -1,4 +1,4 @@
-"""Writes the table of main.py's flags in docs/flags.md anew, from config.py: `.venv/bin/python -m scripts.flags`."""
+"""Writes the table of main.py's flags in docs/flags.md from config.py: `.venv/bin/python -m scripts.flags`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _meaning(field: str) -> Iterator[str]:
 
 
 def updated(page: str) -> str:
-    """The page with its table as it must be now."""
+    """The page with its table replaced."""
     before, rest = page.split(HEAD[0], 1)
     _, *after = rest.split("\n\n", 1)  # a table ends with the first empty line
     return before + "\n".join(table()) + "\n" + "".join(f"\n{text}" for text in after)

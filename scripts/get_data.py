@@ -1,8 +1,8 @@
 """Gets Fashion-MNIST: from Debian's copy on this machine, else from Debian's package, else from the dataset's own site.
 
-Standard library only and no root, so that it runs before anything was installed. Each file is checked against the
-SHA-256 of its content before it takes its place; what is there already and right is kept. MNIST, CIFAR-10 and CIFAR-100
-are put into the data folder by hand (docs/install.md says where).
+Standard library only and no root, so that it runs before any installation. Each file is checked against the SHA-256 of
+its content before it is put in place; correct files that exist stay. MNIST, CIFAR-10 and CIFAR-100 are put into the
+data folder by hand (docs/install.md).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ DEBIAN_PACKAGE = "dataset-fashion-mnist"
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 SITE_TIMEOUT_S = 30
 
-Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> the files it could get
+Source = Callable[[Path], Iterator[Path]]  # (scratch folder) -> files
 
 
 class DataError(Exception):
-    """The data could not be had; the message says why and what to do."""
+    """The data is not available; the message says why and what to do."""
 
 
 def checksums() -> dict[str, str]:
-    """The published table of trainer/datasets/loading.py: read and not imported, since that module needs numpy."""
+    """The table of trainer/datasets/loading.py, parsed and not imported, since that module needs numpy."""
     for node in ast.parse((ROOT / "trainer" / "datasets" / "loading.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FASHION_MNIST_SHA256":
             return {f"{name}.gz": checksum for name, checksum in ast.literal_eval(node.value).items()}
@@ -42,7 +42,7 @@ def checksums() -> dict[str, str]:
 
 
 def is_right(path: Path, checksum: str) -> bool:
-    """Whether a .gz file decompresses to the published content."""
+    """Whether a .gz file holds the published content."""
     try:
         return hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest() == checksum
     except (OSError, EOFError, zlib.error):
@@ -63,7 +63,7 @@ def debian_package(scratch: Path) -> Iterator[Path]:
         raise DataError("no apt-get here")
     try:
         _run(["apt-get", "download", DEBIAN_PACKAGE], scratch)
-    except DataError:  # no package lists, as in a fresh container: get them into a folder of our own, without root
+    except DataError:  # no package lists, as in a fresh container: download them into a private folder, without root
         private = _private_apt(scratch / "apt")
         _run(["apt-get", *private, "update"], scratch)
         _run(["apt-get", *private, "download", DEBIAN_PACKAGE], scratch)
@@ -92,7 +92,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def published_site(scratch: Path) -> Iterator[Path]:
-    """The files as the dataset's authors publish them."""
+    """The files from the dataset's site."""
     for name in checksums():
         target = scratch / name
         try:
@@ -110,14 +110,14 @@ SOURCES: dict[str, Source] = {
 }
 
 
-# -------------------------------------------------------------------------------------------------------- the job
+# ------------------------------------------------------------------------------------------------------- getting
 
 
 def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Callable[[str], None]) -> None:
-    """Completes `folder` with the files of `sums` (name -> SHA-256 of the content), trying one source after the other.
+    """Completes `folder` with the files of `sums` (name -> SHA-256 of the content) from the first source that has them.
 
     Raises:
-        DataError: a file there is something else (it is left alone), or no source has what is missing.
+        DataError: a file there is another one (it stays), or no source has the missing files.
     """
     missing = []
     for name, checksum in sums.items():
@@ -132,7 +132,7 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
     folder.mkdir(parents=True, exist_ok=True)
     reasons = []
     for source_name, source in sources.items():
-        # Beside its place, so that each file appears there whole and at once.
+        # In the same file system, so that each file appears as a whole.
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             try:
                 found = _checked(source(Path(scratch)), {name: sums[name] for name in missing})
@@ -146,7 +146,7 @@ def get(folder: Path, sums: dict[str, str], sources: dict[str, Source], say: Cal
         say(f"{folder} has Fashion-MNIST now, from {source_name}")
         return
     raise DataError(
-        f"no Fashion-MNIST to be had. Put {', '.join(missing)} into {folder} by hand; "
+        f"Fashion-MNIST is not available. Put {', '.join(missing)} into {folder} by hand; "
         f"what was tried: {'; '.join(reasons)}"
     )
 

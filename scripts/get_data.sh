@@ -3,4 +3,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-run_script scripts/get_data.py "$@" # any Python 3 will do: nothing needs to be installed for this
+run_script scripts/get_data.py "$@" # needs no installed package

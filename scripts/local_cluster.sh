@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a whole job on this machine and waits for it. Its options: scripts/local_cluster.sh --help
+# Runs a whole job on this machine. Its options: scripts/local_cluster.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

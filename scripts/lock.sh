@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # usage: scripts/lock.sh [--upgrade]
 #
-# Writes requirements.txt and requirements-test.txt, the complete lists of what is installed on Python 3.10 to 3.14, with
-# the files' SHA-256, from requirements.in and requirements-test.in, where a version is changed. Run it after each change
-# there. What they need in turn keeps its version where that is possible; --upgrade takes the newest.
+# Writes requirements.txt and requirements-test.txt, the complete lists of packages for Python 3.10 to 3.14 with the
+# files' SHA-256, from requirements.in and requirements-test.in. To change a version, edit those and run this. Indirect
+# dependencies keep their versions where possible; --upgrade takes the newest.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -22,7 +22,7 @@ trap 'rm -r "$tools"' EXIT
 "$(find_python)" -m venv "$tools"
 "$tools/bin/python" -m pip install --disable-pip-version-check --quiet uv==0.13.9
 
-# MXNet's own metadata, but without numpy<2: with a few names put back (trainer/engine.py) it runs on numpy 2.
+# MXNet's own metadata without numpy<2: with a few names put back (trainer/engine.py) it runs on numpy 2.
 cat >"$tools/uv.toml" <<'END'
 [[dependency-metadata]]
 name = "mxnet"
@@ -30,7 +30,7 @@ version = "1.9.1"
 requires-dist = ["numpy", "requests>=2.20,<3", "graphviz>=0.8.1,<0.9"]
 END
 
-# usage: compile requirements.txt argument...     Resolves for all Pythons and platforms at once.
+# Resolves for all Pythons and platforms at once. usage: compile requirements.txt argument...
 compile() {
     "$tools/bin/uv" pip compile --quiet --config-file "$tools/uv.toml" --universal --python-version 3.10 \
         --generate-hashes --custom-compile-command scripts/lock.sh "${upgrade[@]}" --output-file "$1" "${@:2}"
@@ -38,6 +38,6 @@ compile() {
 
 cd "$root"
 compile requirements.txt requirements.in
-# What both need is in both lists, in one version.
+# A package in both lists has one version.
 compile requirements-test.txt requirements-test.in --constraints requirements.txt
 sed -i '1i -r requirements.txt' requirements-test.txt

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/remote.sh
 #
-# The hand of scripts/cluster.sh on a host: it starts this by ssh, and with the connection everything here ends.
-# Nobody starts it by hand.
+# The agent that scripts/cluster.sh starts over ssh on a host. Its processes end with the connection. Not for users.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The published experiments again, in virtual time, beside the published numbers. Its options: scripts/reproduce.sh --help
+# Repeats the published experiments in virtual time, beside the published numbers. Its options: scripts/reproduce.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,6 +1,6 @@
-"""Evaluates a network that a worker saved, or makes it ONNX.
+"""Evaluates a network that a worker saved, or converts it to ONNX.
 
-Models are named by their description: logs/cpu/best.json, or final.json beside it.
+A model is named by its description, such as logs/cpu/best.json or final.json.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH_SIZE = 64
-METADATA = "esync"  # the description's place in an ONNX file's metadata
+METADATA = "esync"  # key of the description in an ONNX file's metadata
 
 
 def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
-    """Test accuracy of a saved model, in words.
+    """Evaluates a saved model; returns a line with its test accuracy.
 
     Args:
-        dataset: to test it on; empty: the one that it was trained on.
+        dataset: the test data; empty for the dataset of the training.
 
     Raises:
-        SetupError: the model or the dataset cannot be had, or they do not fit.
+        SetupError: the model or the dataset is not available, or they do not fit.
     """
     from trainer.datasets import loading
     from trainer.device import DeviceFeed, Evaluator
@@ -49,10 +49,10 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
 
 
 def to_onnx(path: Path, output: Path) -> str:
-    """Writes a saved model as ONNX, for batches of any size; says what was written.
+    """Writes a saved model as ONNX, for batches of any size; returns a line about the file.
 
     Raises:
-        SetupError: the model cannot be had, or there is no onnx that MXNet's exporter can work with.
+        SetupError: the model is not available, or no onnx that works with MXNet's exporter is installed.
     """
     check_onnx()
     import numpy as np
@@ -69,7 +69,7 @@ def to_onnx(path: Path, output: Path) -> str:
     try:
         mx.onnx.export_model(*files, shape, np.float32, str(temporary), dynamic=True, dynamic_input_shapes=any_batch)
         converted = onnx.load(temporary)
-        # MXNet lists the parameters as inputs too, which would keep a runtime from computing ahead with them.
+        # MXNet lists the parameters as inputs too, which would prevent constant folding.
         parameters = {array.name for array in converted.graph.initializer}
         inputs = [entry for entry in converted.graph.input if entry.name not in parameters]
         del converted.graph.input[:]
@@ -87,11 +87,7 @@ def to_onnx(path: Path, output: Path) -> str:
 
 
 def check_onnx() -> None:
-    """Makes sure that there is an onnx that MXNet can work with.
-
-    Raises:
-        SetupError: there is none. The message says how to get it.
-    """
+    """Raises SetupError unless an onnx is installed that works with MXNet's exporter."""
     remedy = "pip install -r requirements-onnx.txt (Python 3.10 to 3.12)"
     try:
         version = importlib.metadata.version("onnx")
@@ -108,9 +104,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     model = argparse.ArgumentParser(add_help=False)
     model.add_argument("model", type=Path, help="the model's description, such as logs/cpu/best.json")
     test = commands.add_parser("evaluate", parents=[model], help="test accuracy, on the CPU", allow_abbrev=False)
-    test.add_argument("--dataset", default="", help="to test it on (default: the one that it was trained on)")
+    test.add_argument("--dataset", default="", help="test data (default: the dataset of the training)")
     test.add_argument("-dd", "--data-dir", type=Path, default=ROOT / "data", help="default: %(default)s")
-    convert = commands.add_parser("onnx", parents=[model], help="makes it ONNX", allow_abbrev=False)
+    convert = commands.add_parser("onnx", parents=[model], help="conversion to ONNX", allow_abbrev=False)
     convert.add_argument("output", nargs="?", type=Path, help="default: beside the model, such as best.onnx")
     return parser.parse_args(arguments)
 

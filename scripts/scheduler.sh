@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/scheduler.sh [--start-timeout SECONDS]
 #
-# The scheduler of a distributed job: one a job. The other processes meet at its address, and it ends with them.
+# The scheduler of a distributed job, one a job. The other processes meet at its address, and it ends with them.
 # --start-timeout: how long it waits for them at the start, in seconds (600; 0: for ever).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

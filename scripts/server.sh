@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/server.sh [--start-timeout SECONDS]
 #
-# A parameter server of a distributed job: keeps the global weights, or its part of them. Needs no GPU and no data.
+# A parameter server of a distributed job: holds the global weights, or its part of them. Needs no GPU and no data.
 # --start-timeout: how long it waits for the job's other processes at the start, in seconds (600; 0: for ever).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

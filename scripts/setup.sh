@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: scripts/setup.sh [--test]
 #
-# Makes .venv from the pinned requirements.txt (with --test: from requirements-test.txt), or finds it made: then this
+# Makes .venv from the pinned requirements.txt (with --test: from requirements-test.txt), unless it is there: then this
 # takes no time and no network. PYTHON=/path/to/python3.13 chooses the Python, VENV=.venv-3.13 another folder.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

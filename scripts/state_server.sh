@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # usage: scripts/state_server.sh [bound...]
 #
-# The state server of ESync, WBSP and Sync-Switch: the workers report their progress to it, and it decides who goes on
-# and who synchronises. Workers without a parameter server (--collective) find each other there. Any number of jobs, side
-# by side and one after the other. Ctrl-C ends it.
+# The state server of ESync, WBSP and Sync-Switch: the workers report their progress to it, and it decides which train
+# on and which synchronise. Workers without a parameter server (--collective) find each other there. It serves any number
+# of jobs at once. Ctrl-C ends it.
 #
-#   --max-connections N              open at a time; beyond, the one that was silent for longest closes  (10000)
+#   --max-connections N              open at a time; beyond, the one that was idle for longest closes    (10000)
 #   --max-connections-per-address N  likewise, of one address                                            (4096)
-#   --request-timeout S              seconds in which a request must have arrived                        (10)
+#   --request-timeout S              seconds in which a request must arrive                              (10)
 #   --idle-timeout S                 seconds without a request after which a connection is closed        (300)
 #
 #   STATE_SERVER_HOST   address that it listens on; 0.0.0.0: all of this host   (127.0.0.1)
 #   STATE_SERVER_PORT   port that it listens on                                 (10010)
 #   ESYNC_TOKEN         when set, calls that change anything need it: set it for the workers too
 #   ESYNC_POLICY        rule of a job that a published worker begins            (preprint)
-#   ESYNC_MAX_JOBS      jobs that are kept; the oldest that has ended makes room for the next  (64)
+#   ESYNC_MAX_JOBS      most jobs; the oldest that has ended makes room for the next  (64)
 #   ESYNC_LOG_LEVEL     debug, info, warning, error or critical                 (info)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

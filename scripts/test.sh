@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: scripts/test.sh [ARGUMENT OF pytest]...     such as: scripts/test.sh tests/scripts/launch/test_cluster.py -x
 #
-# Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests, two files of tests
-# at a time, since many of them wait for processes; -n 0 runs one after the other.
+# Makes .venv with the test dependencies, gets Fashion-MNIST, and runs linter, type checker and tests, two test files at a
+# time, since many tests wait for processes; -n 0 runs one after the other.
 # VENV=.venv-3.13 PYTHON=/path/to/python3.13 tests with another Python in an environment of its own.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -16,5 +16,5 @@ cd "$root"
 "$venv/bin/python" -m ruff check .
 "$venv/bin/python" -m ruff format --check .
 "$venv/bin/python" -m mypy # what pyproject.toml lists
-# Files stay whole, for the servers and jobs that their tests share. All of tests/, unless the arguments say which.
+# Each file runs in one process, since its tests share servers and jobs. Without arguments all of tests/ runs.
 exec "$venv/bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"

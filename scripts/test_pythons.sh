@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: scripts/test_pythons.sh [ARGUMENT OF pytest]...     such as: scripts/test_pythons.sh tests/models/test_models.py
 #
-# Runs scripts/test.sh with every Python that the project supports and this machine has, each in an environment of its
-# own (.venv-3.13 and so on), and says which were found, which not, and which passed. Ends with 1 where one did not pass.
+# Runs scripts/test.sh with every supported Python on this machine, each in an environment of its own (.venv-3.13 and so
+# on), and prints which were found and which passed. Ends with 1 if one did not pass.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

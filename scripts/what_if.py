@@ -1,8 +1,8 @@
-"""A job again in virtual time, with the times that its logs tell, and with something changed: what would that give?
+"""Simulates a measured job in virtual time, as it was and with one thing changed.
 
-The cluster is the one that was measured (report/measured.py): each worker's step times with their spread, and when it
-was slower for a while; what an exchange takes, as latency; evaluations. The trainers are those of the job, without
-gradients (simulate.py -n none), or with them where accuracies are asked for. Only running it needs MXNet.
+The cluster is the measured one (report/measured.py): each worker's step times with their spread and its slow periods,
+the time of an exchange as latency, evaluations. The trainers are those of the job, without gradients (simulate.py
+-n none), or with them where accuracies are asked for. Only `simulate` needs MXNet.
 """
 
 from __future__ import annotations
@@ -11,115 +11,156 @@ import csv
 import dataclasses
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from algorithms import Algorithm, TransportKind
+from algorithms import TransportKind
 from config import AUTO, FIELDS, NO_NETWORK, Config
 from report import job_logs, measured, metrics
 from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, Measured, Speed
 from trainer import straggler_trace
 from trainer.runtime.environment import set_unless_given
-from trainer.simulation.cluster_file import Cluster, Worker
+from trainer.simulation.cluster_file import ClusterProfile, Worker
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.straggler_trace import Slowdown
 from utils import SetupError
 
 MAX_STEPS = 2500  # of all workers in one simulation: about 2 s
-MIN_STEPS = 20  # of the slowest, where the job has so many
+MIN_STEPS = 20  # of the slowest worker, if the job has as many
 MAX_CALIBRATIONS = 3
-NEAR = 0.02  # an exchange that is so near to the measured one is right
-SAME_BATCHES = 0.02  # by which samples a step may differ from -b
+NEAR = 0.02  # relative error at which a simulated exchange counts as the measured one
+SAME_BATCHES = 0.02  # relative difference allowed between the samples of a step and -b
 
 
 @dataclass(frozen=True)
-class Row:
-    """A worker of the virtual cluster, and when it is slower for a while."""
+class WorkerModel:
+    """A worker of the virtual cluster, and its slow periods."""
 
     worker: Worker
     slow: tuple[Slowdown, ...] = ()
 
     @property
     def mean_step_s(self) -> float:
-        """Of its usual steps."""
+        """Without slow periods."""
         return measured.mean_of(self.worker.step_time_s, self.worker.step_spread)
+
+    def changed(self, **columns: Any) -> WorkerModel:
+        """The same with other values in some columns of a cluster file."""
+        return dataclasses.replace(self, worker=dataclasses.replace(self.worker, **columns))
 
 
 @dataclass(frozen=True)
-class Virtual:
-    """A virtual cluster.
+class ClusterModel:
+    """The virtual cluster.
 
     Attributes:
-        server_mbit_s: of the parameter server's own link.
-        evaluation_s: of one evaluation.
+        workers: by rank.
+        server_mbit_s: bandwidth of the parameter server's link.
+        evaluation_s: seconds of one evaluation.
     """
 
-    rows: tuple[Row, ...]
+    workers: tuple[WorkerModel, ...]
     server_mbit_s: float
     evaluation_s: float
 
 
 @dataclass(frozen=True)
-class Job:
-    """A measured job: what all of its simulations have in common.
+class MeasuredJob:
+    """What all simulations of a job have in common.
 
     Attributes:
-        config: as the job had it.
-        is_known: somebody has said what the network is, so that it is not guessed.
-        model_bytes: that travel in an exchange, each way; 0 where the logs do not say it.
-        seconds: that it took.
-        simulated_s: virtual ones of a simulation without gradients.
+        config: the job's.
+        network_is_given: by a cluster file; otherwise latencies are fitted to the measured exchanges.
+        model_bytes: of an exchange in each direction; 0: not in the logs.
+        simulated_s: virtual seconds of a simulation without gradients.
     """
 
     config: Config
     measured: Measured
-    waits: bool
-    is_known: bool
+    network_is_given: bool
     model_bytes: float
-    seconds: float
     simulated_s: float
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something that could have been otherwise.
-
-    Attributes:
-        keeps_updates: the weights after a round stay what they were.
-        removes: ranks of the workers that are left out.
-        kind: of KINDS.
-    """
-
-    kind: str
-    name: str
-    cluster: Virtual
-    keeps_updates: bool = False
-    removes: tuple[int, ...] = ()
 
 
 NO_STRAGGLER, NO_NETWORK_TIME, NO_EVALUATION, WITHOUT = "no straggler", "ideal network", "no evaluation", "without"
 
 
+@dataclass(frozen=True)
+class WhatIf:
+    """One change of the cluster.
+
+    Attributes:
+        kind: one of the four above.
+        keeps_updates: the weights after each round stay the same.
+        removes: ranks of the workers that are left out.
+    """
+
+    kind: str
+    name: str
+    cluster: ClusterModel
+    keeps_updates: bool = False
+    removes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The outcome of one simulation."""
+
+    measured: Measured
+    curve: metrics.Curve
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcomes of all simulations of a job.
+
+    Attributes:
+        cluster: calibrated.
+        simulated: samples/s of the job as it was, simulated.
+        gains: of each change, its samples/s over `simulated`.
+    """
+
+    job: MeasuredJob
+    cluster: ClusterModel
+    simulated: float
+    gains: Sequence[tuple[WhatIf, float]]
+
+
+def compare(
+    job: MeasuredJob,
+    cluster: ClusterModel,
+    left_out: Sequence[Sequence[int]],
+    progress: Callable[[str], None] = lambda name: None,
+) -> Comparison:
+    """Simulates the job as it was, and with each change; `progress` gets the name of each simulation at its start."""
+    progress("the job as it was")
+    cluster, baseline = calibrated(job, cluster)
+    simulated, gains = baseline.measured.samples_s, []
+    for change in changes(job, cluster, left_out):
+        progress(change.name)
+        gains.append((change, simulate(job, change.cluster).measured.samples_s / simulated))
+    return Comparison(job, cluster, simulated, gains)
+
+
 # ------------------------------------------------------------------------------------------- the job as it was
 
 
-def job_of(logs: Sequence[WorkerLog], network: Cluster | None) -> tuple[Job, Virtual]:
-    """The job that has left these logs, and the cluster that it had.
+def job_of(logs: Sequence[WorkerLog], network: ClusterProfile | None) -> tuple[MeasuredJob, ClusterModel]:
+    """The job and the cluster that these logs describe.
 
     Args:
-        network: takes the place of the network that the logs suggest; its step times do not count.
+        network: replaces the network that the logs suggest; its step times are ignored.
 
     Raises:
-        SetupError: the logs do not tell enough of it.
+        SetupError: the logs do not describe enough.
     """
     config = _config(logs)
-    algorithm = config.algorithm
-    if not algorithm.is_distributed:
+    if not config.algorithm.is_distributed:
         raise SetupError(f"mode {config.mode} has one worker and no network: there is nothing to leave out")
-    its = measured.measured(logs, algorithm.waits)
+    its = measured.measured(logs, config.algorithm.waits)
     for log, speed in zip(logs, its.speeds, strict=True):
         if not speed.steps:
             raise SetupError(f"{log.place} has no complete step: the job was too short for a what-if")
@@ -132,16 +173,16 @@ def job_of(logs: Sequence[WorkerLog], network: Cluster | None) -> tuple[Job, Vir
         raise SetupError(
             f"the cluster has {len(network.workers)} row(s), the job had {len(logs)} workers: give one each"
         )
-    rows = [_row(speed) for speed in its.speeds]
+    workers = [_model(speed) for speed in its.speeds]
     if network is not None:
-        rows = [_with_network_of(own, row) for own, row in zip(rows, network.workers, strict=True)]
+        workers = [_with_network_of(own, row) for own, row in zip(workers, network.workers, strict=True)]
     steps_s = sum(speed.steps for speed in its.speeds) / its.seconds
-    slowest_s = max(row.mean_step_s for row in rows)
+    slowest_s = max(worker.mean_step_s for worker in workers)
     simulated_s = min(its.seconds, max(MAX_STEPS / steps_s, MIN_STEPS * slowest_s))
-    server_mbit_s = network.server_bandwidth_mbit_s if network is not None else Cluster(()).server_bandwidth_mbit_s
+    server_mbit_s = (network or ClusterProfile(())).server_bandwidth_mbit_s
     model_bytes = float(logs[0].run.get("parameter_bytes") or 0)
-    job = Job(config, its, algorithm.waits, network is not None, model_bytes, its.seconds, simulated_s)
-    return job, Virtual(tuple(rows), server_mbit_s, its.evaluation_s)
+    job = MeasuredJob(config, its, network is not None, model_bytes, simulated_s)
+    return job, ClusterModel(tuple(workers), server_mbit_s, its.evaluation_s)
 
 
 def _config(logs: Sequence[WorkerLog]) -> Config:
@@ -162,151 +203,132 @@ def _config(logs: Sequence[WorkerLog]) -> Config:
     return Config(**values)
 
 
-def _row(speed: Speed) -> Row:
+def _model(speed: Speed) -> WorkerModel:
     worker = Worker(
         step_time_s=speed.step_s,
         step_spread=speed.spread,
         latency_s=speed.exchange_s / 2,
         state_server_round_trip_s=speed.round_trip_s,
     )
-    return Row(worker, speed.slow)
+    return WorkerModel(worker, speed.slow)
 
 
 NETWORK = ("bandwidth_mbit_s", "latency_s", "state_server_round_trip_s")  # columns of a cluster file
 
 
-def _with_network_of(row: Row, other: Worker) -> Row:
-    return dataclasses.replace(
-        row, worker=dataclasses.replace(row.worker, **{name: getattr(other, name) for name in NETWORK})
-    )
+def _with_network_of(model: WorkerModel, other: Worker) -> WorkerModel:
+    return model.changed(**{name: getattr(other, name) for name in NETWORK})
 
 
 # ---------------------------------------------------------------------------------------------------- what if
 
 
-def changes(cluster: Virtual, algorithm: Algorithm, left_out: Sequence[Sequence[int]]) -> list[Change]:
-    """Each thing that could have been otherwise.
-
-    Args:
-        left_out: sets of workers, each of which is left out once.
-    """
-    # Where a round is the same work whatever the times are, and each update has all workers' work in it.
+def changes(job: MeasuredJob, cluster: ClusterModel, left_out: Sequence[Sequence[int]]) -> list[WhatIf]:
+    """All changes; `left_out` holds sets of ranks, each of which is left out once."""
+    # In these algorithms a round is the same work whatever the times are, and each update has all workers' work in it.
+    algorithm = job.config.algorithm
     same = algorithm.transport is TransportKind.SUM and algorithm.rule is None
-    rows, found = cluster.rows, []
+    found = []
     for ranks in left_out:
-        kept = tuple(row for rank, row in enumerate(rows) if rank not in ranks)
-        if kept:
+        rest = tuple(worker for rank, worker in enumerate(cluster.workers) if rank not in ranks)
+        if rest:
             name = f"without worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-            found.append(Change(WITHOUT, name, dataclasses.replace(cluster, rows=kept), removes=tuple(ranks)))
-    ideal = tuple(_with_network_of(row, Worker(step_time_s=0)) for row in rows)
-    without_network = dataclasses.replace(cluster, rows=ideal, server_mbit_s=Cluster(()).server_bandwidth_mbit_s)
-    found.append(Change(NO_NETWORK_TIME, "with an ideal network", without_network, same))
-    even = tuple(_no_slower(row, rows[median_rank(cluster)]) for row in rows)
-    name = f"no worker slower than the median one, worker {median_rank(cluster)}"
-    found.append(Change(NO_STRAGGLER, name, dataclasses.replace(cluster, rows=even), same))
+            found.append(WhatIf(WITHOUT, name, dataclasses.replace(cluster, workers=rest), removes=tuple(ranks)))
+    ideal = tuple(_with_network_of(worker, Worker(step_time_s=0)) for worker in cluster.workers)
+    without_network = ClusterModel(ideal, ClusterProfile(()).server_bandwidth_mbit_s, cluster.evaluation_s)
+    found.append(WhatIf(NO_NETWORK_TIME, "with an ideal network", without_network, same))
+    median = median_rank(cluster)
+    even = tuple(_no_slower(worker, cluster.workers[median]) for worker in cluster.workers)
+    name = f"no worker slower than the median one, worker {median}"
+    found.append(WhatIf(NO_STRAGGLER, name, dataclasses.replace(cluster, workers=even), same))
     if cluster.evaluation_s:
-        found.append(
-            Change(NO_EVALUATION, "evaluations in no time", dataclasses.replace(cluster, evaluation_s=0.0), same)
-        )
+        not_evaluated = dataclasses.replace(cluster, evaluation_s=0.0)
+        found.append(WhatIf(NO_EVALUATION, "evaluations in no time", not_evaluated, same))
     return found
 
 
-def median_rank(cluster: Virtual) -> int:
-    """The worker with the median step; with an even number of workers the faster one of the two in the middle."""
-    ranks = sorted(range(len(cluster.rows)), key=lambda rank: cluster.rows[rank].mean_step_s)
+def median_rank(cluster: ClusterModel) -> int:
+    """Rank of the worker with the median step; of an even number of workers the faster one of the two in the middle."""
+    ranks = sorted(range(len(cluster.workers)), key=lambda rank: cluster.workers[rank].mean_step_s)
     return ranks[(len(ranks) - 1) // 2]
 
 
 def stragglers(speeds: Sequence[Speed]) -> tuple[int, ...]:
-    """Whose steps take much longer than the median worker's, over all of the job."""
+    """Ranks of the workers whose mean step over the whole job is much longer than the median worker's."""
     median_s = statistics.median_low(speed.mean_step_s for speed in speeds)
     return tuple(rank for rank, speed in enumerate(speeds) if speed.mean_step_s > MUCH_SLOWER * median_s)
 
 
 def slowest(speeds: Sequence[Speed], number: int) -> list[int]:
-    """So many workers, those of the longest steps and exchanges, by rank."""
+    """Ranks of the `number` workers with the longest steps and exchanges, in order."""
     ranks = sorted(range(len(speeds)), key=lambda rank: speeds[rank].mean_step_s + speeds[rank].exchange_s)
     return sorted(ranks[-number:])
 
 
-def _no_slower(row: Row, median: Row) -> Row:
-    if row.mean_step_s <= median.mean_step_s:
-        return dataclasses.replace(row, slow=())
-    faster = dataclasses.replace(
-        row.worker, step_time_s=median.worker.step_time_s, step_spread=median.worker.step_spread
-    )
-    return Row(faster)
+def _no_slower(model: WorkerModel, median: WorkerModel) -> WorkerModel:
+    if model.mean_step_s > median.mean_step_s:
+        model = model.changed(step_time_s=median.worker.step_time_s, step_spread=median.worker.step_spread)
+    return WorkerModel(model.worker)
 
 
 # -------------------------------------------------------------------------------------------------- simulation
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a simulation gave."""
+def calibrated(job: MeasuredJob, cluster: ClusterModel) -> tuple[ClusterModel, Simulation]:
+    """The cluster with latencies at which simulated exchanges take as long as the measured ones, and its simulation.
 
-    measured: Measured
-    curve: metrics.Curve
-
-
-def calibrated(job: Job, cluster: Virtual) -> tuple[Virtual, Outcome]:
-    """The cluster with latencies that make exchanges as long as they were measured, and what it does.
-
-    How many ways through the network an exchange is, is a matter of the algorithm; so it is tried. A network that
-    somebody has told is left as it is.
+    The algorithm determines how many latencies an exchange takes, so they are fitted. A network that was given stays.
     """
     outcome = simulate(job, cluster)
-    for _ in range(0 if job.is_known else MAX_CALIBRATIONS):
+    for _ in range(0 if job.network_is_given else MAX_CALIBRATIONS):
         wanted = [speed.exchange_s for speed in job.measured.speeds]
         got = [speed.exchange_s for speed in outcome.measured.speeds]
-        slack_s = NEAR * min(row.mean_step_s for row in cluster.rows)
+        slack_s = NEAR * min(worker.mean_step_s for worker in cluster.workers)
         if all(abs(here - there) <= NEAR * here + slack_s for here, there in zip(wanted, got, strict=True)):
             break
         factors = [here / there if there > 0 else 1.0 for here, there in zip(wanted, got, strict=True)]
-        rows = [_with_latency(*pair) for pair in zip(cluster.rows, factors, strict=True)]
-        cluster = dataclasses.replace(cluster, rows=tuple(rows))
+        workers = [
+            worker.changed(latency_s=factor * worker.worker.latency_s)
+            for worker, factor in zip(cluster.workers, factors, strict=True)
+        ]
+        cluster = dataclasses.replace(cluster, workers=tuple(workers))
         outcome = simulate(job, cluster)
     return cluster, outcome
 
 
-def _with_latency(row: Row, factor: float) -> Row:
-    return dataclasses.replace(row, worker=dataclasses.replace(row.worker, latency_s=factor * row.worker.latency_s))
-
-
-def simulate(job: Job, cluster: Virtual, **training: Any) -> Outcome:
-    """Runs it.
+def simulate(job: MeasuredJob, cluster: ClusterModel, **training: Any) -> Simulation:
+    """Runs the job in virtual time.
 
     Args:
-        training: flags of a run with gradients, such as its target_accuracy; without them there are none.
+        training: flags of a run with gradients, such as its target_accuracy; without any it computes no gradients.
 
     Raises:
-        SetupError: the flags, the cluster or the data are no job.
+        SetupError: the flags, the cluster and the data do not fit together.
     """
     # As in simulate.py: one operation at a time, on one core. MXNet reads it when it is imported.
     set_unless_given("MXNET_ENGINE_TYPE", "NaiveEngine")
     set_unless_given("OMP_NUM_THREADS", "1")
     from trainer.simulation import virtual_cluster
 
-    seconds = job.seconds if training else job.simulated_s
+    seconds = job.measured.seconds if training else job.simulated_s
+    share = seconds / job.measured.seconds
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = [
-            _worker(row, seconds / job.seconds, folder / f"trace-{rank}.csv") for rank, row in enumerate(cluster.rows)
-        ]
+        workers = [_worker(model, share, folder / f"trace-{rank}.csv") for rank, model in enumerate(cluster.workers)]
         config = _virtual_config(job, seconds, folder / HOST, training)
-        given = Cluster(tuple(rows), cluster.server_mbit_s)
+        given = ClusterProfile(tuple(workers), cluster.server_mbit_s)
         virtual_cluster.run(VirtualJob(config, given, "what-if", job.model_bytes, cluster.evaluation_s))
-        folders = [folder / HOST / f"cpu{rank}" for rank in range(len(rows))]
+        folders = [folder / HOST / f"cpu{rank}" for rank in range(len(workers))]
         logs = job_logs.read(folders, lambda text: None)
-    return Outcome(measured.measured(logs, job.waits), job_logs.curve_of(logs))
+    return Simulation(measured.measured(logs, job.config.algorithm.waits), job_logs.curve_of(logs))
 
 
 _OF_THE_REAL_JOB = ("resume", "checkpoint", "ckpt_frequency", "straggler_trace", "evaluator", "on_worker_death")
 
 
-def _virtual_config(job: Job, seconds: float, folder: Path, training: dict[str, Any]) -> Config:
-    """The job's flags, without those of real devices, of data and of other ends than time."""
-    share = seconds / job.seconds
+def _virtual_config(job: MeasuredJob, seconds: float, folder: Path, training: dict[str, Any]) -> Config:
+    """The job's flags, without those of real devices and of data, and with a time limit alone."""
+    share = seconds / job.measured.seconds
     own: dict[str, Any] = {
         "network": NO_NETWORK,
         "log_dir": str(folder),
@@ -315,21 +337,21 @@ def _virtual_config(job: Job, seconds: float, folder: Path, training: dict[str, 
         "max_rounds": 0,
         "max_seconds": seconds,
         "target_accuracy": 0.0,
-        # Phases of a part of the job are the same part of the job's.
+        # In a part of the job each phase is shortened to the same part.
         "train_steps": tuple(max(1, round(share * steps)) for steps in job.config.train_steps),
         **{name: FIELDS[name].default for name in _OF_THE_REAL_JOB},
     }
-    if not job.is_known:  # it is in what questions took
+    if not job.network_is_given:  # the measured round trips include it
         own["query_delay"] = 0.0
     return dataclasses.replace(job.config, **own | training)
 
 
-def _worker(row: Row, share: float, path: Path) -> Worker:
-    """A row of a cluster file. Of a part of the job, its transient slowness is the same part of the job's."""
-    if not row.slow:
-        return row.worker
+def _worker(model: WorkerModel, share: float, path: Path) -> Worker:
+    """A row of a cluster file. In a share of the job the slow periods are shortened to the same share."""
+    if not model.slow:
+        return model.worker
     with path.open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow((*straggler_trace.COLUMNS, straggler_trace.KIND))
-        lines.writerows((share * each.start_s, share * each.duration_s, each.extra_s, each.kind) for each in row.slow)
-    return dataclasses.replace(row.worker, straggler_trace=path)
+        lines.writerows((share * each.start_s, share * each.duration_s, each.extra_s, each.kind) for each in model.slow)
+    return dataclasses.replace(model.worker, straggler_trace=path)

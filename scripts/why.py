@@ -3,8 +3,8 @@
     scripts/why.sh -b logs -n lenet -m esync
 
 reads the logs of a job, real or of simulate.py, writes a trace for ui.perfetto.dev or chrome://tracing, and runs the
-job again in virtual time with the times that it finds in the logs: as it was, without each worker, with an ideal
-network, with no straggler, and with evaluations that take no time. docs/why.md says what the numbers mean.
+job again in virtual time with the times from the logs: as it was, without each worker, with an ideal network, with no
+straggler, and with evaluations that take no time. docs/why.md explains the numbers.
 Exit codes: 0 done, 2 something to put right first, 130 stopped.
 """
 
@@ -14,28 +14,29 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import summary
-from algorithms import OWNERS, Algorithm, TransportKind
+from algorithms import OWNERS, TransportKind
 from config import NO_NETWORK
 from flag_values import accuracy, at_least, several
-from report import job_logs, metrics, trace, why
+from report import job_logs, metrics, trace
 from report.job_logs import WorkerLog
-from report.measured import measured
+from report.measured import Speed, measured, shares
 from report.metrics import MODES
-from report.tables import accuracy_text
+from report.tables import accuracy_text, aligned, time_text
 from scripts import what_if
-from scripts.what_if import NO_EVALUATION, NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Change, Job, Virtual
+from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Comparison, WhatIf
 from summary import warning
 from trainer.simulation import cluster_file
+from trainer.straggler_trace import Slowdown
 from utils import EXIT_FORCED, SetupError
 
 TRACE_FILE = "trace.json"
-FEW_WORKERS = 8  # each of so many is left out in turn
-OF_MANY = 3  # of more, the slowest
+FEW_WORKERS = 8  # up to this number each worker is left out in turn
+OF_MANY = 3  # of more workers, only the slowest
 SIMULATED = "as simulated"
+WORTH_TELLING = 1.05  # gain in samples/s from which a change counts
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -44,10 +45,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("-m", "--mode", choices=[*MODES], help="the job's; may be left out where there is only one")
     parser.add_argument("--trace", type=Path, help=f"where the trace goes (BASE/NETWORK/MODE/{TRACE_FILE})")
     parser.add_argument(
-        "--max-slices",
-        type=at_least(1),
-        default=trace.MAX_SLICES,
-        help="of the trace, which is cut there (%(default)s)",
+        "--max-slices", type=at_least(1), default=trace.MAX_SLICES, help="slices of the trace at most (%(default)s)"
     )
     parser.add_argument(
         "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
@@ -56,13 +54,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--without",
         type=several(at_least(0), "ranks; give whole numbers with commas, such as 0,3"),
-        help=f"whom to leave out, each in turn (all; of more than {FEW_WORKERS} the {OF_MANY} slowest)",
+        help=f"workers to leave out, each in turn (all; of more than {FEW_WORKERS} the {OF_MANY} slowest)",
     )
     parser.add_argument(
         "--cluster",
         metavar="FILE",
-        help="a cluster file, or one of scripts/clusters, that says what the network is: its bandwidths, latencies and "
-        "round trips count, by rank, in place of what the logs suggest",
+        help="a cluster file, or one of scripts/clusters: its bandwidths, latencies and round trips, by rank, replace "
+        "the network that the logs suggest",
     )
     parser.add_argument(
         "--train", action="store_true", help="simulate with gradients up to the target, for the times to it: needs data"
@@ -95,13 +93,13 @@ def _why(given: argparse.Namespace) -> None:
     path = given.trace or folder / TRACE_FILE
     in_step = algorithm.transport is TransportKind.SUM
     print(f"{title}: {len(logs)} worker(s), {max(log.elapsed_s for log in logs):.1f} s\n")
-    print(why.time_table(logs, measured(logs, algorithm.waits).speeds), end="\n\n")
-    print(_told(path, trace.write(path, logs, title, in_step, warning, given.max_slices)), end="\n\n")
+    print(_time_table(logs, measured(logs, algorithm.waits).speeds), end="\n\n")
+    print(_trace_text(path, trace.write(path, logs, title, in_step, warning, given.max_slices)), end="\n\n")
     if given.logs_only or not algorithm.is_distributed:
         return
     if importlib.util.find_spec("mxnet") is None:
         raise SetupError("there is no MXNet here to simulate with: take scripts/setup.sh's .venv, or --logs-only")
-    _what_if(given, logs, algorithm)
+    _what_if(given, logs)
 
 
 def _folder(given: argparse.Namespace) -> Path:
@@ -109,7 +107,7 @@ def _folder(given: argparse.Namespace) -> Path:
     there = [path.name for path in summary.folders(network) if path.name in MODES]
     if given.mode is None and len(there) != 1:
         raise SetupError(
-            f"{network} holds {', '.join(there) or 'no job'}: choose one with -m"
+            f"{network} holds {', '.join(there)}: choose one with -m"
             if there
             else f"{network} holds no mode's folder: train first, or give another -b or -n"
         )
@@ -119,7 +117,39 @@ def _folder(given: argparse.Namespace) -> Path:
     return network / mode
 
 
-def _told(path: Path, written: trace.Written) -> str:
+# ------------------------------------------------------------------------------------------------- from the logs
+
+
+def _time_table(logs: Sequence[WorkerLog], speeds: Sequence[Speed]) -> str:
+    """A row a worker: shares of its time, milliseconds of a step, spread of its step times."""
+    rows = [["worker", "samples/s", "steps", "ms a step", "spread", "computing", "exchange and wait", "questions",
+             "evaluation", "given up", "other"]]  # fmt: skip
+    slow = []
+    for rank, (log, speed) in enumerate(zip(logs, speeds, strict=True)):
+        its, samples = shares(log), sum(record["num_samples"] for record in log.rounds)
+        parts = (its.computing_s, its.exchange_s, its.questions_s, its.evaluation_s, its.abandoned_s, its.other_s)
+        rows.append(
+            [
+                f"{rank} {log.place}",
+                f"{samples / log.elapsed_s:.1f}",
+                str(speed.steps),
+                f"{1e3 * speed.mean_step_s:.1f}",
+                f"{speed.spread:.0%}",
+                *(f"{part / log.elapsed_s:.1%}" for part in parts),
+            ]
+        )
+        if speed.slow:
+            slow.append(f"worker {rank} was slower for a while: {', '.join(map(_period_text, speed.slow))}")
+    return "\n".join([*aligned(rows), *slow])
+
+
+def _period_text(slow: Slowdown) -> str:
+    return (
+        f"{1e3 * slow.extra_s:.0f} ms a step more from {slow.start_s:.0f} s to {slow.start_s + slow.duration_s:.0f} s"
+    )
+
+
+def _trace_text(path: Path, written: trace.TraceSummary) -> str:
     lines = [f"{path}: {written.slices} slices; open it in ui.perfetto.dev or chrome://tracing"]
     if written.until_s is not None:
         lines.append(f"  cut after {written.until_s:.1f} s of the job, more would be too many slices: --max-slices")
@@ -134,46 +164,19 @@ def _told(path: Path, written: trace.Written) -> str:
 # ------------------------------------------------------------------------------------------------------- what if
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the simulations gave.
-
-    Attributes:
-        simulated_s: samples/s of the simulation of the job as it was.
-        gains: of each change, over that.
-    """
-
-    job: Job
-    cluster: Virtual
-    simulated_s: float
-    gains: Sequence[tuple[Change, float]]
-
-
-def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog], algorithm: Algorithm) -> None:
+def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
     network = cluster_file.read(cluster_file.find(given.cluster)) if given.cluster else None
     job, cluster = what_if.job_of(logs, network)
     if given.train and job.config.network == NO_NETWORK:
         raise SetupError(f"--train: the job was one of -n {NO_NETWORK}, which has no accuracy: leave it out")
-    answer = answer_of(job, cluster, algorithm, _left_out(given.without, job))
-    times = _scaled(given.target, logs, answer)
-    if given.train:
-        times = {"": times.get("", "-"), **_trained(given, answer)}
-    _print(answer, times, f"s to {accuracy_text(given.target)}")
+    found = what_if.compare(job, cluster, _left_out(given.without, job.measured.speeds), _progress)
+    curve = job_logs.curve_of(logs)
+    times = _trained(given, found) if given.train else _scaled(curve, given.target, found)
+    print(_what_if_table(found, {"as measured": time_text(curve, given.target), **times}, given.target))
+    print("\n" + verdict(found))
 
 
-def answer_of(job: Job, cluster: Virtual, algorithm: Algorithm, left_out: Sequence[Sequence[int]]) -> Answer:
-    """Simulates the job as it was, and with each change."""
-    _progress("the job as it was")
-    cluster, baseline = what_if.calibrated(job, cluster)
-    simulated_s, gains = baseline.measured.samples_s, []
-    for change in what_if.changes(cluster, algorithm, left_out):
-        _progress(change.name)
-        gains.append((change, what_if.simulate(job, change.cluster).measured.samples_s / simulated_s))
-    return Answer(job, cluster, simulated_s, gains)
-
-
-def _left_out(asked: Sequence[int] | None, job: Job) -> list[tuple[int, ...]]:
-    speeds = job.measured.speeds
+def _left_out(asked: Sequence[int] | None, speeds: Sequence[Speed]) -> list[tuple[int, ...]]:
     if asked and max(asked) >= len(speeds):
         raise SetupError(f"--without {max(asked)}: the job's ranks are 0 to {len(speeds) - 1}")
     ranks = asked or (range(len(speeds)) if len(speeds) <= FEW_WORKERS else what_if.slowest(speeds, OF_MANY))
@@ -181,49 +184,77 @@ def _left_out(asked: Sequence[int] | None, job: Job) -> list[tuple[int, ...]]:
     return [*((rank,) for rank in ranks), *([slow] if len(slow) > 1 and not asked else [])]
 
 
-def _scaled(target: float, logs: Sequence[WorkerLog], answer: Answer) -> dict[str, str]:
-    """The time to the target, by the names of the changes: where rounds stay what they were, the accuracy after each
-    does too, and its time follows the samples/s. The job's own has no name."""
-    curve = job_logs.curve_of(logs)
+def _scaled(curve: metrics.Curve, target: float, found: Comparison) -> dict[str, str]:
+    """Times to the target by name of the change, where the weights after each round stay the same: then the accuracy
+    after a round does too, and its time is inversely proportional to the samples/s."""
     seconds = metrics.time_to_accuracy(curve, target)
     if seconds is None:
-        return {"": _at_least(curve)} if curve else {}
-    same = {change.name: f"{seconds / gain:.1f}" for change, gain in answer.gains if change.keeps_updates}
-    return {"": f"{seconds:.1f}", **same}
+        return {}
+    return {change.name: f"{seconds / gain:.1f}" for change, gain in found.gains if change.keeps_updates}
 
 
-def _trained(given: argparse.Namespace, answer: Answer) -> dict[str, str]:
-    """The times to the target of simulations with gradients, SIMULATED among them."""
-    config = answer.job.config
+def _trained(given: argparse.Namespace, found: Comparison) -> dict[str, str]:
+    """Times to the target of simulations with gradients, SIMULATED among them."""
+    config = found.job.config
     flags = {"network": config.network, "target_accuracy": given.target}
     flags["data_dir"] = str(given.data_dir or config.data_dir)
     times = {}
-    for name, cluster in {SIMULATED: answer.cluster, **{each.name: each.cluster for each, _ in answer.gains}}.items():
+    for name, cluster in {SIMULATED: found.cluster, **{each.name: each.cluster for each, _ in found.gains}}.items():
         _progress(f"{name}, with gradients")
-        curve = what_if.simulate(answer.job, cluster, **flags).curve
-        seconds = metrics.time_to_accuracy(curve, given.target)
-        times[name] = f"{seconds:.1f}" if seconds is not None else _at_least(curve)
+        times[name] = time_text(what_if.simulate(found.job, cluster, **flags).curve, given.target)
     return times
 
 
-def _at_least(curve: metrics.Curve) -> str:
-    return f"> {curve[-1][0]:.1f}" if curve else "-"
-
-
-def _print(answer: Answer, times: dict[str, str], column: str) -> None:
-    its = answer.job.measured
+def _what_if_table(found: Comparison, times: dict[str, str], target: float) -> str:
+    """What was measured, its simulation, and each change; `times` to the target by name of the row."""
+    measured_s = found.job.measured.samples_s
     rows = [
-        why.Row("as measured", its.samples_s, None, times.get("", "-")),
-        why.Row(SIMULATED, answer.simulated_s, answer.simulated_s / its.samples_s, times.get(SIMULATED, "-")),
+        ("as measured", measured_s, ""),
+        (SIMULATED, found.simulated, f"{found.simulated / measured_s:.2f}"),
+        *((change.name, gain * measured_s, f"{gain:.2f}") for change, gain in found.gains),
     ]
-    rows += [
-        why.Row(change.name, gain * its.samples_s, gain, times.get(change.name, "-")) for change, gain in answer.gains
-    ]
-    print(why.what_if_table(rows, column))
-    of_kind = {change.kind: gain for change, gain in answer.gains}
-    without = {change.removes: gain for change, gain in answer.gains if change.kind == WITHOUT}
-    found = why.Gains(without, of_kind[NO_NETWORK_TIME], of_kind[NO_STRAGGLER], of_kind.get(NO_EVALUATION))
-    print("\n" + why.verdict(found, its.speeds, what_if.median_rank(answer.cluster), its.evaluation_s))
+    head = ["", "samples/s", "times", f"s to {accuracy_text(target)}"]
+    return "\n".join(
+        aligned([head, *([name, f"{speed:.1f}", gain, times.get(name, "-")] for name, speed, gain in rows)])
+    )
+
+
+def verdict(found: Comparison) -> str:
+    """One sentence: what held the job up."""
+    gain, text = max(
+        (gain, _held_up(found, change, gain)) for change, gain in found.gains if change.kind != NO_STRAGGLER
+    )
+    (even,) = (gain for change, gain in found.gains if change.kind == NO_STRAGGLER)
+    if gain >= WORTH_TELLING:
+        return f"{text[0].upper()}{text[1:]}."
+    if even >= WORTH_TELLING:
+        return (
+            "Nothing held the job up, but there are slow workers: if none were slower than the median one, "
+            f"it would do {even:.2f} times the samples/s."
+        )
+    return f"Nothing held the job up: no change would give {WORTH_TELLING - 1:.0%} more samples/s."
+
+
+def _held_up(found: Comparison, change: WhatIf, gain: float) -> str:
+    speeds, evaluation_s = found.job.measured.speeds, found.job.measured.evaluation_s
+    usual_s = speeds[what_if.median_rank(found.cluster)].mean_step_s
+    if change.kind == WITHOUT:
+        ranks = change.removes
+        steps = ", ".join(f"{speeds[rank].mean_step_s:.3g} s" for rank in ranks)
+        workers = f"worker{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}"
+        return (
+            f"{workers} held the others up: with steps of {steps}, where the median worker's take {usual_s:.3g} s; "
+            f"without, the job would do {gain:.2f} times the samples/s"
+        )
+    if change.kind == NO_NETWORK_TIME:
+        return (
+            f"the network held the job up: an exchange takes {max(speed.exchange_s for speed in speeds):.3g} s, the "
+            f"median worker's step {usual_s:.3g} s; an ideal one would give {gain:.2f} times the samples/s"
+        )
+    return (
+        f"evaluations of {evaluation_s:.3g} s each held the job up: in no time, they would give "
+        f"{gain:.2f} times the samples/s"
+    )
 
 
 def _progress(what: str) -> None:

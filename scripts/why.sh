@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says why a job was slow, from its logs. Its options: scripts/why.sh --help
+# Shows from a job's logs why it was slow. Its options: scripts/why.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

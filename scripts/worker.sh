@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # usage: scripts/worker.sh [--run NAME] [FLAG OF main.py]...     such as: scripts/worker.sh -m esync -g 0 -ip 10.1.1.34
 #
-# A worker of a distributed job: trains on one device. All workers get the same flags, but for the device.
+# A worker of a distributed job: trains on one device. All workers get the same flags, except for the device.
 # Its flags are main.py's: python main.py --help. Its logs are in logs/NETWORK/MODE/HOST/DEVICE, unless -ld says
-# otherwise: what summary.py reads, once those of all hosts are in one place. With --run they are in
-# logs/NAME/NETWORK/MODE/HOST/DEVICE. What the run before left there is moved to logs/earlier (of that tree).
+# otherwise; summary.py reads them once those of all hosts are in one place. With --run they are in
+# logs/NAME/NETWORK/MODE/HOST/DEVICE. The logs of the previous run are moved to logs/earlier (of that tree).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

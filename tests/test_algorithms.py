@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import itertools
 import os
 import re
@@ -13,9 +14,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 from few_images import few_images
+from memory_cluster import Worker, batch, gradient, train
 from server.policies import POLICIES
 
 from algorithms import (
@@ -27,19 +31,21 @@ from algorithms import (
     SUM_FLAGS,
     TABLE,
     Algorithm,
+    TransportKind,
     Workers,
     entry_name,
     folder_name,
     modes_of,
 )
-from config import FIELDS, MODES, Config, preset_flags
+from config import FIELDS, MODES, Config, one_of, preset_flags
 from scripts.launch import local_cluster
 from trainer.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
-    *("algorithms.py", "config.py", "draw.py", "flag_values.py", "main.py", "summary.py", "utils.py", "README.md"),
-    *("VERSION", "pyproject.toml", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
+    *("algorithms.py", "config.py", "draw.py", "flag_values.py", "main.py", "rates.py", "simulate.py", "summary.py"),
+    *("CONTRIBUTING.md", "README.md", "VERSION", "pyproject.toml", "docs", "models", "report", "scripts", "trainer"),
+    *("tests", "SimpleStateServer", "utils.py"),
 )
 TIMEOUT_S = 180.0
 
@@ -66,10 +72,10 @@ def test_the_flags_of_the_table_are_fields_of_the_configuration():
 
 def test_a_flag_that_the_table_does_not_name_counts_in_every_mode():
     assert modes_of("batch_size") == MODES
-    assert modes_of("staleness") == ("ssp",)
-    assert modes_of("query_delay") == ("esync", "lb-bsp", "wbsp", "sync-switch")
-    assert set(MODES) - set(modes_of("split_by_class")) == {"local"}
-    assert not {"async", "ssp", "wbsp", "sync-switch", "local"} & set(modes_of("collective"))
+    assert modes_of("staleness") == tuple(row.name for row in TABLE if "staleness" in row.flags)
+    assert modes_of("query_delay") == tuple(row.name for row in TABLE if row.has_state_server)
+    assert modes_of("split_by_class") == tuple(row.name for row in TABLE if row.is_distributed)
+    assert modes_of("collective") == tuple(row.name for row in TABLE if row.transport is TransportKind.SUM)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -185,35 +191,35 @@ def test_the_commands_of_readmes_table_are_jobs_of_their_mode(command):
     assert local_cluster.parse(shlex.split(command)).mode == command.split()[1]
 
 
-# --------------------------------------------------------------------------------------- an eleventh algorithm
+# ------------------------------------------------------------------------- the worked examples of CONTRIBUTING.md
 
 
-def example() -> dict[str, str]:
-    """The worked example of CONTRIBUTING.md: what goes into which file."""
-    blocks = re.findall(r"^```\w+ (\S+)\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
-    return dict(blocks)
+BLOCKS = re.findall(r"^```\w+ (\S+)\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+EXAMPLES = [dict(BLOCKS[begin : begin + 3]) for begin in range(0, len(BLOCKS), 3)]  # what goes into which file
+FLAGS = {"sign-sgd": ("-l", "0.0003"), "easgd": ("-ll", "0.001", "--sync-every", "4")}
+TITLES = {"sign-sgd": "SignSGD", "easgd": "EASGD"}
 
 
-def add_algorithm(project: Path) -> None:
+def add_algorithm(project: Path, example: dict[str, str]) -> None:
     """Does what CONTRIBUTING.md says: one file, one row, one line of README."""
     before = {"algorithms.py": '    Algorithm(\n        name="local",', "README.md": "| standalone SGD |"}
-    for name, text in example().items():
+    for name, text in example.items():
         path = project / name
         if name in before:
             assert path.read_text().count(before[name]) == 1
             text = path.read_text().replace(before[name], text + before[name])
-        else:
-            assert not path.exists()
         path.write_text(text)
 
 
 @pytest.fixture(scope="module")
-def project_with_eleven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project_with_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tmp_path_factory.mktemp("project")
     for name in PROJECT:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, project / name)
-    add_algorithm(project)
+    for example in EXAMPLES:
+        if not (project / next(iter(example))).exists():  # else this is a copy that has it already
+            add_algorithm(project, example)
     return project
 
 
@@ -227,31 +233,96 @@ def run(project: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_an_eleventh_algorithm_takes_one_file_one_row_and_one_line_of_readme():
-    assert list(example()) == ["trainer/algorithms/sign_sgd.py", "algorithms.py", "README.md"]
-    assert example()["README.md"].count("\n") == 1
+def module_of(example: dict[str, str], folder: Path) -> ModuleType:
+    """The example's file, imported from the page."""
+    name = next(iter(example))
+    path = folder / Path(name).name
+    path.write_text(example[name])
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_example_takes_one_file_one_row_and_one_line_of_readme():
+    for example, name in zip(EXAMPLES, FLAGS, strict=True):
+        assert list(example) == [f"trainer/algorithms/{name.replace('-', '_')}.py", "algorithms.py", "README.md"]
+        assert f'name="{name}"' in example["algorithms.py"] and "look" not in example["algorithms.py"]
+        assert example["README.md"].count("\n") == 1
+
+
+def test_the_example_signsgd_steps_in_the_direction_that_most_gradients_have(tmp_path):
+    """w <- w - eta sign(sum_k sign(g_k)), of three workers."""
+    module, eta = module_of(EXAMPLES[0], tmp_path), 0.25
+    workers = [Worker([batch(rank), batch(rank + 1)]) for rank in range(3)]
+    trained = train(TransportKind.SUM, workers, lambda context: module.SignSGDTrainer(context, eta), rounds=4)
+    expected = np.zeros((2, 4))
+    for step in range(4):
+        votes = [np.sign(gradient(expected, batch(rank + step % 2))) for rank in range(3)]
+        expected = expected - eta * np.sign(sum(votes))
+    for rank in range(3):
+        np.testing.assert_array_equal(trained.weights(rank), expected)
+
+
+@pytest.mark.parametrize("samples", [(1, 1, 1), (5, 4, 1)], ids=["equal", "unequal"])
+def test_the_example_easgd_pulls_workers_and_center_towards_each_other(tmp_path, samples):
+    """x_k <- x_k - beta n_k / n (x_k - x~) and x~ <- x~ + beta sum_k n_k / n (x_k - x~), after two steps each."""
+    module, eta, beta = module_of(EXAMPLES[1], tmp_path), 0.5, 0.9
+    workers = [Worker([batch(rank), batch(rank + 1)], samples=count) for rank, count in enumerate(samples)]
+    trained = train(TransportKind.SUM, workers, lambda context: module.EASGDTrainer(context, eta, beta, 2), rounds=3)
+    center, own = np.zeros((2, 4)), [np.zeros((2, 4)) for _ in samples]
+    for _ in range(3):
+        for rank in range(3):
+            for number in (rank, rank + 1):
+                own[rank] = own[rank] - eta * gradient(own[rank], batch(number))
+        pulls = [beta * count / sum(samples) * (x - center) for x, count in zip(own, samples, strict=True)]
+        own = [x - pull for x, pull in zip(own, pulls, strict=True)]
+        center = center + sum(pulls)
+    for rank in range(3):
+        np.testing.assert_allclose(trained.weights(rank), center, rtol=1e-5, atol=1e-6)
+        [kept] = trained.trainers[rank].own_state()["own"]
+        np.testing.assert_allclose(kept, own[rank], rtol=1e-5, atol=1e-6)
+    late = trained.trainers[0]
+    late.adopt(late.shared_state())
+    assert late.own_state()["own"] == []
 
 
 @pytest.mark.cluster
-def test_an_eleventh_algorithm_trains_and_is_summed_up_and_drawn(project_with_eleven, tmp_path):
+@pytest.mark.parametrize("name", FLAGS)
+def test_an_added_algorithm_trains_and_is_summed_up_and_drawn(name, project_with_examples, tmp_path):
     job = ["--workers", "0,0", "--log-base", str(tmp_path), "--data-dir", str(few_images())]
-    limits = ["--dataset", "mnist", "--max-rounds", "40", "-e", "40", "-b", "32", "-l", "0.0003"]
+    limits = ["--dataset", "mnist", "--max-rounds", "40", "-e", "40", "-b", "32", *FLAGS[name]]
     said = run(
-        project_with_eleven, "-m", "scripts.launch.local_cluster", "-m", "sign-sgd", "-n", "lenet", *job, "--", *limits
+        project_with_examples, "-m", "scripts.launch.local_cluster", "-m", name, "-n", "lenet", *job, "--", *limits
     )
     assert float(re.findall(r"round 40,.*accuracy ([\d.]+)", said)[0]) > 0.3  # ten classes: it has learnt
     tree = ["-b", str(tmp_path), "-n", "lenet"]
-    assert "SignSGD.json: 2 device(s)" in run(project_with_eleven, "summary.py", *tree)
-    assert "SignSGD " in run(project_with_eleven, "draw.py", *tree)
+    assert f"{TITLES[name]}.json: 2 device(s)" in run(project_with_examples, "summary.py", *tree)
+    assert f"{TITLES[name]} " in run(project_with_examples, "draw.py", *tree)
     assert (tmp_path / "lenet" / "figures" / "accuracy-iid.png").exists()
 
 
-def test_an_eleventh_algorithm_takes_no_flag_of_another(project_with_eleven):
+def test_an_added_algorithm_takes_no_flag_of_another(project_with_examples):
     code = "from trainer import command_line; command_line.parse(['-m', 'sign-sgd', '--staleness', '5'])"
-    with pytest.raises(AssertionError, match="--staleness 5 belongs to mode ssp, not to sign-sgd: leave it out"):
-        run(project_with_eleven, "-c", code)
+    modes = one_of(modes_of("staleness"))
+    with pytest.raises(AssertionError, match=f"--staleness 5 belongs to mode {modes}, not to sign-sgd: leave it out"):
+        run(project_with_examples, "-c", code)
 
 
-def test_an_eleventh_algorithm_passes_what_holds_the_others(project_with_eleven):
+def test_an_added_algorithm_starts_with_what_is_tuned(project_with_examples):
+    code = (
+        "from scripts.launch import local_cluster, roles\n"
+        "job = local_cluster.parse(['-m', 'easgd', '--workers', '0,0'])\n"
+        "print([role.command for role in roles.build_roles(job)])"
+    )
+    assert run(project_with_examples, "-c", code).count("'--global-lr', '0.9'") == 2
+
+
+def test_added_algorithms_pass_what_holds_the_others(project_with_examples):
+    run(project_with_examples, "-m", "scripts.flags")
+    pytest_ = ["-m", "pytest", "-p", "no:cacheprovider"]
     held = ["tests/test_algorithms.py", "tests/report/test_metrics.py", "tests/test_config.py"]
-    assert " passed" in run(project_with_eleven, "-m", "pytest", "-k", "not eleventh", "-p", "no:cacheprovider", *held)
+    assert " passed" in run(project_with_examples, *pytest_, "-k", "not added and not example", *held)
+    resumed = run(project_with_examples, *pytest_, "-k", " or ".join(FLAGS), "tests/trainer/survival/test_resuming.py")
+    assert " passed" in resumed

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -30,6 +33,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # files that it makes
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
 FOLDERS = ("experiments", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
+GONE = r"git show (\w+):([\w./-]+)"  # a file that was measured with, in the last commit that has it
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 
 
@@ -50,8 +54,17 @@ def test_every_link_leads_somewhere(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY], ids=lambda page: page.stem)
 def test_every_file_of_the_project_that_is_named_exists(page):
     names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
-    for word in {*re.findall(FILE, page.read_text())} - {*EXAMPLE}:
+    for word in {*re.findall(FILE, re.sub(GONE, "", page.read_text()))} - {*EXAMPLE}:
         assert (ROOT / word).exists() or (page.parent / word).exists() or word in names, word
+
+
+def test_every_file_that_is_gone_is_in_the_commit_that_the_page_names():
+    if subprocess.run(["git", "cat-file", "-e", "HEAD~50"], cwd=ROOT, capture_output=True, check=False).returncode:
+        pytest.skip("the history is not here")
+    gone = {":".join(found) for page in PAGES for found in re.findall(GONE, page.read_text())}
+    assert gone
+    for name in sorted(gone):
+        assert subprocess.run(["git", "cat-file", "-e", name], cwd=ROOT, check=False).returncode == 0, name
 
 
 def test_every_page_can_be_reached_from_readme():
@@ -129,6 +142,37 @@ def test_a_command_that_reproduces_is_one(command):
 @pytest.mark.parametrize("command", known(".venv/bin/python experiments/study/study.py"))
 def test_a_command_for_a_study_is_one(command):
     assert study.parse(words(command))[1].runs
+
+
+EXPERIMENTS = re.findall(
+    r"^    \.venv/bin/python (experiments/\S+\.py)", "".join(map(Path.read_text, PAGES)), re.MULTILINE
+)
+PROGRAMS = {
+    **{f".venv/bin/python {name}": name[:-3].replace("/", ".") for name in dict.fromkeys(EXPERIMENTS)},
+    ".venv/bin/python draw.py": "draw",
+    ".venv/bin/python summary.py": "summary",
+    "scripts/fault_drill.sh": "experiments.fault_drill.fault_drill",
+    "scripts/saved_model.sh": "scripts.saved_model",
+}
+
+
+class Parsed(Exception):
+    """The flags are such as the program takes."""
+
+
+@pytest.mark.parametrize(
+    ("module", "command"), [(module, command) for program, module in PROGRAMS.items() for command in known(program)]
+)
+def test_a_command_of_another_program_has_flags_that_it_takes(module, command, monkeypatch):
+    def parse_args(parser, arguments=None, namespace=None):
+        parser.exit = parser.error = pytest.fail
+        parse(parser, arguments, namespace)
+        raise Parsed
+
+    parse = argparse.ArgumentParser.parse_args
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+    with pytest.raises(Parsed):
+        importlib.import_module(module).main(words(command))
 
 
 @pytest.mark.parametrize("command", known("scripts/why.sh"))

@@ -316,7 +316,7 @@ def test_logs_without_byte_counts_are_left_out_of_the_measured_traffic(tree, cap
 def test_a_model_of_unknown_size_can_be_told(tree, capsys):
     (tree / NETWORK).rename(tree / "mine")
     assert draw.main(["-b", str(tree), "-n", "mine"]) == 0
-    assert "nor say how large the model is: give it with --model-bytes" in capsys.readouterr().err
+    assert "nor hold the size of the model: give it with --model-bytes" in capsys.readouterr().err
     assert draw.main(["-b", str(tree), "-n", "mine", "--model-bytes", "60000000"]) == 0
     output = capsys.readouterr()
     assert "10.00*" in output.out  # 6 times 60 MB in 36 s

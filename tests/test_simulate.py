@@ -18,13 +18,15 @@ import tiny_data
 import draw
 import simulate
 import summary
-from algorithms import ENTRIES, OWNERS
+from algorithms import ALGORITHMS, ENTRIES, OWNERS, modes_of
+from config import one_of
 from report import metrics
 from scripts import why
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import version, worker
 from trainer.run_logs.measure import COMPUTING_STAGES
 from trainer.simulation import virtual_cluster
+from trainer.simulation.virtual_progress import ProgressLine
 from utils import EXIT_OK, RUN_FILE, SetupError, read_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,7 +135,7 @@ COLLECTIVES = ("ring", "butterfly", "binary-blocks")
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("mode", ["esync", "sync", "local-sgd", "lb-bsp"])
+@pytest.mark.parametrize("mode", modes_of("collective"))
 def test_what_sums_trains_as_well_without_a_parameter_server(place, mode, collective):
     first = run(place, "-m", mode, "--collective", collective, "--max-seconds", "2")
     logged = rounds(place / "logs" / "mlp" / mode / "virtual" / "cpu0")
@@ -154,13 +156,12 @@ def test_times_of_a_ring_are_those_of_the_cluster_file(place):
         assert moments[2] - moments[1] == pytest.approx(0.3 + 2 * (0.05 + 0.05), abs=0.001)
 
 
-@pytest.mark.parametrize("mode", ["async", "ssp", "wbsp", "sync-switch"])
+@pytest.mark.parametrize("mode", [mode for mode in ALGORITHMS if mode not in modes_of("collective")])
 def test_a_mode_that_needs_a_parameter_server_refuses_a_collective(place, mode, capsys):
     with pytest.raises(SystemExit):
         simulate.parse(arguments(place, "-m", mode, "--collective", "ring"))
-    assert (
-        f"--collective ring belongs to mode esync, sync, local-sgd or lb-bsp, not to {mode}" in capsys.readouterr().err
-    )
+    told = f"--collective ring belongs to mode {one_of(modes_of('collective'))}, not to {mode}"
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [name for name, row in OWNERS.items() if row.is_distributed])
@@ -171,7 +172,7 @@ def test_the_model_of_a_stub_counts_as_many_bytes_in_every_mode(place, mode):
     assert any(1e5 <= each["bytes_pushed"] < 1.1e5 for each in logged)
 
 
-def test_a_target_that_nobody_measures_is_refused(place):
+def test_a_target_without_evaluations_is_refused(place):
     with pytest.raises(SetupError, match="--target-accuracy needs a worker that evaluates"):
         run(place, "-m", "sync", "--evaluate", "no", "--target-accuracy", "0.8")
 
@@ -257,7 +258,7 @@ def test_presets_choose_rows_of_the_cluster_and_are_summed_up_by_their_titles(pl
     ).exists()
 
 
-def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
+def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):
     """Nine-ways: 25 versions a second by the three fast ones; of the slow one's 10 steps none comes in time."""
     simulate_it = [
         "--cluster",
@@ -286,14 +287,14 @@ def test_with_a_backup_worker_nobody_waits_for_the_slowest(place):
         (["-port", "10010"], "-port means nothing to simulate.py: the state server is in this process"),
         (["--sample-time", "1"], "--sample-time means nothing to simulate.py: the cluster file"),
         (["--min-step-time", "1"], "--min-step-time means nothing to simulate.py: the cluster file"),
-        (["--staleness", "3"], "--staleness 3 belongs to mode ssp, not to esync"),
+        (["--staleness", "3"], f"--staleness 3 belongs to mode {one_of(modes_of('staleness'))}, not to esync"),
         (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),
         (["-n", "none", "--augment", "1"], "--augment means nothing to simulate.py: -n none looks at no data"),
         (["-n", "none", "-e", "1"], "-e means nothing to simulate.py: -n none has no accuracy"),
         (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
         (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),
         (["--workers", "0.1,x"], "'0.1,x' is no list of step times; give seconds with commas"),
-        (["--workers", "3"], "3 is a number of workers, and a virtual worker is as fast as its step time says"),
+        (["--workers", "3"], "3 is a number of workers, and a virtual worker needs its step time"),
         (["--workers", "0.1", "--cluster", "paper"], "--cluster: not allowed with argument --workers"),
         (["--misspelt", "1"], "unrecognized arguments: --misspelt 1"),
     ],
@@ -432,17 +433,17 @@ def test_another_trace_of_the_same_name_makes_it_another_run(place):
     assert is_done == [False, False]
 
 
-def test_whoever_looks_at_a_run_is_heard_whichever_worker_ran_last(place, caplog):
+def test_lines_of_a_watcher_are_logged_whichever_worker_ran_last(place, caplog):
     caplog.set_level(logging.INFO)
     seen = []
 
-    class Looks(virtual_cluster.Nobody):
+    class Looks(ProgressLine):
         def __call__(self, now):
             seen.append(now)
             logging.info("looked at %s", now)
 
     _, (one,) = simulate.parse(arguments(place, "-m", "sync", "--max-rounds", "2", network="none"))
-    virtual_cluster.run(one.job, watcher=Looks())
+    virtual_cluster.run(one.job, progress=Looks(0.0, lambda: None))
     assert len(seen) > 4
     assert sum(record.msg == "looked at %s" for record in caplog.records) == len(seen)
 

@@ -485,7 +485,7 @@ def members(count):
 
 
 def write_worker(base, rank, of, **run):
-    """A worker's logs of six rounds, in a job of so many."""
+    """A worker's logs of six rounds in a job of `of` workers."""
     folder = base / NETWORK / "sync" / "a" / f"cpu{rank}"
     about = {"rank": rank, "num_workers": of, "members": members(of), "ended": "6 rounds done", **run}
     return write_device(folder, [sync_round(number, 10.0 * number) for number in range(1, 7)], about)
@@ -512,7 +512,7 @@ def test_of_two_runs_on_other_devices_the_newer_counts(tmp_path):
     assert list(read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]) == ["cpu2"]
 
 
-def test_those_who_took_part_before_a_job_went_on_with_fewer_count_up_to_there(tmp_path, capsys):
+def test_workers_of_the_first_part_of_a_resumed_job_count_up_to_its_end(tmp_path, capsys):
     before = [f"cpu{rank} on host a" for rank in range(4)]
     for rank in range(4):
         more = {"workers_before": before, "resumed_after": 4, "config": {"resume": 1}}

@@ -1,4 +1,4 @@
-"""The command line of main.py, and of other programs that take its flags: parsing, and what does not fit together."""
+"""The command line of main.py, and of other programs that take its flags: parses it and checks combinations."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Program:
     """A program that takes these flags.
 
     Attributes:
-        usage: in one line; argparse's own where it is None.
-        networks: that it can train.
-        nowhere: fields of Config that mean nothing to it, by what the others say, each with the reason in words.
+        usage: one line; None for argparse's own.
+        networks: choices of -n.
+        nowhere: fields of Config without a meaning for this program, given the others, each with the reason.
     """
 
     name: str = "main.py"
@@ -40,8 +40,8 @@ def parse(
 
     Args:
         warn: gets a line for each published flag that does nothing in the chosen mode.
-        program: whose command line it is; main.py's by default.
-        beside: other modes and presets that the same command line is for: their flags are no errors.
+        program: main.py by default.
+        beside: other modes and presets for the same command line: their flags are no errors.
     """
     program = program or Program()
     parser = argparse.ArgumentParser(
@@ -59,7 +59,7 @@ def parse(
             arguments_of["choices"] = program.networks
         arguments_of["help"] = ": ".join(filter(None, (", ".join(titles_of(name)), arguments_of["help"])))
         parser.add_argument(*names_of(name), dest=name, default=field.default, **arguments_of)
-    # argparse leaves alone what is there already, so this tells a flag that was given from its default.
+    # argparse does not overwrite these values, so they mark the flags that were not given.
     absent = argparse.Namespace(**dict.fromkeys(FIELDS, _ABSENT))
     values = vars(parser.parse_args(arguments, absent))
     given: dict[str, Any] = {
@@ -83,7 +83,7 @@ _ABSENT = object()
 
 
 def _is_for_others(field: str, config: Config, beside: Collection[str]) -> bool:
-    """Whether a flag does nothing here, and something in another mode or preset that the command line is for."""
+    """Whether a flag does nothing here, but something in another mode or preset of the command line."""
     modes, needs = modes_of(field), FIELDS[field].metadata["needs"]
     if config.mode not in modes:
         return any(OWNERS[entry].name in modes for entry in beside)
@@ -93,7 +93,7 @@ def _is_for_others(field: str, config: Config, beside: Collection[str]) -> bool:
 
 
 def _is_met(needs: tuple[str, Any] | None, config: Config) -> bool:
-    """Whether another flag has the value, or one of those, without which a flag does nothing."""
+    """Whether the field that a flag needs has a wanted value."""
     if needs is None:
         return True
     field, wanted = needs
@@ -102,20 +102,16 @@ def _is_met(needs: tuple[str, Any] | None, config: Config) -> bool:
 
 
 def _check_given(config: Config, given: Collection[str], warn: Callable[[str], None]) -> None:
-    """Makes sure that every flag that was given does something.
-
-    Args:
-        given: fields of the flags on the command line.
-        warn: gets a line for each published one that does nothing: existing scripts have them.
+    """Warns of given published flags that do nothing, since existing scripts have them.
 
     Raises:
-        SetupError: one of this project's own does nothing.
+        SetupError: a flag of this project's own does nothing.
     """
     for name in given:
         about, modes = FIELDS[name].metadata, modes_of(name)
         text = f"{names_of(name)[0]} {_as_typed(getattr(config, name))}"
         if name in STATE_SERVER_FLAGS and config.needs_state_server:
-            continue  # in whatever mode: the workers find each other there
+            continue  # in any mode: the workers find each other there
         if config.mode not in modes:
             where = one_of(modes)
             if not about["published"]:
@@ -132,7 +128,11 @@ def _check_given(config: Config, given: Collection[str], warn: Callable[[str], N
 
 
 def _check_together(config: Config, num_workers: int | None) -> None:
-    """Makes sure that the flags fit together; raises SetupError as the algorithm's own check does."""
+    """Checks combinations of flags, also by the algorithm's own check.
+
+    Raises:
+        SetupError: flags do not fit together, as from the checks below.
+    """
     if not config.ckpt_frequency and (config.resume or config.checkpoint):
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
@@ -148,11 +148,6 @@ def _check_together(config: Config, num_workers: int | None) -> None:
 
 
 def _check_survival(config: Config) -> None:
-    """Makes sure that the workers can go on without those that are lost.
-
-    Raises:
-        SetupError: they cannot.
-    """
     asked = f"--on-worker-death {CONTINUE}"
     if config.collective not in AMONG_WORKERS:
         raise SetupError(
@@ -163,11 +158,6 @@ def _check_survival(config: Config) -> None:
 
 
 def _check_leaving_out(config: Config) -> None:
-    """Makes sure that the parameter server can go on without workers that are lost.
-
-    Raises:
-        SetupError: it cannot.
-    """
     asked = f"--on-worker-death {CONTINUE}"
     if config.algorithm.transport is not TransportKind.SERVER:
         modes = [name for name, row in ALGORITHMS.items() if row.transport is TransportKind.SERVER]
@@ -177,23 +167,18 @@ def _check_leaving_out(config: Config) -> None:
         )
     if config.ckpt_frequency:
         raise SetupError(
-            f"{asked} with a parameter server takes nobody back, also not from a checkpoint: leave --ckpt-frequency "
-            f"out, or choose {RESTART}"
+            f"{asked} with a parameter server: lost workers cannot rejoin, nor from a checkpoint: leave "
+            f"--ckpt-frequency out, or choose {RESTART}"
         )
 
 
 def _check_restart(config: Config) -> None:
-    """Makes sure that the launchers can start the job again.
-
-    Raises:
-        SetupError: they cannot.
-    """
     restart = f"--on-worker-death {RESTART}"
     if config.collective == MPI:
-        raise SetupError(f"{restart} is a matter of the launchers, and mpiexec starts nobody again: leave it out")
+        raise SetupError(f"{restart} needs the launchers, since mpiexec restarts no process: leave it out")
     if not config.ckpt_frequency:
-        raise SetupError(f"{restart} goes on from checkpoints, and there are none: also give --ckpt-frequency")
-    if config.ckpt_keep < 2:  # a worker may have written one more than another that was killed
+        raise SetupError(f"{restart} resumes from checkpoints, and there are none: also give --ckpt-frequency")
+    if config.ckpt_keep < 2:  # a worker may have written one more than a killed one
         raise SetupError(f"{restart} needs two checkpoints of each worker: give --ckpt-keep 2 or more, or leave it out")
 
 
@@ -203,7 +188,7 @@ def _as_typed(value: Any) -> str:
 
 def job_setup(config: Config) -> dict[str, str]:
     """The flags that count in the mode and must be the same on all workers: flag -> value, as on the command line."""
-    own = {"resume"} if config.survives else set()  # there each goes on from its own checkpoint, or has none
+    own = {"resume"} if config.survives else set()  # then a worker may have no checkpoint
     names = (
         name
         for name in FIELDS
@@ -213,10 +198,10 @@ def job_setup(config: Config) -> dict[str, str]:
 
 
 def check_job(config: Config, num_servers: int, num_workers: int) -> None:
-    """Makes sure that a cluster can run what the flags ask for.
+    """Checks the flags against the size of the cluster.
 
     Raises:
-        SetupError: it cannot.
+        SetupError: they do not fit.
     """
     if config.algorithm.one_server and num_servers != 1:
         raise SetupError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.recovering import Recovers
     from trainer.run_logs.pace import Pacing
-    from trainer.survival.checkpoint_manager import Keeper
+    from trainer.survival.checkpoint_manager import CheckpointManager
     from trainer.transport.protocol import Transport
 
 
@@ -87,7 +87,7 @@ class RunSettings:
         max_bad_steps: bad steps in a row that end the job; 0: numbers are not checked.
         speed: emulated speed of this worker.
         pacing: checks that this speed is kept; None in virtual time, where it always is.
-        keeper: of checkpoints.
+        checkpoints: this worker's; None: none are taken.
         logs_lines: rounds are lines of one file, not files.
         tell_every_s: seconds between lines on the console; rounds with an evaluation always have one.
     """
@@ -104,7 +104,7 @@ class RunSettings:
     max_bad_steps: int = 0
     speed: Speed = field(default_factory=Speed)
     pacing: Pacing | None = None
-    keeper: Keeper | None = None
+    checkpoints: CheckpointManager | None = None
     logs_lines: bool = False
     tell_every_s: float = 0.0
 

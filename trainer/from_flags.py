@@ -8,6 +8,7 @@ import numpy as np
 
 import models
 from config import SGD, Config
+from rates import parse_schedule
 from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
 from trainer.datasets.augment import CropAndFlip
@@ -17,7 +18,6 @@ from trainer.device import DeviceFeed, Evaluator
 from trainer.engine import mx
 from trainer.evaluation.saved_model import INPUT_NAME
 from trainer.membership import Membership
-from trainer.rates import parse_schedule
 from trainer.steps import Rule
 from trainer.stop import Limits
 

@@ -49,11 +49,11 @@ class Loop:
         trainer, run, hooks = self.trainer, self._run, self.recovery or self
         self._warm_up()
         trainer_state.restore(trainer)
-        if run.keeper is not None:
-            run.keeper.begin()
+        if run.checkpoints is not None:
+            run.checkpoints.begin()
         hooks.come_together()
-        if run.keeper is not None:
-            run.keeper.all_have_begun(came_late=self.job_age_s is not None)
+        if run.checkpoints is not None:
+            run.checkpoints.all_have_begun(came_late=self.job_age_s is not None)
         trainer.measure = hooks.open_measure(open_log())
         if run.pacing is not None:
             run.pacing.begin(trainer.measure.elapsed_s)
@@ -68,8 +68,8 @@ class Loop:
             reason = self.train_round()
         hooks.part()
         trainer.end()
-        if run.keeper is not None:
-            run.keeper.close()
+        if run.checkpoints is not None:
+            run.checkpoints.close()
         self._evaluations.end()
         return reason
 
@@ -92,7 +92,7 @@ class Loop:
     def open_measure(self, folder: Path) -> Measure:
         """The log of the coming rounds, after those before a resume."""
         trainer = self.trainer
-        before = trainer_state.read_back(trainer, folder) if trainer.resumes else trainer_state.Before()
+        before = trainer_state.read_back(trainer, folder) if trainer.resumes else trainer_state.ResumePoint()
         if trainer.resumes and (before.elapsed_s or not self._context.config.survives):
             self._report.note_once(before.notes())
             trainer.is_first_of_resumed = True
@@ -179,13 +179,13 @@ class Loop:
                 return samples
 
     def _save_if_due(self, last: bool) -> None:
-        trainer, keeper = self.trainer, self._run.keeper
-        if keeper is None or not keeper.is_due(trainer.rounds, last):
+        trainer, checkpoints = self.trainer, self._run.checkpoints
+        if checkpoints is None or not checkpoints.is_due(trainer.rounds, last):
             return
         trainer.measure.enter(CHECKPOINT)
         if trainer.membership.rank == 0:
             trainer.save_server()
-        keeper.save(trainer.rounds, trainer_state.state_of(trainer))
+        checkpoints.save(trainer.rounds, trainer_state.state_of(trainer))
 
     def _warm_up(self) -> None:
         """Three test steps that leave no trace. The first sets up memory and kernels; the shorter of the others is the

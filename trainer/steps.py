@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rates import CONSTANT, RateSchedule
 from trainer.engine import mx
-from trainer.rates import CONSTANT, RateSchedule
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ class Trainer:
     @property
     def resumes(self) -> bool:
         """Whether the job resumes a checkpoint, of this worker or another one; valid before training begins."""
-        keeper = self.context.run.keeper
-        return keeper is not None and (keeper.goes_on or self.rounds > 0)
+        checkpoints = self.context.run.checkpoints
+        return checkpoints is not None and (checkpoints.goes_on or self.rounds > 0)
 
     @property
     def round_is_broken(self) -> bool:

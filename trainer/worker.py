@@ -43,7 +43,7 @@ from trainer.run_logs.run_folder import RunFolder
 from trainer.runtime import library
 from trainer.stop import SignalWatch
 from trainer.survival import elastic_group, trainer_state
-from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of
+from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of
 from trainer.survival.elastic_group import ElasticGroup
 from trainer.survival.recovery import Recovery
 from trainer.trainer import Trainer
@@ -93,7 +93,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json") if config.evaluator else None,
             saver=ModelSaver(folder.path, task.network, model_card(config, dataset, folder.commit)),
             pacing=_pacing(config, joined),
-            keeper=_keeper(config, joined, data_hash),
+            checkpoints=_checkpoints(config, joined, data_hash),
         )
         others = Peers(
             membership,
@@ -154,7 +154,7 @@ def train(
         logging.info(BEGINS)
         begins()
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
-        facts.update(trainer_state.facts(trainer), initial_weights_sha256=trainer.parameters.sha256())
+        facts.update(trainer_state.about_run(trainer), initial_weights_sha256=trainer.parameters.sha256())
         folder.describe(facts)
         return path
 
@@ -277,10 +277,10 @@ def _membership(config: Config, dataset: Dataset, joined: RendezvousInfo | None)
     return lambda: without_those(joined.lost())
 
 
-def _keeper(config: Config, joined: RendezvousInfo | None, data_hash: str) -> Keeper | None:
+def _checkpoints(config: Config, joined: RendezvousInfo | None, data_hash: str) -> CheckpointManager | None:
     """This worker's checkpoints, where there are any."""
     if joined is None:
-        return keeper_of(config, data_hash, 0, 1, lambda mine: [mine])
+        return checkpoints_of(config, data_hash, 0, 1, lambda mine: [mine])
     rank, num_workers = joined.transport.rank, joined.transport.num_workers
 
     def gather(mine: list[int]) -> list[list[int]]:
@@ -289,7 +289,7 @@ def _keeper(config: Config, joined: RendezvousInfo | None, data_hash: str) -> Ke
             raise SetupError("--resume: a plain MXNet program takes part in this job, and cannot go on: leave it out")
         return found
 
-    return keeper_of(config, data_hash, rank, num_workers, gather)
+    return checkpoints_of(config, data_hash, rank, num_workers, gather)
 
 
 def _pacing(config: Config, joined: RendezvousInfo | None) -> Pacing:

@@ -1,4 +1,4 @@
-"""What this server answers, whoever carries it: JSON with a length, and JSON errors that say what to do."""
+"""HTTP answers of this server, independent of the HTTP implementation: JSON, and JSON errors that say what to do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.conflict import Conflict
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -30,7 +29,7 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
 
 
 def refused(problem: BadMessage | Conflict) -> tuple[int, dict[str, Any]]:
-    """HTTP's status, and what a JSON error says, where a message is refused."""
+    """HTTP status and JSON of a refused message."""
     if isinstance(problem, BadMessage):
         return 400, {"error": str(problem), "field": problem.field}
     return 409, {"error": str(problem), "code": problem.code}

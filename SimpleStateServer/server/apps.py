@@ -1,4 +1,4 @@
-"""The Django app, which owns the one router of this process, and what it is reached by."""
+"""The Django app: owns the router of this process and the parts around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.jobs import Jobs
 from server.metrics import StateCollector, exposition
 from server.receiver import Receiver
 from server.refusals import Refusals
-from server.response_cache import KeptAnswers
+from server.response_cache import ResponseCache
 from server.router import Router
 from server.traffic import Traffic
 
@@ -24,10 +24,9 @@ class ServerConfig(AppConfig):
     name = "server"
 
     def ready(self) -> None:
-        """Called by Django once, when every app is loaded."""
-        disable_created_metrics()  # a line more for each counter, and all say when this process began
+        disable_created_metrics()  # an extra line for each counter
         self.registry = CollectorRegistry()
-        self.kept_answers = KeptAnswers(time.monotonic)
+        self.response_cache = ResponseCache(time.monotonic)
         self.traffic = Traffic(self.registry)
         self.refusals = Refusals(time.monotonic)
         self.router = Router(Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS)), clock=time.monotonic)
@@ -39,5 +38,4 @@ class ServerConfig(AppConfig):
         Info("esync_build", "This program.", registry=self.registry).info({"version": settings.STATE_SERVER_VERSION})
 
     def metrics(self) -> bytes:
-        """All metrics of this process, in Prometheus' text format."""
         return exposition(self.registry)

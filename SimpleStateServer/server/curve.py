@@ -1,4 +1,4 @@
-"""The test accuracy of a job over time: as many points as a page needs, the last one, and the best."""
+"""The test accuracy of a job over time, in a bounded number of points."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Point:
 class Curve:
     """Keeps every evaluation of a short job and evenly spaced ones of a long one, at most `limit`.
 
-    When there are more, every second one goes, and from then on only every second one of those that come is kept: the
-    stride doubles. The last and the best are kept beside, whatever the stride.
+    Beyond that, every second point is dropped and the stride of new ones doubles. The last and the best point are kept
+    besides.
     """
 
     def __init__(self, limit: int = MAX_ACCURACIES) -> None:
@@ -38,7 +38,7 @@ class Curve:
         self.best: Point | None = None  # the first of equals
 
     def add(self, point: Point) -> None:
-        """Takes an evaluation. One of a round that is not later than the last one's is a repetition."""
+        """Adds an evaluation; one whose round is not later than the last one's is a repetition."""
         if self.last is not None and point.round <= self.last.round:
             return
         self.last = point
@@ -51,7 +51,7 @@ class Curve:
         self._thin()
 
     def merge(self, points: list[Point]) -> None:
-        """Takes what another one has kept of the same job, before a restart."""
+        """Adds the points of the same job from before a restart."""
         known = {point.round: point for point in points} | self._kept
         if self.last is not None:
             known.setdefault(self.last.round, self.last)
@@ -74,6 +74,6 @@ class Curve:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """By round: evenly spaced ones, the best and the last."""
+        """By round: evenly spaced points, the best and the last."""
         extra = {point.round: point for point in (self.best, self.last) if point is not None}
         return tuple(sorted((self._kept | extra).values()))

@@ -1,18 +1,18 @@
-"""How far a job is from its end, as far as its limits are known. Pure."""
+"""Progress of a job towards its limits. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from server.job_rates import rounds_per_s
-from server.snapshot import JobLine, Snapshot
+from server.snapshot import JobSummary, Snapshot
 from server.state import SILENCE_S
 
 AT_WORK, QUIET, ENDED = "at work", "quiet", "ended"
 
 
-def job_state(job: Snapshot | JobLine, now: float) -> str:
-    """At work; quiet: nobody was heard of late, and not all have left; or ended."""
+def job_state(job: Snapshot | JobSummary, now: float) -> str:
+    """At work; quiet: no recent message, and not all workers have left; or ended."""
     if job.ended is not None:
         return ENDED
     since = job.known_since if isinstance(job, Snapshot) else job.began
@@ -20,8 +20,8 @@ def job_state(job: Snapshot | JobLine, now: float) -> str:
     return AT_WORK if job.at_work or is_new else QUIET
 
 
-def elapsed(job: Snapshot | JobLine, now: float) -> float:
-    """Seconds from the job's beginning to its end; to its last message where nobody works on it."""
+def elapsed(job: Snapshot | JobSummary, now: float) -> float:
+    """Seconds from the job's beginning to its end, or to its last message where it is quiet."""
     if job.ended is not None:
         until = job.ended if job.heard is None else min(job.ended, job.heard)
     else:
@@ -34,8 +34,8 @@ def ending(snapshot: Snapshot) -> dict[str, Any]:
 
     Returns:
         rounds: [done, of]; seconds: [done, of]; accuracy: the target; each None where there is no such limit.
-        share: of the way to the limit that is the nearest, 0 to 1; left_s: seconds to it by the recent pace of rounds;
-            None where that is not known. When the target accuracy will be reached nobody can tell.
+        share: progress to the nearest limit, 0 to 1; left_s: seconds to it by the recent rate of rounds; None where it
+            is not known. The time to the target accuracy is never estimated.
     """
     limits = snapshot.limits
     state = job_state(snapshot, snapshot.now)

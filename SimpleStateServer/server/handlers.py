@@ -1,43 +1,40 @@
-"""What each message does to the state table. Called by the router, one message at a time; time is an argument.
+"""Applies messages to the state table, one at a time; the router calls it. Time is an argument.
 
 Messages may come twice (a client resends after a lost connection) or late, so every handler is idempotent: a repeated
-message changes nothing and gets the same answer, a stale one is refused and moves nothing back.
+message changes nothing and gets the same answer; a stale one is refused.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 
-from server.conflict import Conflict
+from msgspec.structs import replace
+
 from server.curve import Point
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 from server.jobs import Job, Jobs
-from server.messages import Action, Doing, Query, Report, Reset, Response, WorkerMessage
+from server.messages import Query, Report, Reset, Response, WorkerMessage
 from server.policies import Sync
-from server.rendezvous import Gatherings
+from server.rendezvous import Rendezvous
 from server.snapshot import Overview, Snapshot, overview, snapshot
 from server.state import Row
+from server.worker import Action, Activity
 
 log = logging.getLogger(__name__)
 
 
 class Handlers:
-    """Own the state tables of the jobs.
-
-    Args:
-        jobs: where they are kept.
-    """
+    """Own the state tables of the jobs."""
 
     def __init__(self, jobs: Jobs | None = None) -> None:
         self.jobs = jobs or Jobs()
         self._counts: Counter[str] = Counter()
-        self.gatherings = Gatherings(self._counts)
+        self.rendezvous = Rendezvous(self._counts)
 
     def reset(self, message: Reset, now: float) -> Response:
-        """Starts a job beside those that run, or goes on with it where its workers are others; only `/init/` takes the
-        place of the job of the `/init/` before.
+        """Starts a job beside the running ones, or continues one with a new generation of workers. Only `/init/`
+        replaces a job: that of the `/init/` before.
 
         Raises:
             Conflict: the job runs with other settings, or there is no room for it.
@@ -53,7 +50,7 @@ class Handlers:
             return Response(message.sender, message.job, f"the job goes on with {message.num_workers} worker(s)")
         if message.generation < running.generation:
             raise Conflict("stale", f"job {message.job!r} is in generation {running.generation} of its workers")
-        if dataclasses.replace(running, sender=message.sender, resumed=message.resumed) != message:
+        if replace(running, sender=message.sender, resumed=message.resumed) != message:
             raise Conflict(
                 "job-settings",
                 f"job {message.job!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
@@ -63,7 +60,7 @@ class Handlers:
         return Response(message.sender, message.job, "this job is already running; nothing was changed")
 
     def report(self, message: Report, now: float) -> Response:
-        """A worker has pulled and enters a round, says what it does in it, or registers again with what it knows.
+        """A worker has pulled and enters a round, tells its activity in it, or registers again with all it knows.
 
         Raises:
             Conflict: there is no such job, or this is not the worker's round or its next one.
@@ -75,21 +72,21 @@ class Handlers:
         told = message.status
         step_time = told.computation_time or None  # 0 means: none was measured
         if not row.step_times and step_time:
-            # A test step before the first round, or the last one that a server before this one knew.
+            # A test step before the first round, or the last step that an earlier server knew.
             row, step_time = row.timed(step_time, message.samples or 0), None
         if told.local_iteration > row.local_iteration:  # else it repeats a known step
             row = row.stepping(told.local_iteration, step_time, message.samples or 0, now)
         elif message.decision is not None and step_time and row.round > job.table.rows[row.rank].round:
             row = row.timed(step_time)  # the step that ended the round before
         if message.decision is not None:
-            row = row.told(*message.decision, now)
-        # An evaluation is told in the background, and may be heard after the worker has left.
-        is_late = row.doing is Doing.ENDED and message.doing is Doing.EVALUATING
+            row = row.told(message.decision, now)
+        # An evaluation is told in the background, and may arrive after the worker has left.
+        is_late = row.doing is Activity.ENDED and message.doing is Activity.EVALUATING
         if message.doing is not row.doing and not is_late:
-            evaluating = now if message.doing is Doing.EVALUATING else row.evaluating
+            evaluating = now if message.doing is Activity.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(job, row, message))
-        if message.accuracies is not None:  # perhaps none: who evaluates has not done so yet
+        if message.accuracies is not None:  # perhaps none: the first evaluation is to come
             began = job.began if message.elapsed is None else now - message.elapsed
             job.curve.merge([Point(round, began + elapsed, share) for round, elapsed, share in message.accuracies])
             job.history_lost = False
@@ -114,12 +111,12 @@ class Handlers:
         elif not told.local_iteration and told.computation_time and told.computation_time != row.computation_time:
             # A published worker asks before its first step as well, and tells how long its last one took.
             row = row.timed(told.computation_time)
-        if row.doing is not Doing.TRAINING:
-            row = row._replace(doing=Doing.TRAINING)
+        if row.doing is not Activity.TRAINING:
+            row = row._replace(doing=Activity.TRAINING)
         row = self._in_total(job, row, message)
         if not answered:
             row = self._decided(job, row, now)
-        # Otherwise the query was repeated, or overtaken by a later one, and gets the answer that was given already.
+        # Otherwise the query was repeated, or overtaken by a later one, and gets the earlier answer.
         job.table.put(row)
         job.note_who_left(now)
         assert row.action is not None
@@ -127,18 +124,17 @@ class Handlers:
         return Response(message.sender, job.id, row.reason, row.action, job.table.batch_size_of(row.rank))
 
     def snapshot(self, id: str | None, now: float) -> Snapshot | None:
-        """One job at this moment, the latest where no id is given; None where there is none."""
+        """One job, by default the latest; None where there is none."""
         job = self.jobs.latest if id is None else self.jobs.get(id)
         return None if job is None else snapshot(job, now)
 
     def overview(self, now: float) -> Overview:
-        """All jobs in short, and what was counted."""
         return overview(self.jobs, now, self._counts)
 
     def _job_of(self, message: WorkerMessage) -> Job:
         if message.job is None:
             if self.jobs.published is None:
-                raise Conflict("no-job", "no job has begun; POST /init/ first, or wait until somebody has")
+                raise Conflict("no-job", "no job has begun; POST /init/ first, or wait for it")
             return self.jobs.published
         job = self.jobs.get(message.job)
         if job is None:
@@ -152,7 +148,7 @@ class Handlers:
         return job
 
     def _heard(self, job: Job, message: WorkerMessage, now: float) -> Row:
-        """The worker's row in the message's round, with what does not depend on the kind of message."""
+        """The worker's row in the message's round, with the fields that both kinds of message update."""
         told, rows = message.status, job.table.rows
         if told.rank >= len(rows):
             raise BadMessage(f"rank {told.rank} is not in this job; give 0 to {len(rows) - 1}", "rank")
@@ -161,14 +157,14 @@ class Handlers:
         if round < row.round:
             raise Conflict("stale", f"worker {row.rank} is in round {row.round} already, this is of round {round}")
         if round > row.round + 1 and not _may_skip_rounds(job, row):
-            # Taken, it would make all that the worker says from now on stale.
+            # Accepted, it would make all later messages of the worker stale.
             raise Conflict(
                 "round-ahead", f"worker {row.rank} is in round {row.round}, this is of round {round}; rounds go up by 1"
             )
         if row.heard is None:
             self._first_heard(job, row, message)
         if round > row.round or row.entered is None:
-            # A question that is the first of its round comes after a step of it.
+            # A question that is the first message of its round comes after a step of it.
             computed = told.computation_time or 0.0 if told.local_iteration else 0.0
             row = row.entering(round, now, computed)
         if job.settings.resumed and message.elapsed is not None:
@@ -192,7 +188,7 @@ class Handlers:
         )
 
     def _in_total(self, job: Job, row: Row, message: WorkerMessage) -> Row:
-        """A worker that counts by itself is not counted here, too."""
+        """The worker's own totals take the place of those counted from its messages."""
         return row if message.total is None else row.in_total(message.total, before=job.table.rows[row.rank])
 
     def _decided(self, job: Job, row: Row, now: float) -> Row:
@@ -209,10 +205,10 @@ class Handlers:
             "job %s | round %d | worker %d | %s | %s",
             job.id, row.round, row.rank, decision.action.value, decision.reason,
         )  # fmt: skip
-        return row.answered(decision.action, decision.reason, now)
+        return row.answered(decision, now)
 
 
 def _may_skip_rounds(job: Job, row: Row) -> bool:
-    """Under Sync-Switch rounds count batches, not all of which are asked about; under WBSP they are releases, of which
-    a slow worker misses some. Nobody waits for a round there. And a job that is taken over goes on wherever it is."""
-    return job.policy.watch.sync is not Sync.AGGREGATES or (job.settings.resumed and row.heard is None)
+    """Under Sync-Switch rounds count batches, not all with a question; under WBSP they are releases, of which a slow
+    worker misses some. No worker waits for a round there. And a job that is taken over may be in any round."""
+    return job.policy.watch.sync is not Sync.AGGREGATES or (row.heard is None and bool(job.settings.resumed))

@@ -1,4 +1,4 @@
-"""How the Django views speak HTTP: an Answer as Django's response, one guard around every view, JSON errors."""
+"""The Django views' HTTP: an Answer as Django's response, a guard around every view, JSON errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ View = Callable[..., Answer]
 
 
 def respond(answer: Answer) -> HttpResponse:
-    """A response that says how long it is; servers close the connection after any other."""
+    """A response with its length; without it servers close the connection."""
     headers = {"Content-Length": str(len(answer.body)), **answer.headers}
     return HttpResponse(answer.body, status=answer.status, content_type=answer.content_type, headers=headers)
 
@@ -66,7 +66,7 @@ def unreadable(request: HttpRequest) -> Answer | None:
     except UnreadablePostError as problem:
         return error(f"the body ended too soon: {problem}", 400)
     if len(request.body) < int(length):
-        # Some servers hand over what has come when the sender leaves, and half a form is a form.
+        # Some servers hand over an incomplete body when the sender leaves, and half a form is a form.
         return error(f"the body ended after {len(request.body)} of {length} bytes", 400)
     return None
 

@@ -1,4 +1,4 @@
-"""How fast a job is over its whole time: a bounded history of what all workers have done, and what follows from it."""
+"""The rates of a job over its whole time, from a bounded history of the work of all workers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 MAX_POINTS = 240
 FIRST_PAUSE_S = 1.0  # between two points; it doubles whenever there are too many
 WINDOWS = 40  # of a curve of rates
-RECENT_S = 20.0  # of a job that the rate of its rounds is taken from, at least
+RECENT_S = 20.0  # window of the rate of rounds, at least
 RECENT_SHARE = 0.25  # likewise, of the time that is known
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What was done up to a moment, by all workers, since this server learned of the job.
+    """The work of all workers up to a moment, since this server learned of the job.
 
     Attributes:
         time: on the server's clock (s).
-        samples: that were trained on.
+        samples: trained on.
         computing: seconds of local steps.
         round: the latest that any worker has entered.
     """
@@ -34,16 +34,16 @@ class Mark:
     round: int
 
 
-class Pace:
-    """Sums up what the rows say, whenever one changes: O(1), whatever the number of workers.
+class JobRates:
+    """Sums the work in the rows, whenever one changes: O(1) for any number of workers.
 
     Args:
         started: when this server learned of the job.
-        resumed: the job is older. What a worker has done before is told in its first message, and is no progress.
+        resumed: the job is older: the work in a worker's first message was done before.
     """
 
     def __init__(self, started: float, resumed: bool = False) -> None:
-        self.heard: float | None = None  # when any worker was heard last
+        self.heard: float | None = None  # of the last message of any worker
         self._resumed = resumed
         self._samples = 0
         self._computing = 0.0
@@ -52,9 +52,9 @@ class Pace:
         self._pause = FIRST_PAUSE_S
 
     def note(self, before: Row, after: Row) -> None:
-        """A worker's row was replaced."""
+        """Counts the progress from one row of a worker to its next one."""
         now = after.heard
-        if now is None or (self.heard is not None and now < self.heard):  # it says nothing new
+        if now is None or (self.heard is not None and now < self.heard):  # nothing new
             return
         if not (self._resumed and before.heard is None):
             self._samples += after.samples - before.samples
@@ -72,7 +72,7 @@ class Pace:
 
     @property
     def marks(self) -> tuple[Mark, ...]:
-        """In the order of time; the last one is of the last message."""
+        """In the order of time; the last one is that of the last message."""
         if self.heard is None:
             return tuple(self._marks)
         before = self._marks[:-1] if self._marks[-1].time >= self.heard else self._marks
@@ -82,10 +82,10 @@ class Pace:
 def rates(marks: Sequence[Mark], now: float) -> list[tuple[float, float]]:
     """The curve of samples/s: (moment, rate in the window that ends there), evenly spaced.
 
-    A window holds some rounds where it can: within one the slow workers' steps come in lumps.
+    A window holds several rounds where possible, since slow workers report their steps once a round.
 
     Args:
-        now: until when; nothing was done since the last mark.
+        now: end of the curve; no work was done since the last mark.
     """
     if len(marks) < 2:
         return []
@@ -107,7 +107,7 @@ def rounds_per_s(marks: Sequence[Mark], now: float) -> float | None:
         return None
     last = marks[-1]
     recent = max(RECENT_S, RECENT_SHARE * (last.time - marks[0].time))
-    # Round 0 is the time before the first message, and tells nothing of a job that was taken over.
+    # Round 0 is the time before the first message, which is unknown for a job that was taken over.
     known = [mark for mark in marks if mark.round > 0]
     first = next((mark for mark in known if mark.time >= last.time - recent), last)
     if first.round == last.round:

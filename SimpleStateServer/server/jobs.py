@@ -1,17 +1,19 @@
-"""The jobs of this server, side by side. Nothing that somebody else sends ends a job that is at work."""
+"""The jobs of this server, side by side. Messages of other jobs never end a running one."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from server.conflict import Conflict
+from msgspec.structs import replace
+
 from server.curve import Curve
-from server.messages import MAX_WORKERS, Doing, Reset
+from server.errors import Conflict
+from server.messages import MAX_WORKERS, PublishedReset, Reset
 from server.policies import POLICIES, Policy
 from server.state import SILENCE_S, Table
+from server.worker import Activity
 
 MAX_JOBS = 64
 ROWS_PER_S = 200_000  # of jobs that begin
@@ -28,12 +30,12 @@ class Job:
         settings: the RESET that started it.
         policy: its rule.
         table: its workers.
-        began: when the job began; of one that this server took over by the words of its workers.
-        curve: test accuracies, as reported by the worker that evaluates.
-        history_lost: the job is older than this server, and nobody has told the accuracies before.
-        ended: when its last worker left, or another job took its place; None while it is at work.
-        is_replaced: another one took its place.
-        left_alone: the moment of its last message, once all its workers are known to be overdue or to have left.
+        began: when the job began; of a job that was taken over, by its workers' messages.
+        curve: test accuracies.
+        history_lost: the job is older than this server, and its earlier accuracies are not known.
+        ended: when its last worker left, or another job replaced it; None while it is running.
+        is_replaced: by another `/init/`.
+        left_alone: time of its last message, once all its workers are overdue or have left.
     """
 
     settings: Reset
@@ -48,22 +50,21 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The job's name, as its workers say it."""
         return self.settings.job
 
     def is_at_work(self, now: float) -> bool:
-        """Whether a worker was heard that is not overdue and has not left.
+        """Whether a worker is neither overdue nor gone.
 
-        Every look at the list of jobs asks, so all rows are gone through only where nobody was heard of late, and not
-        again once nobody is left, until somebody is heard.
+        Every view of the list of jobs asks, so all rows are checked only without a recent message, and once all workers
+        are gone, not again until the next message.
         """
-        heard = self.table.pace.heard
+        heard = self.table.rates.heard
         if self.ended is not None or heard is None or heard == self.left_alone:
             return False
         if now - heard <= SILENCE_S and not self.table.num_ended:
             return True
         if any(
-            row.heard is not None and now - row.heard <= row.silence_limit and row.doing is not Doing.ENDED
+            row.heard is not None and now - row.heard <= row.silence_limit and row.doing is not Activity.ENDED
             for row in self.table.rows
         ):
             return True
@@ -71,24 +72,23 @@ class Job:
         return False
 
     def end(self, now: float, why: str) -> None:
-        """Notes that the job is over."""
         if self.ended is None:
             self.ended = now
             log.info("job %s has ended: %s | round %d | %.1f s", self.id, why, self.table.round, now - self.began)
 
     def go_on_with(self, settings: Reset, now: float) -> None:
-        """The same job, with other workers: what they have done is theirs to tell; the accuracies stay.
+        """Continues the job with the workers of another generation; they tell their own progress, the curve stays.
 
         Args:
             settings: the RESET of their generation.
         """
-        self.settings = dataclasses.replace(settings, resumed=True)
+        self.settings = replace(settings, resumed=True)
         self.table = table_of(self.settings, self.policy, now)
         self.ended = self.left_alone = None
         log.info("job %s goes on | generation %d | %d worker(s)", self.id, settings.generation, settings.num_workers)
 
     def note_who_left(self, now: float) -> None:
-        """Ends the job if all its workers have left in order; one that speaks again makes it go on."""
+        """Ends the job if all its workers have left in order, and revives it if one of them sends a message."""
         if self.table.num_ended == len(self.table.rows):
             self.end(now, f"all {self.table.num_ended} worker(s) have left")
         elif self.ended is not None and not self.is_replaced:
@@ -97,7 +97,7 @@ class Job:
 
 
 def table_of(settings: Reset, policy: Policy, now: float) -> Table:
-    """Of a job's workers, of which nothing is known yet."""
+    """A job's table before its first message."""
     return Table(
         settings.num_workers,
         policy.delay,
@@ -109,12 +109,12 @@ def table_of(settings: Reset, policy: Policy, now: float) -> Table:
 
 
 class Jobs:
-    """The jobs by id, in the order in which they began; a bounded number.
+    """A bounded number of jobs by id, in the order in which they began.
 
     Args:
-        max_jobs: when a job beyond that begins, the oldest that has ended is forgotten, or one that nobody works on.
+        max_jobs: beyond it, the oldest ended job is forgotten, or a quiet one.
         max_rows: workers of all jobs; likewise.
-        rows_per_s: workers of jobs that may begin in a second.
+        rows_per_s: workers of new jobs in a second.
     """
 
     def __init__(self, max_jobs: int = MAX_JOBS, max_rows: int = MAX_ROWS, rows_per_s: float = ROWS_PER_S) -> None:
@@ -129,22 +129,20 @@ class Jobs:
         return iter(self._by_id.values())
 
     def get(self, id: str) -> Job | None:
-        """The job of this name."""
         return self._by_id.get(id)
 
     @property
     def latest(self) -> Job | None:
-        """The one that began last."""
         return next(reversed(self._by_id.values()), None)
 
     def begin(self, settings: Reset, now: float) -> Job:
         """Adds a job: round 1 and an empty record for each rank.
 
         Raises:
-            Conflict: there is no room for it beside the jobs that are at work, or too many workers begin too fast.
+            Conflict: running jobs leave no room for it, or too many workers begin too fast.
         """
         self._take_rows(settings.num_workers, now)
-        replaced = self.published if settings.published else None
+        replaced = self.published if isinstance(settings, PublishedReset) else None
         forgotten = self._to_forget(settings.num_workers, replaced, now)
         if replaced is not None:
             replaced.is_replaced = True
@@ -155,9 +153,9 @@ class Jobs:
             if job is self.published:
                 self.published = None
         policy = POLICIES[settings.policy]
-        job = Job(settings, policy, table_of(settings, policy, now), began=now, history_lost=settings.resumed)
+        job = Job(settings, policy, table_of(settings, policy, now), began=now, history_lost=bool(settings.resumed))
         self._by_id[job.id] = job
-        if settings.published:
+        if isinstance(settings, PublishedReset):
             self.published = job
         log.info(
             "job %s %s | %s | by %s | %d workers | policy %s | epsilon %g s",
@@ -172,7 +170,7 @@ class Jobs:
         return job
 
     def _take_rows(self, num_workers: int, now: float) -> None:
-        """Bounds what beginning jobs may take of the loop's time: a table of 100,000 rows takes about 25 ms."""
+        """Bounds the loop's time for new jobs: a table of 100,000 rows takes about 25 ms."""
         if self._rows_since is not None:
             passed = self._rows_per_s * (now - self._rows_since)
             self._rows_left = min(self._rows_per_s, self._rows_left + passed)
@@ -185,15 +183,14 @@ class Jobs:
         self._rows_left -= num_workers
 
     def _to_forget(self, num_workers: int, replaced: Job | None, now: float) -> list[Job]:
-        """The jobs that make room for another one: those first that have ended, then those that nobody works on, since
-        their workers can begin them again.
+        """The jobs to forget for a new one: ended ones first, then quiet ones, whose workers can begin them again.
 
         Args:
             num_workers: of the new job.
-            replaced: the job whose place it takes; it counts as one that ends now.
+            replaced: the job that it replaces, which counts as one that ends now.
 
         Raises:
-            Conflict: all of them are not enough.
+            Conflict: that is not enough.
         """
         jobs, rows = len(self._by_id), sum(len(job.table.rows) for job in self)
         if jobs < self._max_jobs and rows + num_workers <= self._max_rows:

@@ -1,12 +1,12 @@
-"""Who is the slowest of many workers, without a look at all of them."""
+"""Max-heap over worker delays: the slowest of many workers in O(log N) a change."""
 
 from __future__ import annotations
 
-# The delay of a worker that does not take part: below every other one, so it is the slowest only where all are out.
+# The delay of a worker that does not take part: below all others, so it is the slowest only where all are out.
 OUT = -1.0
 
 
-class Tournament:
+class MaxTree:
     """A tournament over the workers' delays: its top is the slowest one, the lowest rank among equals.
 
     A change costs one comparison for each level of the tree, so O(log N); the top costs nothing.
@@ -16,7 +16,7 @@ class Tournament:
         self._delays = list(delays)
         self._size = len(delays)
         # Node i is the winner of its children 2i and 2i+1; the leaves are the last `size` nodes. Nodes are ranks, not
-        # objects: of 100,000 of those the garbage collector would make more than of the matches.
+        # objects, which would cost the garbage collector more time than the comparisons take.
         self._nodes = nodes = [*[0] * self._size, *range(self._size)]
         if min(delays) == max(delays):  # as in each new job, of which one may have 100,000 workers
             for node in range(self._size - 1, 0, -1):
@@ -32,7 +32,7 @@ class Tournament:
         self._nodes[node] = one if delay > others or (delay == others and one < other) else other
 
     def change(self, rank: int, delay: float) -> None:
-        """From now on the worker with this rank has this delay."""
+        """Sets the delay of a worker."""
         if self._delays[rank] == delay:
             return
         self._delays[rank] = delay
@@ -42,14 +42,12 @@ class Tournament:
 
     @property
     def slowest(self) -> int:
-        """The slowest worker's rank."""
         return self._nodes[1]
 
     def delay(self, rank: int) -> float:
-        """That of the worker with this rank."""
         return self._delays[rank]
 
     @property
     def delays(self) -> list[float]:
-        """All of them, by rank. O(N)."""
+        """By rank. O(N)."""
         return list(self._delays)

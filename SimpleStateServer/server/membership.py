@@ -1,18 +1,18 @@
-"""Who takes part in a job whose workers sum among themselves: a pure function, like the policies.
+"""Membership of a job whose workers sum among themselves: a pure function, like the policies.
 
-`decide(table, event, now) -> (table, answer, reason)`, without Django, lock or clock. Workers JOIN with the address at
+`decide(group, event, now) -> (group, answer, reason)`, without Django, lock or clock. Workers JOIN with the address at
 which they listen, and again until enough are there: then each is told its rank and all addresses, and they are a
-generation. A worker that is gone is told of by LEFT: its own, or those of others, whose connections with it have ended.
-Whoever loses a worker loses others soon after, since nobody goes on alone: the first word counts as the cause.
+generation. LEFT tells that a worker is gone: its own, or one of others, whose connections with it have ended.
+All workers end soon after one is lost, so the first LEFT counts as the cause.
 
 Where the job is to survive (Join.min_workers), those that lost a worker come back with JOIN, and with all that are left
 and those that wait they are the next generation:
 
     a lost worker, or PAUSE to rank 0's BEAT --> each member JOINs again --> all who are not gone are back: START
 
-Members who see with their own eyes that one is gone say so; one that neither comes back nor is seen to be gone, since
-it is cut off from this server, counts as lost after Join.patience. Whoever comes back from an earlier generation waits
-as a newcomer does. So one job never becomes two: there is one newest generation, and this table alone begins one.
+Members tell which others they have seen to be gone. One that neither comes back nor was seen to be gone, since it is
+cut off from this server, counts as lost after Join.patience. A worker of an earlier generation waits like a newcomer.
+So one job never becomes two: there is one newest generation, and only this group begins one.
 
 Ranks follow the addresses, then the ports. So they are the same in each run where these are, in whatever order the
 workers came; and they are the ranks that MXNet's scheduler gives to workers of one host.
@@ -25,37 +25,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from server.conflict import Conflict
+from server.errors import Conflict
 from server.messages import Beat, Call, Join, Left, Member, Place
 
-WAITING_S = 10.0  # a worker that was not heard for so long does not wait any more: it asks several times a second
-ALIVE_S = 2.0  # likewise, where the others would have to wait for it once more if it were gone
-GONE_S = 30.0  # a job of which nobody was heard for so long is not at work any more
+WAITING_S = 10.0  # without a message a worker counts as gone: it asks several times a second
+ALIVE_S = 2.0  # likewise, where the others would wait for it again
+GONE_S = 30.0  # without a message a job counts as ended
 FEW = 5  # names in one sentence
 
 
 class Waiting(NamedTuple):
-    """A worker that waits for others, and when it was heard."""
+    """A waiting worker, and the time of its last message."""
 
     member: Member
     heard: float
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What is known of the workers of one job.
+class Group:
+    """The workers of one job.
 
     Attributes:
         waiting: those that wait for others, in the order in which they came.
-        num_workers: for how many they wait.
+        num_workers: that they wait for.
         generation: how many times workers have started.
         members: those that started last, by rank.
-        left: ranks of those of them that have left.
-        cause: why the first of them left that did not leave in order; empty while all is well.
-        survives: the job goes on with those that are left.
+        left: ranks of members that have left.
+        cause: of the first departure out of order; empty before.
+        survives: the job continues without lost members.
         lost: ranks of members that others have seen to be gone.
-        heard: when a member of a job that survives was heard.
-        forming: when the first of them came back for the next generation; None: none has.
+        heard: time of a member's last message, in a job that survives.
+        forming: when the first member came back for the next generation; None: none has.
         late: names of workers that waited to take part when the last member left.
     """
 
@@ -72,21 +72,21 @@ class Table:
     late: frozenset[str] = frozenset()
 
     def is_at_work(self, now: float) -> bool:
-        """Whether this is a job that others can come to."""
+        """Whether other workers can join this job."""
         there = len(self.members) - len(self.left | self.lost)
         return self.survives and there > 0 and now - self.heard <= GONE_S
 
     def rank_of(self, name: str) -> int | None:
-        """Of a worker that has started and not left."""
+        """Of a worker that has started and has not left."""
         ranks = (rank for rank, member in enumerate(self.members) if member.name == name and rank not in self.left)
         return next(ranks, None)
 
 
-class Answer(NamedTuple):
-    """To the one who has spoken.
+class Assignment(NamedTuple):
+    """The answer to a worker.
 
     Attributes:
-        call: what it does next; None: there is nothing to do.
+        call: its next action; None: nothing to do.
         place: its own, where the call is START.
     """
 
@@ -94,16 +94,16 @@ class Answer(NamedTuple):
     place: Place | None = None
 
 
-class Decision(NamedTuple):
-    """The table from now on, the answer, and why, in words."""
+class Outcome(NamedTuple):
+    """The new group, the answer, and the reason in words."""
 
-    table: Table
-    answer: Answer
+    group: Group
+    answer: Assignment
     reason: str
 
 
-def decide(table: Table, event: Join | Beat | Left, now: float) -> Decision:
-    """What follows from a message. One that comes twice gets the same answer.
+def decide(group: Group, event: Join | Beat | Left, now: float) -> Outcome:
+    """Applies a message. One that comes twice gets the same answer.
 
     Args:
         now: seconds.
@@ -112,134 +112,134 @@ def decide(table: Table, event: Join | Beat | Left, now: float) -> Decision:
         Conflict: a worker expects another number of workers than those that wait.
     """
     if isinstance(event, Left):
-        return _left(table, event)
-    if event.before is not None and event.before.generation > table.generation:  # this server was restarted
-        table = Table(generation=event.before.generation, members=event.before.members, survives=True, heard=now)
-    return _join(table, event, now) if isinstance(event, Join) else _beat(table, event, now)
+        return _left(group, event)
+    if event.before is not None and event.before.generation > group.generation:  # this server was restarted
+        group = Group(generation=event.before.generation, members=event.before.members, survives=True, heard=now)
+    return _join(group, event, now) if isinstance(event, Join) else _beat(group, event, now)
 
 
-def _join(table: Table, event: Join, now: float) -> Decision:
+def _join(group: Group, event: Join, now: float) -> Outcome:
     newcomer = event.member
-    table = replace(table, lost=table.lost | _replaced_by(newcomer, table.members)) if table.survives else table
-    is_member = table.rank_of(newcomer.name) is not None
+    group = replace(group, lost=group.lost | _replaced_by(newcomer, group.members)) if group.survives else group
+    is_member = group.rank_of(newcomer.name) is not None
     comes_from = event.before.generation if event.before is not None else 0
-    if is_member and comes_from != table.generation:
-        return _start(table, newcomer)  # it asks again, since the answer was lost
-    if event.min_workers is not None and (is_member or table.is_at_work(now)):
-        return _come_back(table, event, now)
-    if newcomer.name in table.late or event.before is not None:
-        return Decision(table, Answer(Call.OVER), f"job {event.job!r} has ended")
-    others = [one for one in table.waiting if now - one.heard <= WAITING_S and not _is_replaced(one.member, newcomer)]
-    if others and event.num_workers != table.num_workers:
+    if is_member and comes_from != group.generation:
+        return _start(group, newcomer)  # it asks again, since the answer was lost
+    if event.min_workers is not None and (is_member or group.is_at_work(now)):
+        return _come_back(group, event, now)
+    if newcomer.name in group.late or event.before is not None:
+        return Outcome(group, Assignment(Call.OVER), f"job {event.job!r} has ended")
+    others = [one for one in group.waiting if now - one.heard <= WAITING_S and not _is_replaced(one.member, newcomer)]
+    if others and event.num_workers != group.num_workers:
         raise Conflict(
             "job-settings",
-            f"{names([one.member for one in others])} wait(s) for a job {event.job!r} of {table.num_workers} workers, "
+            f"{names([one.member for one in others])} wait(s) for a job {event.job!r} of {group.num_workers} workers, "
             f"and {name(newcomer)} for one of {event.num_workers}: give all the same DMLC_NUM_WORKER, or each job a "
             "name of its own (--job)",
         )
     waiting = (*others, Waiting(newcomer, now))
     if len(waiting) < event.num_workers:
-        table = replace(table, waiting=waiting, num_workers=event.num_workers)
+        group = replace(group, waiting=waiting, num_workers=event.num_workers)
         there = names([one.member for one in waiting])
         reason = f"{len(waiting)} of {event.num_workers} workers of job {event.job!r} are there: {there}"
-        return Decision(table, Answer(Call.WAIT), reason)
-    return _start(_next(table, waiting, now, event.min_workers is not None), newcomer)
+        return Outcome(group, Assignment(Call.WAIT), reason)
+    return _start(_next(group, waiting, now, event.min_workers is not None), newcomer)
 
 
-def _come_back(table: Table, event: Join, now: float) -> Decision:
-    """A member of a job at work comes back, or somebody else comes to it."""
-    me = table.rank_of(event.member.name)
-    seen = set(event.lost) - table.left - table.lost if me is not None else set()
-    gone = {table.members[rank].name for rank in seen if rank < len(table.members)}
+def _come_back(group: Group, event: Join, now: float) -> Outcome:
+    """A member of a running job comes back, or a new worker joins."""
+    me = group.rank_of(event.member.name)
+    seen = set(event.lost) - group.left - group.lost if me is not None else set()
+    gone = {group.members[rank].name for rank in seen if rank < len(group.members)}
     others = [
         one
-        for one in table.waiting
+        for one in group.waiting
         if now - one.heard <= ALIVE_S and not _is_replaced(one.member, event.member) and one.member.name not in gone
     ]
     waiting = (*others, Waiting(event.member, now))
-    if me is not None:  # it is here, whatever others have seen
-        lost = (table.lost | seen) - {me}
-        forming = now if table.forming is None else table.forming
-        table = replace(table, lost=lost, heard=now, forming=forming)
-    table = replace(table, waiting=waiting, num_workers=event.num_workers)
-    if table.forming is None:
-        return Decision(
-            table, Answer(Call.WAIT), f"job {event.job!r} is at work, and takes this worker in between two rounds"
+    if me is not None:  # it is alive, whatever others have seen
+        lost = (group.lost | seen) - {me}
+        forming = now if group.forming is None else group.forming
+        group = replace(group, lost=lost, heard=now, forming=forming)
+    group = replace(group, waiting=waiting, num_workers=event.num_workers)
+    if group.forming is None:
+        return Outcome(
+            group, Assignment(Call.WAIT), f"job {event.job!r} is at work, and takes this worker in between two rounds"
         )
     names_there = {one.member.name for one in waiting}
     missing = [
         rank
-        for rank, member in enumerate(table.members)
-        if rank not in table.left | table.lost and member.name not in names_there
+        for rank, member in enumerate(group.members)
+        if rank not in group.left | group.lost and member.name not in names_there
     ]
-    if missing and now - table.forming <= event.patience:
-        reason = f"generation {table.generation + 1} of job {event.job!r} waits for "
-        return Decision(table, Answer(Call.WAIT), reason + names([table.members[rank] for rank in missing], missing))
+    if missing and now - group.forming <= event.patience:
+        reason = f"generation {group.generation + 1} of job {event.job!r} waits for "
+        return Outcome(group, Assignment(Call.WAIT), reason + names([group.members[rank] for rank in missing], missing))
     if len(waiting) < (event.min_workers or 1):
         reason = (
             f"{len(waiting)} of at least {event.min_workers} workers (--min-workers) of job {event.job!r} are there"
         )
-        return Decision(table, Answer(Call.WAIT), reason)
-    return _start(_next(table, waiting, now, survives=True), event.member)
+        return Outcome(group, Assignment(Call.WAIT), reason)
+    return _start(_next(group, waiting, now, survives=True), event.member)
 
 
-def _next(table: Table, waiting: Sequence[Waiting], now: float, survives: bool) -> Table:
+def _next(group: Group, waiting: Sequence[Waiting], now: float, survives: bool) -> Group:
     """The next generation: all that wait."""
     members = tuple(sorted((one.member for one in waiting), key=_place_of))
-    return Table(generation=table.generation + 1, members=members, survives=survives, heard=now)
+    return Group(generation=group.generation + 1, members=members, survives=survives, heard=now)
 
 
-def _beat(table: Table, event: Beat, now: float) -> Decision:
-    if table.rank_of(event.sender) is None or event.before.generation != table.generation:
-        return Decision(table, Answer(), "this worker takes part in no job that is at work")
-    newcomers = [one.member for one in table.waiting if now - one.heard <= ALIVE_S]
-    table = replace(table, heard=now)
-    if not newcomers or table.forming is not None:
-        return Decision(table, Answer(), f"generation {table.generation} is at work")
-    return Decision(table, Answer(Call.PAUSE), f"{names(newcomers)} wait(s) to take part")
+def _beat(group: Group, event: Beat, now: float) -> Outcome:
+    if group.rank_of(event.sender) is None or event.before.generation != group.generation:
+        return Outcome(group, Assignment(), "this worker takes part in no job that is at work")
+    newcomers = [one.member for one in group.waiting if now - one.heard <= ALIVE_S]
+    group = replace(group, heard=now)
+    if not newcomers or group.forming is not None:
+        return Outcome(group, Assignment(), f"generation {group.generation} is at work")
+    return Outcome(group, Assignment(Call.PAUSE), f"{names(newcomers)} wait(s) to take part")
 
 
-def _start(table: Table, member: Member) -> Decision:
-    rank = table.rank_of(member.name)
+def _start(group: Group, member: Member) -> Outcome:
+    rank = group.rank_of(member.name)
     assert rank is not None
-    place = Place(table.generation, rank, table.members)
-    reason = f"worker {rank} of {len(table.members)} in generation {table.generation}"
-    return Decision(table, Answer(Call.START, place), reason)
+    place = Place(group.generation, rank, group.members)
+    reason = f"worker {rank} of {len(group.members)} in generation {group.generation}"
+    return Outcome(group, Assignment(Call.START, place), reason)
 
 
-def _left(table: Table, event: Left) -> Decision:
-    waiting = tuple(one for one in table.waiting if one.member.name != event.sender)
-    table = replace(table, waiting=waiting)
-    rank = table.rank_of(event.sender)
+def _left(group: Group, event: Left) -> Outcome:
+    waiting = tuple(one for one in group.waiting if one.member.name != event.sender)
+    group = replace(group, waiting=waiting)
+    rank = group.rank_of(event.sender)
     if rank is None:
-        return Decision(table, Answer(), table.cause or "nobody waits for this worker")
-    lost = [] if table.survives else [other for other in event.lost if other < len(table.members)]
-    cause = table.cause
+        return Outcome(group, Assignment(), group.cause or "no worker waits for this one")
+    lost = [] if group.survives else [other for other in event.lost if other < len(group.members)]
+    cause = group.cause
     if not cause and event.cause:
-        cause = f"{name(table.members[rank], rank)} has ended: {event.cause}"
+        cause = f"{name(group.members[rank], rank)} has ended: {event.cause}"
     elif not cause and lost:
         gone = "is gone: it was" if len(lost) == 1 else "are gone: they were"
-        cause = f"{names([table.members[other] for other in lost], lost)} {gone} killed or crashed"
-    table = replace(table, left=table.left | {rank}, cause=cause)
-    if table.survives and len(table.left | table.lost) == len(table.members):  # whoever still waits has come too late
-        table = replace(table, late=frozenset(one.member.name for one in table.waiting), waiting=())
-    return Decision(table, Answer(), cause or f"worker {rank} has left")
+        cause = f"{names([group.members[other] for other in lost], lost)} {gone} killed or crashed"
+    group = replace(group, left=group.left | {rank}, cause=cause)
+    if group.survives and len(group.left | group.lost) == len(group.members):  # those that still wait came too late
+        group = replace(group, late=frozenset(one.member.name for one in group.waiting), waiting=())
+    return Outcome(group, Assignment(), cause or f"worker {rank} has left")
 
 
 def _is_replaced(waiting: Member, newcomer: Member) -> bool:
-    """Whether it is the same worker, or one that took its place: two processes cannot listen at one address."""
+    """Whether it is the same worker, or its successor: two processes cannot listen at one address."""
     return waiting.name == newcomer.name or (waiting.address, waiting.port) == (newcomer.address, newcomer.port)
 
 
 def _replaced_by(newcomer: Member, members: Sequence[Member]) -> set[int]:
-    """Ranks of members that have ended for certain, since another process listens where they did."""
+    """Ranks of members that have certainly ended, since another process listens at their address."""
     return {
         rank for rank, member in enumerate(members) if member.name != newcomer.name and _is_replaced(member, newcomer)
     }
 
 
 def _place_of(member: Member) -> tuple[bool, int, str, int]:
-    """What the ranks follow: IPv4 addresses as numbers, then names of hosts; then the port."""
+    """Sort key of the ranks: IPv4 addresses as numbers, then host names; then the port."""
     try:
         return (False, int(ipaddress.ip_address(member.address)), "", member.port)
     except ValueError:
@@ -247,16 +247,15 @@ def _place_of(member: Member) -> tuple[bool, int, str, int]:
 
 
 def name(member: Member, rank: int | None = None) -> str:
-    """What a person calls a worker, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
+    """A worker in messages, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
     of_rank = "" if rank is None else f" {rank}"
-    device, host = member.device.device, member.device.host
-    place = " on host ".join(filter(None, (device, host)))
+    place = " on host ".join(filter(None, (member.device, member.host)))
     address = f"{member.address}:{member.port}"
     return f"worker{of_rank} ({f'{place}, ' if place else ''}{address})"
 
 
 def names(members: Sequence[Member], ranks: Sequence[int] | None = None) -> str:
-    """Several; of many the first."""
+    """Several workers; of many the first ones."""
     of_ranks = ranks if ranks is not None else [None] * len(members)
     listed = [name(member, rank) for member, rank in zip(members, of_ranks, strict=True)][:FEW]
     more = f" and {len(members) - FEW} more" if len(members) > FEW else ""

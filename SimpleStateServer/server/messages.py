@@ -1,15 +1,21 @@
-"""The four messages of the journal paper, as the handlers get them, and three of this project's own.
+"""The four messages of the journal paper, and three of this project's own, with the bounds of their fields.
 
-Source: Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043. What can be said beside the paper's fields (a
-title, limits, totals, an evaluation) is optional. `wire.py` makes these of JSON, `published.py` of forms. By JOIN, BEAT
-and LEFT the workers of a job without a parameter server find each other, again and again (membership.py).
+Source: Li et al., IEEE TSC 15(4), 2022, doi 10.1109/TSC.2020.3044043. Fields that the paper does not have (a title,
+limits, totals, an evaluation) are optional. `wire.py` reads messages from JSON, `published.py` from forms; only these
+check the bounds. JOIN, BEAT and LEFT are for jobs without a parameter server (membership.py).
 """
 
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta, Struct, to_builtins
+
+from server.errors import BadMessage
+from server.worker import Action, Activity, Decision, Device, check_text
 
 STATE_SERVER = "state-server"
 
@@ -25,30 +31,46 @@ MAX_CAUSE = 1_000  # characters of an error that ended a worker
 MAX_ACCURACIES = 400  # points of an accuracy curve
 
 
-class MessageType(str, enum.Enum):
-    """RESET starts a job, REPORT enters a round, QUERY asks what to do next; JOIN asks for the other workers, BEAT
-    whether more of them wait, LEFT says that this one is gone; RESPONSE is the answer to each."""
-
-    RESET = "RESET"
-    REPORT = "REPORT"
-    QUERY = "QUERY"
-    JOIN = "JOIN"
-    BEAT = "BEAT"
-    LEFT = "LEFT"
-    RESPONSE = "RESPONSE"
+def _whole(minimum: int, maximum: int) -> Meta:
+    return Meta(ge=minimum, le=maximum, description=f"a whole number from {minimum} to {maximum}")
 
 
-INCOMING = tuple(kind.value for kind in MessageType if kind is not MessageType.RESPONSE)  # to the state server
+def _number(minimum: float, maximum: float) -> Meta:
+    return Meta(ge=minimum, le=maximum, description=f"a number from {minimum:g} to {maximum:g}")
 
 
-class Action(str, enum.Enum):
-    """What a worker does next: another local step, or the aggregation."""
-
-    TRAIN = "TRAIN"
-    SYNC = "SYNC"
-
-
-ACTIONS = tuple(action.value for action in Action)
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9._-]{1,64}\Z",
+        description="1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'",
+    ),
+]
+NumWorkers = Annotated[int, _whole(1, MAX_WORKERS)]
+Rank = Annotated[int, _whole(0, MAX_WORKERS - 1)]
+Count = Annotated[int, _whole(0, MAX_COUNT)]
+Positive = Annotated[int, _whole(1, MAX_COUNT)]
+Sum = Annotated[int, _whole(0, MAX_SUM)]
+Seconds = Annotated[float, _number(0, MAX_SECONDS)]
+Elapsed = Annotated[float, _number(0, MAX_ELAPSED_S)]
+Share = Annotated[float, _number(0, 1)]
+Finite = Annotated[
+    float, Meta(ge=-sys.float_info.max, le=sys.float_info.max, description="a finite number, or leave it out")
+]
+Generation = Annotated[int, _whole(1, MAX_GENERATION)]
+NumMembers = Annotated[int, _whole(1, MAX_MEMBERS)]
+Port = Annotated[int, _whole(1, 65535)]
+MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
+_RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
+MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
+Accuracies = Annotated[
+    tuple[tuple[Count, Elapsed, Share], ...],
+    Meta(
+        max_length=MAX_ACCURACIES,
+        description=f"at most {MAX_ACCURACIES} lists of round, seconds and accuracy, from [0, 0, 0] to "
+        f"[{MAX_COUNT}, {MAX_ELAPSED_S:g}, 1]",
+    ),
+]
 
 
 class Call(str, enum.Enum):
@@ -61,47 +83,28 @@ class Call(str, enum.Enum):
     OVER = "OVER"
 
 
-class Doing(str, enum.Enum):
-    """What a worker says that it does: computes local steps, evaluates the model, or has left the job in order."""
-
-    TRAINING = "training"
-    EVALUATING = "evaluating"
-    ENDED = "ended"
-
-
-DOINGS = tuple(doing.value for doing in Doing)
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """Where a worker runs, for people who watch the job."""
-
-    host: str = ""
-    device: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """Progress of one worker.
 
     Attributes:
         rank: k, from 0.
         local_iteration: i_k, local steps done in this round.
-        round: r_k, from 1; None from a published worker, which means the round that it is known to be in.
+        round: r_k, from 1; None from a published worker: the round that it is known to be in.
         computation_time: c_k, seconds of the last local step; None while not known.
         transmission_time: m_k, seconds to push one model update; None where nothing was measured.
+        timestamp: checked and not used: clocks of hosts differ.
     """
 
-    rank: int
-    local_iteration: int = 0
-    round: int | None = None
-    computation_time: float | None = None
-    transmission_time: float | None = None
+    rank: Rank
+    local_iteration: Count = 0
+    round: Positive | None = None
+    computation_time: Seconds | None = None
+    transmission_time: Seconds | None = None
+    timestamp: Finite | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
-    """What a worker has done since its job began.
+class Total(Struct, frozen=True):
+    """A worker's work since its job began.
 
     Attributes:
         steps: local steps.
@@ -109,28 +112,27 @@ class Total:
         computing: seconds of these steps, without any wait.
     """
 
-    steps: int
-    samples: int
-    computing: float
+    steps: Sum
+    samples: Sum
+    computing: Elapsed
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When a job will end, as far as that is known; None: not by this.
+class Limits(Struct, frozen=True):
+    """When a job will end, as far as that is known: after a number of rounds, after seconds, at a test accuracy. None:
+    not by this."""
 
-    Attributes:
-        rounds: after so many.
-        seconds: after so long.
-        accuracy: at this test accuracy.
-    """
-
-    rounds: int | None = None
-    seconds: float | None = None
-    accuracy: float | None = None
+    rounds: Positive | None = None
+    seconds: Elapsed | None = None
+    accuracy: Share | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Incoming(Struct, frozen=True, tag_field="msg_type", tag=str.upper, kw_only=True):
+    """A message to the state server; its tag is the class's name in capitals."""
+
+    receiver: Annotated[Literal["state-server"], Meta(description=f"one of {STATE_SERVER}")] = "state-server"
+
+
+class Reset(Incoming, frozen=True):
     """Starts a job: round 1 and an empty record for each rank.
 
     Attributes:
@@ -139,97 +141,126 @@ class Reset:
         num_workers: N.
         policy: name of the rule.
         epsilon: seconds; read by the preprint's policy only.
-        resumed: the job is in full swing, and it is this server that is new to it.
+        resumed: 1: the job is running already, and this server is new to it.
         title: what the page calls the algorithm; empty: as the policy says.
         limits: when the job will end.
-        published: it came from `POST /init/`, whose workers name no job.
         batch_size: samples of each worker's batch at first, of a job whose rule decides on batch sizes.
-        generation: of the job's workers, where some were lost or have come since it began: the job goes on with these.
+        generation: of the job's workers, which grows when workers are lost or come.
     """
 
-    sender: str
-    job: str
-    num_workers: int
+    sender: Name
+    job: Name
+    num_workers: NumWorkers
     policy: str
-    epsilon: float
-    resumed: bool = False
+    epsilon: Seconds = 0.5
+    resumed: Annotated[int, _whole(0, 1)] = 0
     title: str = ""
     limits: Limits = Limits()
-    published: bool = False
-    batch_size: int | None = None
-    generation: int = 1
+    batch_size: Positive | None = None
+    generation: Generation = 1
+
+    def __post_init__(self) -> None:
+        check_text("title", self.title, 80)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerMessage:
-    """What REPORT and QUERY have in common.
+class PublishedReset(Reset, frozen=True):
+    """`POST /init/`: the published interface, whose workers name no job."""
+
+
+class WorkerMessage(Incoming, frozen=True):
+    """The fields that REPORT and QUERY have in common.
 
     Attributes:
         sender: name of the worker; the answer goes to it.
-        job: id of the worker's job; None from a published worker, which means the one that `/init/` began.
+        job: id of the worker's job; None from a published worker: the job that `/init/` began.
         status: the worker's progress.
-        device: where it runs, when it says so.
-        samples: samples of one local step, when it says so.
-        accuracy: its latest test accuracy, when it has one.
-        elapsed: seconds since its job began, when it says so.
-        total: what it has done since then, when it says so.
-        way: how the job goes on where that changes: "BSP" or "ASP" under Sync-Switch.
+        device: where it runs.
+        samples: samples of one local step.
+        accuracy: its latest test accuracy.
+        elapsed: seconds since its job began.
+        total: its work since then.
+        way: the mode that a Sync-Switch job is in: "BSP" or "ASP".
         generation: in which the worker has its rank.
     """
 
-    sender: str
-    job: str | None
+    sender: Name
+    job: Name | None
     status: Status
     device: Device | None = None
-    samples: int | None = None
-    accuracy: float | None = None
-    elapsed: float | None = None
+    samples: Count | None = None
+    accuracy: Share | None = None
+    elapsed: Elapsed | None = None
     total: Total | None = None
     way: str | None = None
-    generation: int = 1
+    generation: Generation = 1
+
+    def __post_init__(self) -> None:
+        check_text("way", self.way, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Report(WorkerMessage):
-    """A worker has pulled the model and enters a round, or says what it does in it.
+class Report(WorkerMessage, frozen=True):
+    """A worker has pulled the model and enters a round, or tells its state in the round.
 
     Attributes:
-        doing: what it does now.
-        decision: what somebody else has decided, who is where the uploads are, and why: what this worker does after the
-            steps of the round, or, where it tells of none yet, what ended the round before.
-        accuracies: (round, seconds since the job began, test accuracy) of all that it has measured, for a server that
-            was restarted; None from who does not evaluate.
+        doing: its activity.
+        decision: made by the optimizer on the parameter server: this worker's action after the steps of the round, or,
+            before the first step, the action that ended the round before.
+        accuracies: (round, seconds since the job began, test accuracy) of all its evaluations, for a server that was
+            restarted; None from workers that do not evaluate.
     """
 
-    doing: Doing = Doing.TRAINING
-    decision: tuple[Action, str] | None = None
-    accuracies: tuple[tuple[int, float, float], ...] | None = None
+    doing: Activity = Activity.TRAINING
+    decision: Decision | None = None
+    accuracies: Accuracies | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decision is not None:
+            check_text("reason", self.decision.reason, MAX_REASON)
 
 
-@dataclass(frozen=True, slots=True)
-class Query(WorkerMessage):
+class Query(WorkerMessage, frozen=True):
     """A worker has done a local step and asks for its next action."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.status.local_iteration > 0 and self.status.computation_time is None:
+            raise BadMessage.of_field("computation_time", None, f"a number from 0 to {MAX_SECONDS:g}")
 
-@dataclass(frozen=True, slots=True)
-class Member:
+
+class Member(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A worker among those that sum among themselves.
 
     Attributes:
         name: the sender of its messages, drawn when its process started.
         address: host at which it listens to the others.
         port: likewise.
-        device: where it runs.
+        host: where it runs.
+        device: likewise.
     """
 
-    name: str
-    address: str
-    port: int
-    device: Device = Device()
+    name: Name
+    address: Name
+    port: Port
+    host: str
+    device: str
+
+    def __post_init__(self) -> None:
+        check_text("host", self.host)
+        check_text("device", self.device)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+Members = Annotated[
+    tuple[Member, ...],
+    Meta(
+        min_length=1,
+        max_length=MAX_MEMBERS,
+        description=f"1 to {MAX_MEMBERS} lists of name, address, port, host and device",
+    ),
+]
+
+
+class Place(Struct, frozen=True):
     """A worker's place among those that sum among themselves.
 
     Attributes:
@@ -238,48 +269,81 @@ class Place:
         members: all of them, by rank.
     """
 
-    generation: int
-    rank: int
-    members: tuple[Member, ...]
+    generation: Generation
+    rank: MemberRank
+    members: Members
+
+    def __post_init__(self) -> None:
+        if self.rank >= len(self.members):
+            raise BadMessage.of_field("rank", self.rank, f"a whole number from 0 to {len(self.members) - 1}")
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A worker is there, and asks for the others of its job. It asks again until it is told to start.
+class Join(Incoming, frozen=True):
+    """A worker is ready and asks for the others of its job; it repeats this until it is told to start.
 
     Attributes:
         job: the name that the user gave it.
         num_workers: N, of the workers that begin it.
-        min_workers: with so many left it goes on; None: it ends with the first worker that is lost.
+        address: host at which the worker listens to the others.
+        port: likewise.
+        min_workers: the least number of workers with which the job continues; None: it ends with the first loss.
         patience: seconds after which a worker that does not come back as the others do counts as lost.
-        before: the place from which this worker comes; None where it had none yet.
+        generation: with `rank` and `members`, the place from which this worker comes; 0: it had none yet.
         lost: ranks of the workers there that it has seen to be gone.
     """
 
-    member: Member
-    job: str
-    num_workers: int
-    min_workers: int | None = None
-    patience: float = 0.0
-    before: Place | None = None
-    lost: tuple[int, ...] = ()
+    sender: Name
+    job: Name
+    num_workers: NumMembers
+    address: Name
+    port: Port
+    device: Device = Device()
+    min_workers: NumMembers | None = None
+    patience: Seconds = 0.0
+    generation: Annotated[int, _whole(0, MAX_GENERATION)] = 0
+    rank: MemberRank | None = None
+    members: Members | None = None
+    lost: MemberRanks = ()
+
+    def __post_init__(self) -> None:
+        _check_unique(self.lost)
+        if self.generation and self.before is None:  # else Place has checked the rank
+            missing = "rank" if self.rank is None else "members"
+            raise BadMessage.of_field(missing, None, f"the place in generation {self.generation}")
+
+    @property
+    def member(self) -> Member:
+        return Member(self.sender, self.address, self.port, self.device.host, self.device.device)
+
+    @property
+    def before(self) -> Place | None:
+        if self.rank is None or self.members is None or not self.generation:
+            return None
+        return Place(self.generation, self.rank, self.members)
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A job is at work: rank 0 says so, and hears whether somebody waits to take part in it.
+class Beat(Incoming, frozen=True):
+    """Rank 0 of a running job asks whether other workers wait to take part in it.
 
     Attributes:
-        before: this worker's place.
+        generation: with `rank` and `members`, this worker's place.
     """
 
-    sender: str
-    job: str
-    before: Place
+    sender: Name
+    job: Name
+    generation: Generation
+    rank: MemberRank
+    members: Members
+
+    def __post_init__(self) -> None:
+        assert self.before  # Place checks the rank
+
+    @property
+    def before(self) -> Place:
+        return Place(self.generation, self.rank, self.members)
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Incoming, frozen=True):
     """A worker has left its job, or does not wait for it any more.
 
     Attributes:
@@ -288,10 +352,23 @@ class Left:
         cause: the error for which it leaves, where there is one of its own.
     """
 
-    sender: str
-    job: str
-    lost: tuple[int, ...] = ()
+    sender: Name
+    job: Name
+    lost: MemberRanks = ()
     cause: str = ""
+
+    def __post_init__(self) -> None:
+        check_text("cause", self.cause, MAX_CAUSE)
+        _check_unique(self.lost)
+
+
+def _check_unique(ranks: tuple[int, ...]) -> None:
+    if len({*ranks}) != len(ranks):
+        raise BadMessage.of_field("lost", list(ranks), _RANKS)
+
+
+Message = Reset | Report | Query | Join | Beat | Left
+BY_TYPE: dict[str, type[Incoming]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Message)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +376,7 @@ class Response:
     """The state server's answer; it has an action only where the message was a QUERY or a JOIN.
 
     Attributes:
-        batch_size: samples of the worker's batches from the next round on, where the job's rule decides on that and
-            knows what it must.
+        batch_size: samples of the worker's batches from the next round on; None while the job's rule decides none.
         place: where the action is START.
     """
 
@@ -318,7 +394,7 @@ class Response:
             server: drawn when this server started, so that a worker knows a restarted one.
         """
         wire: dict[str, Any] = {
-            "msg_type": MessageType.RESPONSE.value,
+            "msg_type": "RESPONSE",
             "sender": STATE_SERVER,
             "receiver": self.receiver,
             "job": self.job,
@@ -328,11 +404,7 @@ class Response:
         if self.batch_size is not None:
             wire["batch_size"] = self.batch_size
         if self.place is not None:
-            members = [
-                [member.name, member.address, member.port, member.device.host, member.device.device]
-                for member in self.place.members
-            ]
-            wire |= {"generation": self.place.generation, "rank": self.place.rank, "members": members}
+            wire |= to_builtins(self.place)
         wire["reason"] = self.reason
         wire["server"] = server
         return wire

@@ -1,7 +1,7 @@
-"""The jobs' state for Prometheus, made from snapshots when it is asked for. Traffic counts HTTP (traffic.py).
+"""The jobs' state for Prometheus, made from snapshots on request. traffic.py has the HTTP metrics.
 
-A label never changes while a job lasts: who runs where is told by `esync_worker_info` alone, to be joined by `job` and
-`rank`. Workers have series of their own as long as there are not too many; all jobs have sums, counts and spreads.
+A job's labels never change: hosts and devices are in `esync_worker_info` alone, to be joined by `job` and `rank`. Up to
+MAX_WORKER_SERIES workers have series of their own; all jobs have sums, counts and spreads.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from prometheus_client.registry import Collector
 from server import worker_states
 from server.curve import Point
 from server.eta import AT_WORK, ENDED, QUIET, elapsed, job_state
-from server.messages import INCOMING, Action
+from server.messages import BY_TYPE
 from server.router import Router
 from server.snapshot import Snapshot
 from server.state import Row
 from server.status import Work, work
+from server.worker import Action
 from server.worker_states import WorkerStates, silence
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,17 +33,12 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 class StateCollector(Collector):
-    """Makes the metrics of the jobs.
-
-    Args:
-        router: knows them.
-    """
+    """The metrics of the jobs."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
         overview = self._router.overview()
         yield from _messages(overview.counts)
         states = {line.id: job_state(line, overview.now) for line in overview.jobs}
@@ -54,13 +50,13 @@ class StateCollector(Collector):
             ([state, counted.count(state)] for state in (AT_WORK, QUIET, ENDED)),
         )
         snapshots = [snapshot for id in states if (snapshot := self._router.snapshot(id)) is not None]
-        jobs = [_Job(snapshot, states[snapshot.id]) for snapshot in snapshots]
+        jobs = [_JobMetrics(snapshot, states[snapshot.id]) for snapshot in snapshots]
         yield from _of_jobs(jobs)
         yield from _of_workers(_with_series(jobs))
 
 
-class _Job:
-    """A snapshot, and what is computed once from it.
+class _JobMetrics:
+    """A snapshot, and values computed once from it.
 
     Attributes:
         id: the job's, as each metric's first label.
@@ -68,14 +64,14 @@ class _Job:
 
     def __init__(self, snapshot: Snapshot, state: str) -> None:
         self.snapshot, self.state, self.id, self.rows = snapshot, state, snapshot.id, snapshot.rows
-        self.doings: WorkerStates = worker_states.doings(snapshot)
-        self.work: Work = work(snapshot, self.doings.states)
+        self.states: WorkerStates = worker_states.states_of(snapshot)
+        self.work: Work = work(snapshot, self.states.states)
         self.marks = snapshot.policy.watch.marks(snapshot.rows, snapshot.slowest) if state == AT_WORK else {}
         self.step_times = sorted(time for row in snapshot.rows if (time := row.step_time) is not None)
 
 
-def _with_series(jobs: Sequence[_Job]) -> list[_Job]:
-    """The jobs whose workers have series of their own; a job that begins takes them from nobody."""
+def _with_series(jobs: Sequence[_JobMetrics]) -> list[_JobMetrics]:
+    """The jobs whose workers have series of their own; a new job takes them from no other."""
     chosen, left = [], MAX_WORKER_SERIES
     for job in jobs:
         if job.state != ENDED and len(job.snapshot.rows) <= left:
@@ -103,7 +99,7 @@ def _messages(counts: Mapping[str, int]) -> Iterator[Metric]:
         "messages_total",
         "Messages handled, refused ones included.",
         ["type"],
-        ([kind, counts.get(kind, 0)] for kind in INCOMING),
+        ([kind, counts.get(kind, 0)] for kind in BY_TYPE),
     )
     yield _family(
         "decisions_total",
@@ -114,7 +110,7 @@ def _messages(counts: Mapping[str, int]) -> Iterator[Metric]:
 
 
 # Of each job, however large it is: name, text, value. A name that ends in _total is a counter's.
-_OF_A_JOB: list[tuple[str, str, Callable[[_Job], float | None]]] = [
+_OF_A_JOB: list[tuple[str, str, Callable[[_JobMetrics], float | None]]] = [
     ("job_at_work", "1 while the job's workers are heard.", lambda job: job.state == AT_WORK),
     ("job_seconds", "Time since the job began, until it ended.", lambda job: elapsed(job.snapshot, job.snapshot.now)),
     ("workers", "Workers of the job.", lambda job: len(job.snapshot.rows)),
@@ -140,7 +136,7 @@ _OF_A_JOB: list[tuple[str, str, Callable[[_Job], float | None]]] = [
 ]
 
 # Of each worker of the jobs that are not too large.
-_OF_A_WORKER: list[tuple[str, str, Callable[[_Job, Row], float | None]]] = [
+_OF_A_WORKER: list[tuple[str, str, Callable[[_JobMetrics, Row], float | None]]] = [
     ("round", "Round that the worker is in.", lambda job, row: row.round),
     ("local_steps", "Local steps in this round.", lambda job, row: row.local_iteration),
     ("local_steps_total", "Local steps since the job began.", lambda job, row: row.steps),
@@ -161,7 +157,7 @@ _OF_A_WORKER: list[tuple[str, str, Callable[[_Job, Row], float | None]]] = [
     (
         "waiting",
         "1 while the worker waits for others.",
-        lambda job, row: job.doings.states[row.rank] == worker_states.WAITING,
+        lambda job, row: job.states.states[row.rank] == worker_states.WAITING,
     ),
 ]
 
@@ -170,7 +166,7 @@ def _accuracy(points: Sequence[Point | None]) -> float | None:
     return points[0].accuracy if points and points[0] is not None else None
 
 
-def _of_jobs(jobs: Sequence[_Job]) -> Iterator[Metric]:
+def _of_jobs(jobs: Sequence[_JobMetrics]) -> Iterator[Metric]:
     yield _family(
         "job_info",
         "A job.",
@@ -181,7 +177,7 @@ def _of_jobs(jobs: Sequence[_Job]) -> Iterator[Metric]:
         "workers_in_state",
         "Workers by what they do.",
         ["job", "state"],
-        ([job.id, state, job.doings.states.count(state)] for job in jobs for state in worker_states.ALL),
+        ([job.id, state, job.states.states.count(state)] for job in jobs for state in worker_states.ALL),
     )
     yield _family(
         "step_time_seconds",
@@ -200,7 +196,7 @@ def _spread(ascending: Sequence[float]) -> Iterator[tuple[str, float]]:
             yield name, ascending[round(share * last)]
 
 
-def _of_workers(jobs: Sequence[_Job]) -> Iterator[Metric]:
+def _of_workers(jobs: Sequence[_JobMetrics]) -> Iterator[Metric]:
     rows = [(job, row) for job in jobs for row in job.rows]
     yield _family(
         "worker_info",

@@ -1,15 +1,17 @@
-"""The published HTTP interface (form-encoded POST), translated into the four messages."""
+"""The published HTTP interface (form-encoded POST), translated into messages."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from server.fields import BadMessage, Fields
-from server.messages import MAX_COUNT, Query, Report, Reset
-from server.wire import check_query, reset_settings, status
+from msgspec import Struct
 
-_INIT_FIELDS = ("num_workers", "epsilon", "policy")
+from server.errors import BadMessage
+from server.messages import Count, NumWorkers, PublishedReset, Query, Report, Seconds, Status
+from server.wire import check_policy, convert, need_round
+
 _WIRE_NAMES = {
     "rank": "r",
     "local_iteration": "k",
@@ -20,53 +22,73 @@ _WIRE_NAMES = {
 }
 
 
-def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: str) -> Reset:
+class _Init(Struct):
+    num_workers: NumWorkers = 6
+    epsilon: Seconds = 0.5
+    policy: str = ""
+
+
+class _Apply(Status, frozen=True, kw_only=True):
+    local_iteration: Count  # in the journal's messages it may be left out, here not
+
+
+def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: str) -> PublishedReset:
     """`POST /init/`: num_workers (6), epsilon (0.5 s), and as an addition policy.
 
     Args:
-        form: the fields as sent; none stands for the defaults.
+        form: the fields as sent; an empty form stands for the defaults.
         job: a new id for the job, since a published worker knows none.
         policies: the names that `policy` may have.
-        policy: the one that is taken where the form names none.
+        policy: the default.
 
     Raises:
-        BadMessage: a value is not allowed, or there are fields and none is one of these: the sender meant something.
+        BadMessage: a value is not allowed, or none of the fields is one of these: the sender meant something else.
     """
-    if form and not form.keys() & set(_INIT_FIELDS):
+    known = _Init.__struct_fields__
+    if form and not form.keys() & {*known}:
         raise BadMessage(
-            f"the form has none of the fields {', '.join(_INIT_FIELDS)}, but {', '.join(form)[:80]!r}; "
+            f"the form has none of the fields {', '.join(known)}, but {', '.join(form)[:80]!r}; "
             "send one of them, or an empty body for the defaults"
         )
-    settings = reset_settings(_fields(form), policies, num_workers=6, policy=policy, epsilon=0.5)
-    return Reset("published", job, **settings, published=True)
+    values = {name: text if name == "policy" else _typed(text) for name, text in form.items()}
+    found: _Init = convert({"policy": policy, **values}, _Init)
+    check_policy(found.policy, policies)
+    return PublishedReset("published", job, found.num_workers, found.policy, found.epsilon)
 
 
 def apply(form: Mapping[str, str]) -> Query:
     """`POST /apply/`: r, k, c, te, and as an addition m, the seconds that a push takes."""
-    fields = _fields(form)
-    fields.whole("local_iteration", 0, MAX_COUNT)  # in the journal's messages it may be left out, here not
-    progress = status(fields, needs_round=False)
-    check_query(progress, fields)
-    return Query(f"worker-{progress.rank}", None, progress)
+    with published_names():
+        status: Status = convert(_values(form), _Apply)
+        return Query(f"worker-{status.rank}", None, status)
 
 
 def reset(form: Mapping[str, str]) -> Report:
     """`POST /reset/`: r, t, te. The worker has pulled and is in round t."""
-    progress = status(_fields({name: text for name, text in form.items() if name in ("r", "t", "te")}))
-    return Report(f"worker-{progress.rank}", None, progress)
+    values = {name: value for name, value in _values(form).items() if name in ("rank", "round", "timestamp")}
+    with published_names():
+        status: Status = convert(values, Status)
+        need_round(status)
+        return Report(f"worker-{status.rank}", None, status)
 
 
-def wire_name(field: str | None) -> str | None:
-    """The published name of a field, for errors that the handlers find."""
-    return _WIRE_NAMES.get(field or "", field)
+@contextlib.contextmanager
+def published_names() -> Iterator[None]:
+    """Errors within name a field as the published interface does."""
+    try:
+        yield
+    except BadMessage as problem:
+        field = problem.field or ""
+        name = _WIRE_NAMES.get(field, field)
+        raise BadMessage(str(problem).replace(f"field {field!r}", f"field {name!r}"), name or None) from None
 
 
-def _fields(form: Mapping[str, str]) -> Fields:
-    return Fields({name: _typed(text) for name, text in form.items()}, _WIRE_NAMES)
+def _values(form: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _typed(form[wire_name]) for name, wire_name in _WIRE_NAMES.items() if wire_name in form}
 
 
 def _typed(text: str) -> Any:
-    """A form knows only text; what looks like a number becomes one, and the field's own check says whether it fits."""
+    """A form knows only text; what looks like a number becomes one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -15,13 +15,13 @@ from urllib.parse import parse_qsl
 
 from server import published, wire
 from server.answers import Answer, error, json_answer, refused
-from server.conflict import Conflict
-from server.fields import BadMessage
-from server.messages import Action, Query, Report, Response
+from server.errors import BadMessage, Conflict
+from server.messages import Query, Report, Response
 from server.policies import POLICIES
 from server.refusals import Refusals
 from server.router import Router
 from server.traffic import Traffic
+from server.worker import Action
 
 FORM_TYPE = "application/x-www-form-urlencoded"
 JSON_TYPE = "application/json"
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class Receiver:
-    """Answers the four calls that change something.
+    """Answers the four calls that change state.
 
     Args:
         router: takes the messages.
-        traffic: counts what was answered, and how fast.
+        traffic: counts answers and their time.
         token: when set, every call needs it.
-        init_policy: policy of a job that `POST /init/` begins and that names none.
-        refusals: logs what was refused.
+        init_policy: of a `POST /init/` that names none.
+        refusals: their log.
     """
 
     def __init__(self, router: Router, traffic: Traffic, token: str, init_policy: str, refusals: Refusals) -> None:
@@ -47,7 +47,7 @@ class Receiver:
         self._authorization = f"Bearer {token}".encode() if token else b""
         self._init_policy = init_policy
         self._refusals = refusals
-        # A worker that sees it change knows that this server has lost what it knew.
+        # A worker that sees it change knows that this server has lost its state.
         self._server = secrets.token_hex(4)
         self._calls: dict[str, Callable[[Mapping[str, str], bytes], Answer]] = {
             "/message/": self._message,
@@ -58,11 +58,10 @@ class Receiver:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What can be called."""
         return tuple(self._calls)
 
     def post(self, path: str, headers: Mapping[str, str], body: bytes, address: str) -> Answer:
-        """Answers a call. Whatever is wrong with it becomes an answer too.
+        """Answers a call, also with an error.
 
         Args:
             path: one of `paths`.
@@ -86,7 +85,7 @@ class Receiver:
         return answer
 
     def _refusal(self, headers: Mapping[str, str]) -> Answer | None:
-        """What is answered without a look at the body."""
+        """The refusal that follows from the headers alone, if any."""
         # Workers are no browsers and send neither; a browser sends them with every POST of a page, from wherever the
         # page is. This server's own page sends no POST.
         if "origin" in headers or "sec-fetch-site" in headers:
@@ -103,7 +102,7 @@ class Receiver:
         return None
 
     def _message(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """`POST /message/`: RESET, REPORT or QUERY as JSON; answers with a RESPONSE."""
+        """`POST /message/`: a message as JSON; answers with a RESPONSE."""
         _need_type(headers, JSON_TYPE, "the message as JSON")
         return json_answer(self._router.ask(wire.parse(body, POLICIES)).to_wire(self._server))
 
@@ -114,7 +113,7 @@ class Receiver:
         return Answer()
 
     def _apply(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """`POST /apply/` as published: {"ready": 0} go on training, {"ready": 1} aggregate now."""
+        """`POST /apply/` as published: {"ready": 0} train, {"ready": 1} aggregate now."""
         response = self._ask_published(published.apply(_form(headers, body)))
         return json_answer({"ready": int(response.action is Action.SYNC)})
 
@@ -124,14 +123,12 @@ class Receiver:
         return Answer()
 
     def _ask_published(self, message: Query | Report) -> Response:
-        try:
+        with published.published_names():
             return self._router.ask(message)
-        except BadMessage as problem:
-            raise BadMessage(str(problem), published.wire_name(problem.field)) from None
 
 
 def _need_type(headers: Mapping[str, str], wanted: str, send: str) -> None:
-    """A page can make a browser send text and forms anywhere, but not JSON; and half a guess is no message.
+    """A page can make a browser send text and forms to any server, but not JSON.
 
     Raises:
         BadMessage: the body is of another type.
@@ -145,8 +142,7 @@ def _form(headers: Mapping[str, str], body: bytes) -> dict[str, str]:
     """The form's fields; none where there is no body.
 
     Raises:
-        BadMessage: the body is something else. Taken for a form it would have no fields, which `/init/` understands as
-            its defaults.
+        BadMessage: the body is something else, which as a form without fields would mean the defaults of `/init/`.
     """
     if not body:
         return {}

@@ -1,4 +1,4 @@
-"""Logs what was refused: each kind at once, and then how often again, so that nobody can fill the log."""
+"""Logs refused requests: each kind at once, then only how often it came again, so that no client can fill the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from server.answers import JSON, Answer
 
 PAUSE_S = 10.0  # between two lines of a kind
-MAX_KINDS = 1000  # beyond, what is remembered of them is forgotten
+MAX_KINDS = 1000  # beyond, all are forgotten
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class _Kind:
 
 
 class Refusals:
-    """Remembers what it has logged.
+    """Logs refusals at a bounded rate.
 
     Args:
         clock: seconds, monotonic.

@@ -1,7 +1,6 @@
-"""Where the workers of jobs without a parameter server find each other: one table of members a job (membership.py).
+"""Rendezvous of the workers of jobs without a parameter server: one group of members a job (membership.py).
 
-A worker that waits asks again and again, so nothing here keeps an answer back. A server that was restarted meanwhile
-hears of all again.
+Waiting workers ask repeatedly, so no answer is delayed, and a restarted server soon knows all of them.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from server.conflict import Conflict
-from server.membership import WAITING_S, Table, decide, names
+from server.errors import Conflict
+from server.membership import WAITING_S, Group, decide, names
 from server.messages import Beat, Call, Join, Left, Response
 
 MAX_JOBS = 64
@@ -18,81 +17,81 @@ MAX_JOBS = 64
 log = logging.getLogger(__name__)
 
 
-class Gatherings:
-    """Own the tables of members. Time is an argument, as in the handlers.
+class Rendezvous:
+    """Owns the groups of members. Time is an argument, as in the handlers.
 
     Args:
-        max_jobs: when one more comes, the one that was silent for longest is forgotten.
+        max_jobs: beyond it, the job that was silent for longest is forgotten.
         counts: of handled messages, by type.
     """
 
     def __init__(self, counts: Counter[str], max_jobs: int = MAX_JOBS) -> None:
         self._counts = counts
         self._max_jobs = max_jobs
-        self._tables: dict[str, Table] = {}
-        self._heard: dict[str, float] = {}  # when a job was spoken of, the longest ago first
+        self._groups: dict[str, Group] = {}
+        self._heard: dict[str, float] = {}  # time of a job's last message, the oldest first
 
     def join(self, message: Join, now: float) -> Response:
-        """A worker is there and waits for the others.
+        """A worker is ready and waits for the others.
 
         Raises:
-            Conflict: it does not fit to those that wait, or there is no room for its job.
+            Conflict: it does not fit the waiting workers, or there is no room for its job.
         """
         self._counts["JOIN"] += 1
-        before = self._tables.get(message.job)
+        before = self._groups.get(message.job)
         if before is None:
             self._make_room(now)
-        table, answer, reason = decide(before or Table(), message, now)
-        self._keep(message.job, table, now)
-        if before is None or table.generation != before.generation:
-            self._note_start(message.job, table)
-        elif answer.call is Call.WAIT and len(table.waiting) != len(before.waiting):
+        group, answer, reason = decide(before or Group(), message, now)
+        self._keep(message.job, group, now)
+        if before is None or group.generation != before.generation:
+            self._note_start(message.job, group)
+        elif answer.call is Call.WAIT and len(group.waiting) != len(before.waiting):
             log.info("job %s | %s", message.job, reason)
-        return Response(message.member.name, message.job, reason, answer.call, place=answer.place)
+        return Response(message.sender, message.job, reason, answer.call, place=answer.place)
 
     def beat(self, message: Beat, now: float) -> Response:
-        """A job is at work; its rank 0 is told whether somebody waits to take part."""
+        """Tells rank 0 of a running job whether workers wait to take part."""
         self._counts["BEAT"] += 1
-        if message.job not in self._tables:
+        if message.job not in self._groups:
             self._make_room(now)
-        table, answer, reason = decide(self._tables.get(message.job, Table()), message, now)
-        self._keep(message.job, table, now)
+        group, answer, reason = decide(self._groups.get(message.job, Group()), message, now)
+        self._keep(message.job, group, now)
         return Response(message.sender, message.job, reason, answer.call)
 
     def left(self, message: Left, now: float) -> Response:
-        """A worker has left, or does not wait any more; it is told why the job broke, where it did."""
+        """Removes a worker; the answer tells why the job broke, where it did."""
         self._counts["LEFT"] += 1
-        before = self._tables.get(message.job)
+        before = self._groups.get(message.job)
         if before is None:
             return Response(message.sender, message.job, "this server has forgotten the workers of this job")
-        table, _, reason = decide(before, message, now)
-        self._keep(message.job, table, now)
-        if table.cause != before.cause:
-            log.warning("job %s | %s", message.job, table.cause)
-        elif len(table.left) == len(table.members) != len(before.left):
-            log.info("job %s | all %d worker(s) have left", message.job, len(table.members))
+        group, _, reason = decide(before, message, now)
+        self._keep(message.job, group, now)
+        if group.cause != before.cause:
+            log.warning("job %s | %s", message.job, group.cause)
+        elif len(group.left) == len(group.members) != len(before.left):
+            log.info("job %s | all %d worker(s) have left", message.job, len(group.members))
         return Response(message.sender, message.job, reason)
 
-    def _note_start(self, job: str, table: Table) -> None:
-        if table.members:
+    def _note_start(self, job: str, group: Group) -> None:
+        if group.members:
             log.info(
-                "job %s | generation %d starts: %s", job, table.generation,
-                names(table.members, range(len(table.members))),
+                "job %s | generation %d starts: %s", job, group.generation,
+                names(group.members, range(len(group.members))),
             )  # fmt: skip
 
-    def _keep(self, job: str, table: Table, now: float) -> None:
-        self._tables[job] = table
+    def _keep(self, job: str, group: Group, now: float) -> None:
+        self._groups[job] = group
         self._heard.pop(job, None)
         self._heard[job] = now
 
     def _make_room(self, now: float) -> None:
-        if len(self._tables) < self._max_jobs:
+        if len(self._groups) < self._max_jobs:
             return
         oldest, heard = next(iter(self._heard.items()))
         if now - heard <= WAITING_S:  # its workers may wait
             raise Conflict(
                 "too-many-jobs",
-                f"workers of {len(self._tables)} jobs find each other here now, and there is no room for more: send "
+                f"workers of {len(self._groups)} jobs find each other here now, and there is no room for more: send "
                 "this again in a while, or start another server",
             )
-        del self._tables[oldest], self._heard[oldest]
+        del self._groups[oldest], self._heard[oldest]

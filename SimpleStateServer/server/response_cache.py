@@ -1,4 +1,4 @@
-"""What is costly to make and is asked for often is made once, and again only when there is time for it."""
+"""Rate-limited cache of rendered responses."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 MAX_KEYS = 256
 LEAST_AGE_S = 0.5
-SHARE = 1 / 20  # of the time may be spent on making
+SHARE = 1 / 20  # of the time for rendering
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Entry:
     value: bytes
     made: float
     fresh_until: float
 
 
-class KeptAnswers:
-    """Answers of readers. They are made in the loop that the workers' questions go through, so what they take of it is
-    bounded, however many read and whatever they read: what took t seconds to make is not made again for 20 t, and all
-    of them together do not take more than a twentieth of the time. A reader gets an older answer instead of waiting.
+class ResponseCache:
+    """Responses for readers. They are rendered in the loop that answers the workers, so their share of it is bounded: a
+    response that took t seconds is not rendered again for 20 t, and all together take at most a twentieth of the time.
+    A reader gets an older response instead of waiting.
 
     Args:
         clock: seconds, monotonic.
@@ -28,20 +28,20 @@ class KeptAnswers:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept: dict[Hashable, _Kept] = {}
-        self._idle_until = 0.0  # nothing that is known is made again before
+        self._entries: dict[Hashable, _Entry] = {}
+        self._idle_until = 0.0  # no cached response is rendered again before
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """What `make` returns, or has returned a short time ago."""
+        """The result of `make`, perhaps an earlier one."""
         begin = self._clock()
-        kept = self._kept.get(key)
-        if kept is not None and (begin < kept.fresh_until or begin < self._idle_until):
-            return kept.value
+        entry = self._entries.get(key)
+        if entry is not None and (begin < entry.fresh_until or begin < self._idle_until):
+            return entry.value
         value = make()
         end = self._clock()
         took = end - begin
-        if len(self._kept) >= MAX_KEYS and key not in self._kept:
-            del self._kept[min(self._kept, key=lambda each: self._kept[each].made)]
-        self._kept[key] = _Kept(value, end, end + max(LEAST_AGE_S, took / SHARE))
+        if len(self._entries) >= MAX_KEYS and key not in self._entries:
+            del self._entries[min(self._entries, key=lambda each: self._entries[each].made)]
+        self._entries[key] = _Entry(value, end, end + max(LEAST_AGE_S, took / SHARE))
         self._idle_until = max(self._idle_until, begin) + took / SHARE
         return value

@@ -1,4 +1,4 @@
-"""FIFO queue and message router: messages are taken in the order in which they come, one at a time, by their type.
+"""FIFO queue and message router: hands messages to their handlers in order, one at a time.
 
 `manage.py serve` calls the router in its one event loop. There the loop's own list of what is ready is the FIFO queue:
 a message is routed when its turn comes, and no handler ever waits, so the next one finds the table complete. Django's
@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from server.handlers import Handlers
-from server.messages import Beat, Join, Left, Query, Report, Reset, Response
+from server.messages import Beat, Join, Left, Message, PublishedReset, Query, Report, Reset, Response
 from server.snapshot import Overview, Snapshot
-from server.wire import Message
 
 
 class Router:
-    """Hands each message to its handler, and nothing else touches the state.
+    """Hands each message to its handler; nothing else touches the state.
 
     Args:
         handlers: own the state.
@@ -30,11 +29,12 @@ class Router:
         self._clock = clock
         self._by_type: dict[type, Callable[[Any, float], Response]] = {
             Reset: handlers.reset,
+            PublishedReset: handlers.reset,
             Report: handlers.report,
             Query: handlers.query,
-            Join: handlers.gatherings.join,
-            Beat: handlers.gatherings.beat,
-            Left: handlers.gatherings.left,
+            Join: handlers.rendezvous.join,
+            Beat: handlers.rendezvous.beat,
+            Left: handlers.rendezvous.left,
         }
         self._turn = threading.Lock()
 
@@ -48,11 +48,10 @@ class Router:
             return self._by_type[type(message)](message, self._clock())
 
     def snapshot(self, job: str | None = None) -> Snapshot | None:
-        """A job after every message before, the latest where none is named; None where there is none."""
+        """One job, by default the latest; None where there is none."""
         with self._turn:
             return self._handlers.snapshot(job, self._clock())
 
     def overview(self) -> Overview:
-        """All jobs in short."""
         with self._turn:
             return self._handlers.overview(self._clock())

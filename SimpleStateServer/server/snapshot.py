@@ -1,4 +1,4 @@
-"""The state at one moment, for those who read it. It copies references only, so it costs microseconds."""
+"""The state at one moment, for readers. It copies references only, which takes microseconds."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Snapshot:
         settings: the RESET that started it.
         policy: its rule.
         now: when the snapshot was taken, on the clock of all times here (s).
-        began: when the job began; as its workers say, where this server took it over.
+        began: when the job began; of a job that was taken over, by its workers' messages.
         known_since: when this server learned of it.
         ended: when it ended; None while it is at work.
         round: the latest that any worker has entered.
         slowest: rank of the worker that the policy calls the slowest.
         rows: one a worker.
         curve: test accuracies by round.
-        best: the best of all, also of those that are not in the curve any more.
+        best: of all evaluations, also of those that the curve has dropped.
         history_lost: this server took the job over, and the accuracies before are not known.
-        marks: what all workers had done at moments since this server learned of the job.
-        heard: when any worker was heard last.
-        at_work: whether a worker is that has not left and is not overdue.
+        marks: the work of all workers at moments since this server learned of the job.
+        heard: time of the last message of any worker.
+        at_work: a worker is neither gone nor overdue.
     """
 
     settings: Reset
@@ -53,22 +53,20 @@ class Snapshot:
 
     @property
     def id(self) -> str:
-        """The job's name."""
         return self.settings.job
 
     @property
     def title(self) -> str:
-        """The algorithm's name, for people."""
+        """The algorithm's name on the page."""
         return self.settings.title or self.policy.watch.title
 
     @property
     def limits(self) -> Limits:
-        """When the job will end, as far as that is known."""
         return self.settings.limits
 
 
 @dataclass(frozen=True, slots=True)
-class JobLine:
+class JobSummary:
     """A job in a list of jobs; times as in Snapshot."""
 
     id: str
@@ -90,12 +88,11 @@ class Overview:
     Attributes:
         now: as in Snapshot.
         jobs: in the order in which they began.
-        counts: how many messages of each type were handled, and how many answers of each action given, since this
-            server started.
+        counts: handled messages by type, and answers by action, since this server started.
     """
 
     now: float
-    jobs: tuple[JobLine, ...] = ()
+    jobs: tuple[JobSummary, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -115,8 +112,8 @@ def snapshot(job: Job, now: float) -> Snapshot:
         curve=job.curve.points,
         best=job.curve.best,
         history_lost=job.history_lost,
-        marks=table.pace.marks,
-        heard=table.pace.heard,
+        marks=table.rates.marks,
+        heard=table.rates.heard,
         at_work=job.is_at_work(now),
     )
 
@@ -124,7 +121,7 @@ def snapshot(job: Job, now: float) -> Snapshot:
 def overview(jobs: Jobs, now: float, counts: Mapping[str, int]) -> Overview:
     """All jobs at this moment."""
     lines = tuple(
-        JobLine(
+        JobSummary(
             id=job.id,
             title=job.settings.title or job.policy.watch.title,
             policy=job.policy.name,
@@ -132,7 +129,7 @@ def overview(jobs: Jobs, now: float, counts: Mapping[str, int]) -> Overview:
             round=job.table.round,
             began=job.began,
             ended=job.ended,
-            heard=job.table.pace.heard,
+            heard=job.table.rates.heard,
             at_work=job.is_at_work(now),
             published=job is jobs.published,
         )

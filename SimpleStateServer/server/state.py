@@ -1,36 +1,39 @@
-"""The state table: one immutable row a worker, and indexes that spare a decision the look at every row.
+"""The state table: one immutable row a worker, and indexes, so that a decision need not scan all rows.
 
-Only the router changes a table, one message at a time. Rows are immutable: a reader is handed a tuple of them
-and may take as long as it likes. All times are seconds on the server's monotonic clock, given by the caller.
+Only the router changes a table, one message at a time; a reader gets a tuple of the immutable rows. All times are
+seconds on the server's monotonic clock, given by the caller.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from server.batch_sizes import BatchSizes
-from server.job_rates import Pace
-from server.max_tree import OUT, Tournament
-from server.messages import Action, Device, Doing, Total
+from server.job_rates import JobRates
+from server.max_tree import OUT, MaxTree
 from server.throughputs import Throughputs
+from server.worker import Action, Activity, Decision, Device
+
+if TYPE_CHECKING:  # the parameter server imports this file and needs no messages
+    from server.messages import Total
 
 STEP_TIME_WINDOW = 5  # step times that the smoothed one is taken from
 HISTORY_ROUNDS = 20  # past rounds kept of each worker, for the status page
 
-# The decisions wait for the slowest worker: the others go on training until it has done its step. A dead one would keep
-# them training for ever, so no decision counts on a worker that was not heard for SILENCE_STEPS times its own
-# reach-server time, and for at least SILENCE_S seconds.
+# Decisions wait for the slowest worker: the others train until it has done its step. So that a dead one does not keep
+# them training for ever, decisions ignore a worker after a silence of SILENCE_STEPS times its own reach-server time,
+# SILENCE_S seconds at least.
 SILENCE_S = 30.0
 SILENCE_STEPS = 10
-EVALUATION_S = 300.0  # in which a worker that says that it evaluates has nothing else to say
+EVALUATION_S = 300.0  # likewise, for a worker that evaluates
 
 _NOWHERE = Device()
 
 
 class PastRound(NamedTuple):
-    """What a worker did in a round that is over.
+    """A worker's past round.
 
     Attributes:
         round: its number.
@@ -42,7 +45,7 @@ class PastRound(NamedTuple):
         evaluating: when it began to evaluate in this round; None where it did not.
         asked: when it last told of a step, or entered.
         action: the last answer in this round.
-        way: how the job went on, by the worker's word.
+        way: the job's mode, as the worker told.
     """
 
     round: int
@@ -58,32 +61,31 @@ class PastRound(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is known of one worker. Each message makes a few of these, and a tuple is made four times as fast as an
-    object of a frozen dataclass.
+    """One worker. Each message makes a few rows, and a tuple is made four times as fast as a frozen dataclass.
 
     Attributes:
         rank: k.
         round: r_k; a new job begins in round 1.
         local_iteration: i_k, local steps done in this round.
         step_times: c_k of its last local steps, the newest last; empty while no step time is known.
-        sample_times: the same divided by the samples of each step, where it said how many.
+        sample_times: the same divided by the samples of each step, where these are known.
         transmission_time: m_k, seconds to push one model update, in Sync-Switch also to pull the model.
         since: t_k, when the last REPORT or QUERY of this round that brought news arrived; None before the first one.
         action: the last answer in this round; None before the first one.
         last_action: the last answer in any round.
-        reason: why it was given, in words.
-        heard: when anything was last heard, repeated messages included; None before the first.
-        counted: False while no decision counts on the worker: it has been silent for too long, or was not heard yet
-            since this server took over a job that was running.
+        reason: of it, in words.
+        heard: time of the last message, repeated ones included; None before the first.
+        counted: False while decisions ignore the worker: it was silent for too long, or has sent no message since this
+            server took over its running job.
         entered: when it entered this round.
         synced: when it was told to aggregate in this round.
         device: where it runs.
         samples: samples that it has trained on since the job began.
         steps: local steps that it has done since the job began.
         past: its last rounds, the newest last.
-        doing: what it says that it does.
-        evaluating: when it said that it evaluates, in this round.
-        way: how the job goes on, by its word, where that changes.
+        doing: its activity by its own report.
+        evaluating: when it reported an evaluation in this round.
+        way: the job's mode by its own report, where that changes.
         computing: seconds that it has computed since the job began.
     """
 
@@ -104,7 +106,7 @@ class Row(NamedTuple):
     samples: int = 0
     steps: int = 0
     past: tuple[PastRound, ...] = ()
-    doing: Doing = Doing.TRAINING
+    doing: Activity = Activity.TRAINING
     evaluating: float | None = None
     way: str = ""
     computing: float = 0.0
@@ -119,14 +121,14 @@ class Row(NamedTuple):
     def step_time(self) -> float | None:
         """Smoothed c_k in seconds; None while not known.
 
-        The lower median of the last steps: one outlier, such as the slow first step of a device, does not show, and a
-        lasting change shows after three steps.
+        The lower median of the last steps: one outlier, such as the slow first step of a device, has no effect, and a
+        lasting change has after three steps.
         """
         return _median_low(self.step_times)
 
     @property
     def sample_time(self) -> float | None:
-        """Smoothed c_k of one sample in seconds, likewise."""
+        """Smoothed seconds of one sample, likewise."""
         return _median_low(self.sample_times)
 
     @property
@@ -136,13 +138,13 @@ class Row(NamedTuple):
 
     @property
     def silence_limit(self) -> float:
-        """Seconds of silence after which no decision counts on this worker."""
-        if self.doing is Doing.EVALUATING:
+        """Seconds of silence after which the policies ignore this worker."""
+        if self.doing is Activity.EVALUATING:
             return EVALUATION_S
         return SILENCE_S if self.step_time is None else max(SILENCE_S, SILENCE_STEPS * self.reach_server_time)
 
     def entering(self, round: int, now: float, computed: float = 0.0) -> Row:
-        """This worker at the start of `round`, in which it has computed for so long already."""
+        """The row at the start of `round`, in which the worker has computed for `computed` seconds already."""
         past = self.past
         if self.entered is not None:
             over = PastRound(
@@ -171,7 +173,7 @@ class Row(NamedTuple):
         )
 
     def stepping(self, local_iteration: int, computation_time: float | None, batch: int, now: float) -> Row:
-        """This worker after it has told that it has done `local_iteration` local steps of `batch` samples."""
+        """The row after `local_iteration` local steps of `batch` samples in this round."""
         step_times, sample_times = self._times_with(computation_time, batch)
         steps = local_iteration - self.local_iteration
         return self._replace(
@@ -185,13 +187,12 @@ class Row(NamedTuple):
         )
 
     def timed(self, computation_time: float, batch: int = 0) -> Row:
-        """This worker with the time of one more local step, whatever round that was in; of `batch` samples, where that
-        is known."""
+        """The row with the time of one more local step of any round, of `batch` samples (0: not known)."""
         step_times, sample_times = self._times_with(computation_time, batch)
         return self._replace(step_times=step_times, sample_times=sample_times)
 
     def _times_with(self, seconds: float | None, batch: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """`step_times` and `sample_times` after a step of `batch` samples (0: not known) that took so long."""
+        """`step_times` and `sample_times` after one more step of `batch` samples (0: not known)."""
         if seconds is None:
             return self.step_times, self.sample_times
         step_times = (*self.step_times, seconds)[-STEP_TIME_WINDOW:]
@@ -200,11 +201,11 @@ class Row(NamedTuple):
         return step_times, (*self.sample_times, seconds / batch)[-STEP_TIME_WINDOW:]
 
     def in_total(self, total: Total, before: Row) -> Row:
-        """This worker with what it has done by its own count, not by its messages: of those one may be overtaken, which
-        takes nothing back, and what they call the time of a step may be longer.
+        """The row with the worker's own totals in place of those from its messages, some of which may be overtaken, or
+        name a longer step time.
 
         Args:
-            before: what was known before the message.
+            before: the row before the message.
         """
         return self._replace(
             steps=max(before.steps, total.steps),
@@ -212,29 +213,28 @@ class Row(NamedTuple):
             computing=max(before.computing, total.computing),
         )
 
-    def answered(self, action: Action, reason: str, now: float) -> Row:
-        """This worker after it was told what to do."""
+    def answered(self, decision: Decision, now: float) -> Row:
+        action = decision.action
         synced = now if action is Action.SYNC and self.synced is None else self.synced
-        return self._replace(action=action, last_action=action, reason=reason, synced=synced)
+        return self._replace(action=action, last_action=action, reason=decision.reason, synced=synced)
 
-    def told(self, action: Action, reason: str, now: float) -> Row:
-        """This worker after it has said what somebody else told it: in a round without a step, at the end of the one
-        before."""
+    def told(self, decision: Decision, now: float) -> Row:
+        """The row after a decision made elsewhere; before the first step of a round, at the end of the one before."""
         if self.local_iteration:
-            return self.answered(action, reason, now)
-        return self._replace(last_action=action, reason=reason)
+            return self.answered(decision, now)
+        return self._replace(last_action=decision.action, reason=decision.reason)
 
 
 def _median_low(times: tuple[float, ...]) -> float | None:
     return sorted(times)[(len(times) - 1) // 2] if times else None  # statistics.median_low takes twice as long
 
 
-_NEW: dict[bool, list[Row]] = {True: [], False: []}  # workers that were not heard yet, by `counted`
+_NEW: dict[bool, list[Row]] = {True: [], False: []}  # rows before the first message, by `counted`
 
 
 def _new_rows(num_workers: int, counted: bool) -> list[Row]:
-    """One empty row for each rank. Rows are immutable, so all jobs share these: whoever begins job after job of 100,000
-    workers would keep the loop busy with making them (0.3 s a job)."""
+    """One empty row for each rank. Jobs share these immutable rows: making them for a job of 100,000 workers would take
+    0.3 s of the loop's time."""
     rows = _NEW[counted]
     rows.extend(Row(rank, counted=counted) for rank in range(len(rows), num_workers))
     return rows[:num_workers]
@@ -245,11 +245,11 @@ class Table:
 
     Args:
         num_workers: N; the ranks are 0 .. N-1.
-        delay: seconds by which the job's policy calls a worker slow; OUT where no decision counts on it.
+        delay: the delay by which the job's policy compares workers; OUT where decisions ignore the worker.
         epsilon: the preprint's tolerance in seconds.
         started: when the job began.
-        counted: whether decisions count on workers that were not heard yet. In a new job they do: everybody is in the
-            first round. In a job that was taken over they must not: a worker may be waiting in the aggregation already.
+        counted: whether decisions wait for workers without a message yet. In a new job they do: all are in the first
+            round. In a job that was taken over they must not: a worker may already wait in the aggregation.
         batch_size: samples of each worker's batch at first, where the job's policy decides on batch sizes; else 0.
     """
 
@@ -267,17 +267,16 @@ class Table:
         self.started = started
         self.round = 1  # the latest that any worker has entered
         self.num_ended = 0  # workers that have left in order
-        self.pace = Pace(started, resumed=not counted)
+        self.rates = JobRates(started, resumed=not counted)
         self.rows = _new_rows(num_workers, counted)
         self._delay = delay
-        self._delays = Tournament([self._counted_delay(self.rows[0])] * num_workers)  # no rank is slower than another
+        self._delays = MaxTree([self._counted_delay(self.rows[0])] * num_workers)  # all are equal
         self._throughputs: Throughputs | None = None
-        self._looked_at = 0  # rank of the worker whose silence was looked at last
+        self._looked_at = 0  # rank of the worker that was checked last
 
     def put(self, row: Row) -> None:
-        """Replaces the row of its worker."""
-        self.num_ended += (row.doing is Doing.ENDED) - (self.rows[row.rank].doing is Doing.ENDED)
-        self.pace.note(self.rows[row.rank], row)
+        self.num_ended += (row.doing is Activity.ENDED) - (self.rows[row.rank].doing is Activity.ENDED)
+        self.rates.note(self.rows[row.rank], row)
         self.rows[row.rank] = row
         self.round = max(self.round, row.round)
         delay = self._counted_delay(row)
@@ -295,9 +294,9 @@ class Table:
 
     @property
     def throughputs(self) -> Throughputs:
-        """Of all workers that count, where the policy's delay is in seconds a sample.
+        """Of all counted workers, where the policy's delay is in seconds a sample.
 
-        O(N) when it is asked for first; from then on it is kept up to date, which costs O(1) a row.
+        O(N) at the first call; from then on updated in O(1) a row.
         """
         if self._throughputs is None:
             self._throughputs = Throughputs(self._delays.delays)
@@ -308,15 +307,15 @@ class Table:
         return self.batches.sizes[rank] if self.batches.total and self.batches.sizes else None
 
     def silence(self, row: Row, now: float) -> float:
-        """Seconds since the worker was last heard, or since the job began where it never was."""
+        """Seconds since the worker's last message, or since the job began where there was none."""
         return now - (self.started if row.heard is None else row.heard)
 
     def stop_counting_on_the_silent(self, now: float) -> list[Row]:
-        """Takes workers that fell silent out of the decisions until they are heard again; returns their rows.
+        """Excludes silent workers from the decisions until their next message; returns their rows.
 
-        The slowest is looked at each time, since others wait for it, and of all the others one, in turn: each has its
-        part in a mean. So a look costs O(1), and each silent worker O(log N) once. Who waits for the slowest has
-        nothing to say meanwhile: nobody is silent before the slowest would be.
+        Each call checks the slowest, since others wait for it, and one of the others in turn, since each has its part
+        in a mean. So a call costs O(1), and each silent worker O(log N) once. Workers that wait for the slowest send
+        nothing meanwhile, so none counts as silent before the slowest would.
         """
         silent = []
         while (row := self.slowest).counted and self.silence(row, now) > row.silence_limit:

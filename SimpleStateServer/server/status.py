@@ -1,7 +1,7 @@
-"""What the status page shows, computed from one snapshot. Pure.
+"""The status page's content, computed from one snapshot. Pure.
 
-The payload is bounded, however large the job is: SHOWN_WORKERS workers one by one, of all others a letter each, or a
-letter for several.
+The payload is bounded for jobs of any size: SHOWN_WORKERS workers one by one, of all others a letter each, or a letter
+for several.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from server import worker_states
 from server.eta import AT_WORK, elapsed, ending, job_state
 from server.job_rates import rates
-from server.snapshot import JobLine, Overview, Snapshot
+from server.snapshot import JobSummary, Overview, Snapshot
 from server.state import HISTORY_ROUNDS, Row
 from server.timeline import timeline
 from server.worker_states import WorkerStates, silence
 
 SHOWN_WORKERS = 100
-BY_RANK = 16  # so many workers stand in the order of their ranks; of more the slow and the silent come first
+BY_RANK = 16  # up to this many workers are sorted by rank; of more the slow and the silent come first
 CELLS = 1000
 SHOWN_JOBS = 24
 
@@ -44,7 +44,7 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     if snapshot is None:
         return {"job": None, "jobs": _jobs(overview)}
     now, rows, settings, watch = snapshot.now, snapshot.rows, snapshot.settings, snapshot.policy.watch
-    done = worker_states.doings(snapshot)
+    done = worker_states.states_of(snapshot)
     state = job_state(snapshot, now)
     until = now if state == AT_WORK else snapshot.heard or now
     works = work(snapshot, done.states)
@@ -84,20 +84,20 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------------------------------- what was worked
+# ---------------------------------------------------------------------------------------------- the work
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the workers have done in the rounds that are kept of them, by rank.
+    """The workers' recorded work, by rank.
 
     Columns: an object for each of 100,000 workers would set off the garbage collector, which then goes through the
     whole state table.
 
     Attributes:
-        samples: that were trained on.
+        samples: trained on.
         computing: seconds of local steps.
-        seconds: in which that was done, waiting included.
+        seconds: of that work, waiting included.
     """
 
     samples: list[int] = field(default_factory=list)
@@ -105,17 +105,16 @@ class Work:
     seconds: list[float] = field(default_factory=list)
 
     def samples_per_s(self, rank: int) -> float:
-        """The worker's throughput."""
         seconds = self.seconds[rank]
         return self.samples[rank] / seconds if seconds > 0 else 0.0
 
     def computing_share(self, rank: int) -> float | None:
-        """The share of its time that the worker computed; None where nothing is known."""
+        """Share of the worker's time spent computing; None where it is not known."""
         return _share(self.computing[rank], self.seconds[rank])
 
     @property
     def computing_share_of_all(self) -> float | None:
-        """The same of all workers' time."""
+        """The same over all workers' time."""
         known = [seconds for seconds, computing in zip(self.seconds, self.computing, strict=True) if computing > 0]
         return _share(sum(self.computing), sum(known))
 
@@ -125,12 +124,12 @@ def _share(computing: float, seconds: float) -> float | None:
 
 
 def work(snapshot: Snapshot, states: Sequence[str]) -> Work:
-    """What each worker has done. Of a running step nothing is counted, nor its time: it is told when it is over."""
+    """Each worker's work. A running step and its time do not count: they are reported at its end."""
     done, now, resumed = Work(), snapshot.now, snapshot.settings.resumed
     for row, state in zip(snapshot.rows, states, strict=True):
         past, samples, computing, begin = row.past, 0, 0.0, row.entered
         if len(past) == HISTORY_ROUNDS or resumed:
-            # What was done before the first round that is kept is known from its end on.
+            # The work before the first recorded round is known from its end on.
             if past:
                 samples, computing = past[0].samples, past[0].computing
                 begin = past[1].entered if len(past) > 1 else begin
@@ -151,7 +150,7 @@ def work(snapshot: Snapshot, states: Sequence[str]) -> Work:
 
 
 def _samples_per_s(snapshot: Snapshot, done: Work, states: Sequence[str], state: str) -> float:
-    """Of all that are at work; of a job that is not, the mean over its time."""
+    """Of all running workers; of a job that is not running, the mean over its time."""
     if state == AT_WORK:
         return sum([done.samples_per_s(rank) for rank, name in enumerate(states) if name not in _NOT_AT_WORK])
     if len(snapshot.marks) < 2:
@@ -164,7 +163,7 @@ def _samples_per_s(snapshot: Snapshot, done: Work, states: Sequence[str], state:
 
 
 def _shown(snapshot: Snapshot, done: WorkerStates, marks: Mapping[int, str]) -> list[Row]:
-    """Those that are shown one by one. Of many the marked ones, the silent, the awaited and the slowest come first."""
+    """The workers shown one by one. Of many, the marked, silent, awaited and slowest come first."""
     rows, states = snapshot.rows, done.states
     if len(rows) <= BY_RANK:
         return list(rows)
@@ -234,7 +233,7 @@ def _cells(states: Sequence[str]) -> dict[str, Any]:
 
 
 def _way(rows: Sequence[Row]) -> str:
-    """BSP or ASP, as most workers say; empty where that never changes."""
+    """BSP or ASP, as most workers report; empty where that never changes."""
     ways = Counter([row.way for row in rows if row.way])
     return ways.most_common(1)[0][0] if ways else ""
 
@@ -243,9 +242,9 @@ def _way(rows: Sequence[Row]) -> str:
 
 
 def _jobs(overview: Overview) -> dict[str, Any]:
-    """The latest jobs, those first that are at work."""
+    """The latest jobs, running ones first."""
 
-    def order(job: JobLine) -> tuple[bool, float]:
+    def order(job: JobSummary) -> tuple[bool, float]:
         return job_state(job, overview.now) != AT_WORK, -job.began
 
     latest = sorted(overview.jobs, key=order)[:SHOWN_JOBS]

@@ -1,8 +1,8 @@
-"""Mean and standard deviation of the workers' throughputs, kept as they change: O(1) a change, O(1) a comparison.
+"""Running mean and standard deviation of the workers' throughputs: O(1) a change, O(1) a comparison.
 
-Sums of floats would drift as terms come and go. So a throughput is a whole number of 2**-64 samples/s, and count, sum
-and sum of squares are Python's integers, which never round: whatever came before, they are those of the workers that
-count now, to the bit. A float from 2**-11 samples/s on is such a whole number itself.
+Sums of floats would drift as terms come and go. So a throughput is a whole number of 2**-64 samples/s; count, sum and
+sum of squares are Python's integers, which never round, so they do not depend on earlier workers. Every float from
+2**-11 samples/s on is such a whole number.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 _ONE = 2**64  # 1 sample/s
-_LARGEST = 1e15  # samples/s; keeps a step time of nearly nothing from becoming infinitely many
+_LARGEST = 1e15  # samples/s; for step times close to 0
 
 
 def throughput(delay: float) -> float:
-    """Samples/s at so many seconds a sample."""
+    """Samples/s of a worker that takes `delay` seconds a sample."""
     return min(1 / delay, _LARGEST) if delay > 0 else _LARGEST
 
 
 class Throughputs:
-    """Those of some workers, each given as its delay: seconds a sample.
+    """Throughputs of some workers, each given as its delay: seconds a sample.
 
     Args:
         delays: infinite where a worker counts but its throughput is not known; negative where it does not count.
@@ -37,20 +37,20 @@ class Throughputs:
             self._count(delay, 1)
 
     def change(self, before: float, after: float) -> None:
-        """A worker with the delay `before` has the delay `after` from now on."""
+        """Replaces the delay `before` of one worker by `after`."""
         if before != after:
             self._count(before, -1)
             self._count(after, 1)
 
     def including(self, delay: float) -> Throughputs:
-        """These and that of one more worker."""
+        """A copy with one more worker."""
         all_of_them = copy.copy(self)
         all_of_them._count(delay, 1)
         return all_of_them
 
     @property
     def are_known(self) -> bool:
-        """Whether there are any, and the throughput of each worker that counts is known."""
+        """Whether there is a counted worker, and the throughput of each is known."""
         return self._known > 0 and not self._unknown
 
     def mean_is_far_above(self, delay: float, margin: Fraction) -> bool:
@@ -68,12 +68,12 @@ class Throughputs:
 
     @property
     def mean(self) -> float:
-        """In samples/s; 0 where none is known."""
+        """Samples/s; 0 where none is known."""
         return self._sum / (self._known * _ONE) if self._known else 0.0
 
     @property
     def deviation(self) -> float:
-        """The standard deviation in samples/s; 0 where none is known."""
+        """Standard deviation in samples/s; 0 where none is known."""
         return math.isqrt(self._spread) / (self._known * _ONE) if self._known else 0.0
 
     @property

@@ -1,19 +1,19 @@
-"""Who computed, waited, evaluated and was left out in the last rounds, as coloured stretches of time. Pure."""
+"""The workers' last rounds as coloured stretches: computing, waiting, evaluating, left out. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from server.messages import Action
 from server.policies import Sync
 from server.snapshot import Snapshot
 from server.state import PastRound, Row
+from server.worker import Action
 from server.worker_states import ABSENT, ENDED, EVALUATING, LEFT_OUT, SILENT, TRAINING, WorkerStates, is_on_its_own
 
 LANES = 24
 ROUNDS = 12  # of the fastest worker
-LONGEST_SILENCE = 0.25  # of what is shown, that nothing but silence may take
+LONGEST_SILENCE = 0.25  # of the lanes, for silence alone
 
 COMPUTING, EXCHANGE, EVALUATION, OUT, NOTHING = "computing", "waiting", "evaluating", "left-out", "silent"
 
@@ -31,7 +31,7 @@ def timeline(snapshot: Snapshot, shown: Sequence[Row], done: WorkerStates) -> di
     """The lanes of some workers, as JSON.
 
     Returns:
-        seconds: that the lanes are long; ends_s: how long ago they end, which is 0 unless nobody was heard for long;
+        seconds: that the lanes are long; ends_s: how long ago they end, 0 unless there was no message for long;
         legend: [kind, text]; lanes: rank, and stretches [kind, begin, end, round], as ages in seconds before the end.
     """
     lanes = [(row.rank, _lane(snapshot, row, done)) for row in shown[:LANES]]
@@ -61,7 +61,7 @@ def timeline(snapshot: Snapshot, shown: Sequence[Row], done: WorkerStates) -> di
 
 
 def _begin(lanes: Sequence[Sequence[Stretch]]) -> float:
-    """Where all lanes begin: ROUNDS rounds back in the lane that is the fastest; a short lane does not count."""
+    """Start of all lanes: ROUNDS rounds back in the fastest lane; short lanes do not count."""
     begins = [_first_of_last_rounds(lane) for lane in lanes if lane]
     full = [begin for begin, rounds in begins if rounds >= ROUNDS]
     return max(full) if full else min((begin for begin, _ in begins), default=0.0)
@@ -80,8 +80,7 @@ def _first_of_last_rounds(lane: Sequence[Stretch]) -> tuple[float, int]:
 
 
 def _end(snapshot: Snapshot, begin: float) -> float:
-    """Now; the last message of a job that has ended; somewhat after it where nobody works on the job, or what was done
-    would shrink to nothing."""
+    """Now; the last message of an ended job; somewhat later for a quiet job, whose work would shrink to nothing."""
     now = snapshot.now
     if snapshot.heard is None or snapshot.at_work:
         return now
@@ -112,7 +111,7 @@ def _lane(snapshot: Snapshot, row: Row, done: WorkerStates) -> list[Stretch]:
 
 
 def _past(snapshot: Snapshot, past: PastRound, until: float, following: int) -> Iterator[Stretch]:
-    """What a worker did from a round's beginning to the beginning of the one that it told of next."""
+    """A past round's stretches, until the beginning of the next reported round."""
     watch = snapshot.policy.watch
     synced = past.synced
     if watch.sync is Sync.STAYS_IN_STEP:
@@ -133,7 +132,7 @@ def _past(snapshot: Snapshot, past: PastRound, until: float, following: int) -> 
 
 
 def _current(snapshot: Snapshot, row: Row, done: WorkerStates) -> Iterator[Stretch]:
-    """What a worker has done in the round that it is in."""
+    """The present round's stretches."""
     state, now, number = done.states[row.rank], snapshot.now, row.round
     entered, heard = row.entered or 0.0, row.heard or 0.0
     if state in (ABSENT, ENDED):

@@ -1,4 +1,4 @@
-"""Counts what is asked of this server and how fast it is answered, for Prometheus."""
+"""HTTP metrics for Prometheus: requests and the time to answer them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Traffic:
             "esync_request_seconds", "Time to answer a request, once it is here.", ["path"], buckets=BUCKETS,
             registry=registry,
         )  # fmt: skip
-        # Made once, since every query comes here; and of a fixed number, since anybody may ask for any path.
+        # Made once, since every query counts here; of a fixed number, since a client may ask for any path.
         self._seconds = {path: seconds.labels(path) for path in (*PATHS, OTHER)}
         self._refused = Counter(
             "esync_requests_refused", "Requests with another answer than 2xx.", ["status"], registry=registry
@@ -32,7 +32,6 @@ class Traffic:
         )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Counts an answer."""
         known = self._seconds.get(path)
         if known is None:
             known = self._seconds["/jobs/" if path.startswith("/jobs/") else OTHER]

@@ -1,7 +1,7 @@
-"""What people and programs read: the page, the state as JSON, /metrics and /healthz.
+"""Readers' views: the page, the state as JSON, /metrics and /healthz.
 
-These views run in the loop that the workers' questions go through. What takes longer the larger a job is comes from
-`KeptAnswers`, which bounds how much of the loop's time it gets.
+They run in the loop that answers the workers. Responses that grow with the job come from `ResponseCache`, which bounds
+their share of the loop's time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from django.template.loader import render_to_string
 
 from server.answers import JSON, Answer, error, json_answer
 from server.http import posting, reading
-from server.messages import Action
 from server.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from server.router import Router
 from server.snapshot import Snapshot
 from server.status import status
+from server.worker import Action
 
 if TYPE_CHECKING:
     from server.apps import ServerConfig
@@ -32,7 +32,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 PAGE_HEADERS = {
     **NO_STORE,
     "Vary": "Accept",
-    # The page loads nothing and talks to nobody but this server.
+    # The page talks to this server alone.
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -51,7 +51,7 @@ class _NoSuchJob(Exception):
 
 
 def app() -> ServerConfig:
-    """What this process consists of."""
+    """The app of this process."""
     return cast("ServerConfig", apps.get_app_config("server"))
 
 
@@ -83,7 +83,7 @@ def status_json(request: HttpRequest, job: str | None = None) -> Answer:
 @reading
 def metrics_text(request: HttpRequest) -> Answer:
     """`GET /metrics`: for Prometheus."""
-    return Answer(200, app().kept_answers.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
+    return Answer(200, app().response_cache.get("metrics", app().metrics), METRICS_CONTENT_TYPE)
 
 
 @reading
@@ -94,7 +94,7 @@ def healthz(request: HttpRequest) -> Answer:
 
 def _no_such_job(job: str | None) -> Answer:
     name = repr((job or "")[:200])
-    return error(f"there is no job {name} here, or not any more; / shows those that there are", 404)
+    return error(f"there is no job {name} here, or not any more; / shows the present ones", 404)
 
 
 def _page(job: str | None) -> Answer:
@@ -116,7 +116,7 @@ def _status(job: str | None) -> bytes:
     Raises:
         _NoSuchJob: `job` is not known.
     """
-    return app().kept_answers.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
+    return app().response_cache.get(("status", job), lambda: _json(status(_snapshot(job), router().overview())))
 
 
 def _json(value: object) -> bytes:
@@ -130,9 +130,9 @@ def _published(job: str | None) -> bytes:
         _NoSuchJob: `job` is not known.
     """
     snapshot = _snapshot(job)
-    if snapshot is None or len(snapshot.rows) <= SMALL_JOB:  # a program may look what its POST did
+    if snapshot is None or len(snapshot.rows) <= SMALL_JOB:  # a program may check the effect of its POST
         return _json(_published_state(snapshot))
-    return app().kept_answers.get(("published", job), lambda: _json(_published_state(snapshot)))
+    return app().response_cache.get(("published", job), lambda: _json(_published_state(snapshot)))
 
 
 def _snapshot(job: str | None) -> Snapshot | None:
@@ -143,7 +143,7 @@ def _snapshot(job: str | None) -> Snapshot | None:
 
 
 def _published_state(snapshot: Snapshot | None) -> dict[str, object]:
-    """The published keys, and as an addition the job and its policy; before the first job, of a job of nobody."""
+    """The published keys, and as an addition the job and its policy; before the first job, of an empty one."""
     if snapshot is None:
         return {"num_workers": 0, "t": 0, "epsilon": 0.5, "records": [], "job": None, "policy": None}
     epoch = time.time() - snapshot.now  # the table keeps monotonic times, the published field is seconds since 1970

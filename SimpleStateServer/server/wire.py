@@ -1,77 +1,37 @@
-"""Messages as JSON, read and checked. The only check left to the handlers is that a rank belongs to its job."""
+"""Reads messages from JSON and checks them against the bounds of messages.py. One check is left to the handlers: that a
+rank belongs to its job.
+
+Unknown fields are ignored, and a null counts as a missing field. A field that is given twice is refused.
+"""
 
 from __future__ import annotations
 
+import enum
+import json
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from server.fields import REQUIRED, Fields, json_object
-from server.messages import (
-    ACTIONS,
-    DOINGS,
-    INCOMING,
-    MAX_ACCURACIES,
-    MAX_CAUSE,
-    MAX_COUNT,
-    MAX_ELAPSED_S,
-    MAX_GENERATION,
-    MAX_MEMBERS,
-    MAX_REASON,
-    MAX_SECONDS,
-    MAX_SUM,
-    MAX_WORKERS,
-    STATE_SERVER,
-    Action,
-    Beat,
-    Device,
-    Doing,
-    Join,
-    Left,
-    Limits,
-    Member,
-    MessageType,
-    Place,
-    Query,
-    Report,
-    Reset,
-    Status,
-    Total,
-)
+import msgspec
 
+from server.errors import BadMessage
+from server.messages import BY_TYPE, Member, Message, Reset, Status, WorkerMessage
 
-def reset_settings(fields: Fields, policies: Collection[str], **defaults: Any) -> dict[str, Any]:
-    """What a RESET says about the job: `num_workers`, `policy` and `epsilon`."""
-    return {
-        "num_workers": fields.whole("num_workers", 1, MAX_WORKERS, defaults.get("num_workers", REQUIRED)),
-        "policy": fields.choice("policy", policies, defaults.get("policy", REQUIRED)),
-        "epsilon": fields.number("epsilon", 0, MAX_SECONDS, defaults.get("epsilon", REQUIRED)),
-    }
-
-
-def status(fields: Fields, needs_round: bool = True) -> Status:
-    """The status object of a REPORT or QUERY. Its timestamp is checked and not used: clocks of hosts differ."""
-    fields.finite("timestamp")
-    return Status(
-        rank=fields.whole("rank", 0, MAX_WORKERS - 1),
-        local_iteration=fields.whole("local_iteration", 0, MAX_COUNT, 0),
-        round=fields.whole("round", 1, MAX_COUNT, REQUIRED if needs_round else None),
-        computation_time=fields.number("computation_time", 0, MAX_SECONDS, None),
-        transmission_time=fields.number("transmission_time", 0, MAX_SECONDS, None),
-    )
-
-
-def check_query(status: Status, fields: Fields) -> None:
-    """A worker that has done a step knows how long it took."""
-    if status.local_iteration > 0 and status.computation_time is None:
-        fields.number("computation_time", 0, MAX_SECONDS)  # raises: it is missing
-
-
-Message = Reset | Report | Query | Join | Beat | Left
+T = TypeVar("T")
 
 
 def parse(body: bytes, policies: Collection[str]) -> Message:
-    """Reads one message off the wire: UTF-8 JSON, one object. Otherwise as `understand`."""
-    return understand(json_object(body), policies)
+    """Reads one message: UTF-8 JSON, one object. Otherwise as `understand`."""
+    try:
+        value = msgspec.json.decode(body)
+        # JSON has one colon for each field, and others only in strings: with a colon too many a field may be there
+        # twice, which msgspec would accept.
+        is_clear = type(value) is dict and body.count(b":") == _count_fields(value)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        is_clear = False
+    return understand(value if is_clear else json_object(body), policies)
 
 
 def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message:
@@ -82,101 +42,118 @@ def understand(message: Mapping[str, Any], policies: Collection[str]) -> Message
         policies: names that a RESET may choose from.
 
     Raises:
-        BadMessage: it is none of the messages that are sent to the state server, or a field is wrong.
+        BadMessage: it is none of the messages to the state server, or a field is wrong.
     """
-    fields = Fields(message)
-    msg_type = fields.choice("msg_type", INCOMING)
-    sender = fields.name("sender")
-    fields.choice("receiver", (STATE_SERVER,), STATE_SERVER)
-    job = fields.name("job")
-    if msg_type == MessageType.RESET:
-        settings = reset_settings(fields, policies, epsilon=0.5)
-        resumed = bool(fields.whole("resumed", 0, 1, 0))
-        return Reset(
-            sender,
-            job,
-            **settings,
-            resumed=resumed,
-            title=fields.text("title", "", 80),
-            limits=_limits(fields),
-            batch_size=fields.whole("batch_size", 1, MAX_COUNT, None),
-            generation=fields.whole("generation", 1, MAX_GENERATION, 1),
-        )
-    if msg_type == MessageType.JOIN:
-        return _join(fields, sender, job)
-    if msg_type == MessageType.BEAT:
-        return Beat(sender, job, _place(fields))
-    if msg_type == MessageType.LEFT:
-        return Left(sender, job, fields.ranks("lost"), fields.text("cause", "", MAX_CAUSE))
-
-    progress_fields = fields.object("status")
-    progress = status(progress_fields)
-    if msg_type == MessageType.QUERY:
-        check_query(progress, progress_fields)
-    told = {
-        "device": _device(fields),
-        "samples": fields.whole("samples", 0, MAX_COUNT, None),
-        "accuracy": fields.number("accuracy", 0, 1, None),
-        "elapsed": fields.number("elapsed", 0, MAX_ELAPSED_S, None),
-        "total": _total(fields),
-        "way": fields.text("way", None, 16),
-        "generation": fields.whole("generation", 1, MAX_GENERATION, 1),
-    }
-    if msg_type == MessageType.QUERY:
-        return Query(sender, job, progress, **told)
-    doing = Doing(fields.choice("doing", DOINGS, Doing.TRAINING.value))
-    accuracies = fields.rows("accuracies", MAX_ACCURACIES, (0, 0, 0), (MAX_COUNT, MAX_ELAPSED_S, 1))
-    return Report(sender, job, progress, **told, doing=doing, decision=_decision(fields), accuracies=accuracies)
+    msg_type = message.get("msg_type")
+    kind = BY_TYPE.get(msg_type) if isinstance(msg_type, str) else None
+    if kind is None:
+        raise BadMessage.of_field("msg_type", msg_type, f"one of {', '.join(BY_TYPE)}")
+    if kind is Reset:
+        check_policy(message.get("policy"), policies)
+    found: Message = convert(message, kind)
+    if isinstance(found, WorkerMessage):
+        if found.job is None:
+            raise BadMessage.of_field("job", None, _allowed(WorkerMessage, "job"))
+        need_round(found.status)
+    return found
 
 
-def _join(fields: Fields, sender: str, job: str) -> Join:
-    member = Member(sender, fields.name("address"), fields.whole("port", 1, 65535), _device(fields) or Device())
-    return Join(
-        member,
-        job,
-        fields.whole("num_workers", 1, MAX_MEMBERS),
-        fields.whole("min_workers", 1, MAX_MEMBERS, None),
-        fields.number("patience", 0, MAX_SECONDS, 0.0),
-        _place(fields) if fields.whole("generation", 0, MAX_GENERATION, 0) else None,
-        fields.ranks("lost"),
-    )
+def need_round(status: Status) -> None:
+    """Raises BadMessage where the round is missing: only the published `/apply/` has none."""
+    if status.round is None:
+        raise BadMessage.of_field("round", None, _allowed(Status, "round"))
 
 
-def _place(fields: Fields) -> Place:
-    """Of a worker that has taken part, by its own word: a server that was restarted knows it by that alone."""
-    members = fields.members("members")
-    return Place(
-        fields.whole("generation", 1, MAX_GENERATION),
-        fields.whole("rank", 0, len(members) - 1),
-        tuple(Member(name, address, port, Device(host, device)) for name, address, port, host, device in members),
-    )
+def check_policy(policy: Any, policies: Collection[str]) -> None:
+    """Raises BadMessage unless it is one of them."""
+    if not isinstance(policy, str) or policy not in policies:
+        raise BadMessage.of_field("policy", policy, f"one of {', '.join(policies)}")
 
 
-def _device(fields: Fields) -> Device | None:
-    device = fields.object("device", None)
-    return device and Device(device.text("host", ""), device.text("device", ""))
+def convert(values: Mapping[str, Any], kind: Any) -> Any:
+    """The object of a class that these fields give.
+
+    Raises:
+        BadMessage: names the field, its value and what is allowed.
+    """
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError:
+        try:
+            return msgspec.convert(_without_nulls(values), kind)
+        except msgspec.ValidationError as error:
+            raise _refusal(str(error), values, kind) from None
 
 
-def _decision(fields: Fields) -> tuple[Action, str] | None:
-    decision = fields.object("decision", None)
-    return decision and (Action(decision.choice("action", ACTIONS)), decision.text("reason", "", MAX_REASON))
+def _count_fields(value: dict[str, Any]) -> int:
+    return len(value) + sum(_count_fields(part) for part in value.values() if type(part) is dict)
 
 
-def _total(fields: Fields) -> Total | None:
-    total = fields.object("total", None)
-    return total and Total(
-        total.whole("steps", 0, MAX_SUM),
-        total.whole("samples", 0, MAX_SUM),
-        total.number("computing", 0, MAX_ELAPSED_S),
-    )
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _without_nulls(part) for name, part in value.items() if part is not None}
 
 
-def _limits(fields: Fields) -> Limits:
-    limits = fields.object("limits", None)
-    if limits is None:
-        return Limits()
-    return Limits(
-        rounds=limits.whole("rounds", 1, MAX_COUNT, None),
-        seconds=limits.number("seconds", 0, MAX_ELAPSED_S, None),
-        accuracy=limits.number("accuracy", 0, 1, None),
-    )
+def _refusal(error: str, values: Any, kind: Any) -> BadMessage:
+    """The error of msgspec, such as "Expected `int` >= 0 - at `$.status.rank`", with the value and what is allowed."""
+    text, _, path = error.partition(" - at `$")
+    steps = re.findall(r"\.(\w+)|\[(\d+)\]", path)
+    missing = re.search(r"missing required field `(\w+)`", text)
+    if missing:
+        steps.append((missing[1], ""))
+    field, allowed = "", ""
+    for name, index in steps:
+        values = values[int(index)] if index else values.get(name)
+        if index and kind is Member and not isinstance(values, list):
+            name = Member.__struct_fields__[int(index)]
+        if name:
+            field, allowed = name, _allowed(kind, name)
+            kind = _class_in(get_type_hints(kind, include_extras=True)[name]) or kind
+    return BadMessage.of_field(field, values, allowed)
+
+
+def _class_in(hint: Any) -> Any:
+    """The class of messages.py in a hint such as `Device | None` or `tuple[Member, ...]`."""
+    if isinstance(hint, type) and (issubclass(hint, msgspec.Struct) or is_dataclass(hint)):
+        return hint
+    return next(filter(None, map(_class_in, get_args(hint))), None)
+
+
+def _allowed(kind: Any, field: str) -> str:
+    hint = get_type_hints(kind, include_extras=True)[field]
+    for part in (hint, *get_args(hint)):
+        if hasattr(part, "__metadata__"):
+            return str(part.__metadata__[-1].description)
+        if isinstance(part, type) and issubclass(part, enum.Enum):
+            return f"one of {', '.join(one.value for one in part)}"
+    return "a JSON object" if _class_in(hint) else "printable characters"
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The JSON object that a body is. A name may not come twice, and NaN and infinities are no JSON.
+
+    Raises:
+        BadMessage: it is something else.
+    """
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadMessage(f"the body is a JSON {type(value).__name__}; give an object")
+    return value
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number that JSON has")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise BadMessage(f"field {twice[:64]!r} is given more than once; give it once", twice[:64])
+    return values

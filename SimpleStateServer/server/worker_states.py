@@ -1,7 +1,7 @@
-"""What each worker does at a moment, and for whom it waits: inferred from what the workers said. Pure.
+"""The state of each worker at a moment, and the workers that it waits for: inferred from the messages. Pure.
 
-Only the workers' messages are known. A worker says when it has done a step and when it has entered a round; what it
-does in between follows from what it was told, and from what that means under its policy (`policy.watch`).
+A worker reports its steps and the rounds that it enters; its state in between follows from the last answer, and from
+the meaning of that under its policy (`policy.watch`).
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from server.messages import Action, Doing
 from server.policies import Sync
 from server.snapshot import Snapshot
 from server.state import EVALUATION_S, SILENCE_S, PastRound, Row
+from server.worker import Action, Activity
 
 TRAINING = "training"  # computes local steps
-EVALUATING = "evaluating"  # by its word
-WAITING = "waiting"  # has done its part, and others have not
+EVALUATING = "evaluating"  # by its own report
+WAITING = "waiting"  # for others
 EXCHANGING = "pushing and pulling"
-LEFT_OUT = "left out"  # the others go on without it
-SILENT = "silent"  # should have been heard
+LEFT_OUT = "left out"  # the others train without it
+SILENT = "silent"  # a message is overdue
 ABSENT = "not seen yet"
 ENDED = "ended"
 ALL = (TRAINING, EVALUATING, WAITING, EXCHANGING, LEFT_OUT, SILENT, ABSENT, ENDED)
 
-# A watcher wants to know sooner than the decisions that a worker is lost, and a wrong guess costs nothing here.
+# Sooner than the decisions: a wrong guess costs nothing here.
 PAGE_SILENCE_S = 5.0
 PAGE_SILENCE_STEPS = 5
 
 ASP = "ASP"
-NAMED = 3  # workers that are named where one waits for several
+NAMED = 3  # workers named where one waits for several
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Those for whom a worker waits: the first few by rank, and how many there are.
+    """The workers that one waits for: the ranks of the most important ones, and their number.
 
-    The first is the one to look at: it evaluates, or is silent, or is the slowest.
+    The first one evaluates, or is silent, or is the slowest.
     """
 
     ranks: tuple[int, ...]
@@ -46,11 +46,11 @@ class Awaited:
 
 
 class WorkerStates:
-    """What the workers of a job do.
+    """The states of a job's workers.
 
     Attributes:
         states: by rank.
-        freed: under BSP when those that train went on with their running step, as far as the messages tell.
+        freed: under BSP, when the training workers began their running step, by the messages.
     """
 
     def __init__(
@@ -61,13 +61,12 @@ class WorkerStates:
         self._awaited = awaited
 
     def awaited(self, row: Row) -> Awaited:
-        """For whom this worker waits."""
         if self.states[row.rank] != WAITING or self._awaited is None:
             return Awaited((), 0)
         return self._awaited(row)
 
     def whom(self, row: Row) -> str:
-        """For whom this worker waits, in words; empty where it does not."""
+        """The same in words; empty where it waits for none."""
         awaited = self.awaited(row)
         if not awaited.count:
             return ""
@@ -84,20 +83,20 @@ class WorkerStates:
         return f"workers {', '.join(names)} and {last}"
 
 
-def doings(snapshot: Snapshot) -> WorkerStates:
-    """What each worker does. O(N)."""
+def states_of(snapshot: Snapshot) -> WorkerStates:
+    """The state of each worker. O(N)."""
     if snapshot.ended is not None:
         return WorkerStates([ENDED] * len(snapshot.rows))
     return _BY_SYNC[snapshot.policy.watch.sync](snapshot)
 
 
 def silence(snapshot: Snapshot, row: Row) -> float:
-    """Seconds since the worker was last heard, or since this server learned of the job where it never was."""
+    """Seconds since the worker's last message, or since this server learned of the job where there was none."""
     return snapshot.now - (snapshot.known_since if row.heard is None else row.heard)
 
 
 def _is_silent(row: Row, quiet_s: float, least_s: float = PAGE_SILENCE_S) -> bool:
-    """Whether a worker that should speak was quiet for too long."""
+    """Whether a worker with an overdue message was quiet for too long."""
     if quiet_s <= least_s:  # nearly always, and the step time costs more than this
         return False
     if not row.step_times:
@@ -107,11 +106,11 @@ def _is_silent(row: Row, quiet_s: float, least_s: float = PAGE_SILENCE_S) -> boo
 
 def _without_sync(snapshot: Snapshot, row: Row) -> str | None:
     """The state where it does not depend on the policy."""
-    if row.doing is Doing.ENDED:
+    if row.doing is Activity.ENDED:
         return ENDED
     if row.heard is None:
         return SILENT if silence(snapshot, row) > SILENCE_S else ABSENT
-    if row.doing is Doing.EVALUATING:
+    if row.doing is Activity.EVALUATING:
         return SILENT if _is_silent(row, snapshot.now - row.heard, EVALUATION_S) else EVALUATING
     return None
 
@@ -127,7 +126,7 @@ def _training(snapshot: Snapshot, row: Row, since: float = 0.0) -> str:
 def _aggregating(snapshot: Snapshot) -> WorkerStates:
     """A worker that was told to aggregate waits for all that were not, in this round or one before.
 
-    How far a worker is, is a number: twice its round, and one more once it was told.
+    A worker's level is twice its round, and one more once it was told.
     """
     rows, now = snapshot.rows, snapshot.now
     states: list[str] = []
@@ -143,7 +142,7 @@ def _aggregating(snapshot: Snapshot) -> WorkerStates:
             else:
                 state = _training(snapshot, row)
         states.append(state)
-        # One that has not spoken since the server was restarted may be waiting itself.
+        # A worker without a message since the server's restart may be waiting itself.
         if state is not ENDED and not (row.heard is None and snapshot.settings.resumed):
             levels.setdefault(2 * row.round + synced, []).append(row)
     lowest = min(levels, default=0)
@@ -152,14 +151,14 @@ def _aggregating(snapshot: Snapshot) -> WorkerStates:
         if lowest < 2 * row.round + 1:
             states[row.rank] = WAITING
         elif _is_silent(row, now - max(row.heard or 0.0, last_told), SILENCE_S):
-            # A published worker does not say that it evaluates, so it has more time.
+            # A published worker does not report evaluations, so it has more time.
             states[row.rank] = SILENT
     below = _first_below(levels, states)
     return WorkerStates(states, lambda row: below(2 * row.round + 1))
 
 
 def _first_below(levels: dict[int, list[Row]], states: list[str]) -> Callable[[int], Awaited]:
-    """Finds those that are behind a level. All levels together are gone through once, when first asked."""
+    """Finds the workers behind a level. All levels are scanned once, at the first call."""
     found: list[tuple[int, Awaited]] = []
 
     def below(level: int) -> Awaited:
@@ -177,7 +176,7 @@ def _first_below(levels: dict[int, list[Row]], states: list[str]) -> Callable[[i
 
 
 def _first_of(rows: Iterable[Row], states: list[str]) -> list[Row]:
-    """Those to be named: who evaluates, who is silent, who is slow."""
+    """The workers to be named: evaluating, silent, slow ones, in this order."""
 
     def order(row: Row) -> tuple[bool, bool, float, int]:
         state = states[row.rank]
@@ -190,7 +189,7 @@ def _first_of(rows: Iterable[Row], states: list[str]) -> list[Row]:
 
 
 def _releasing(snapshot: Snapshot) -> WorkerStates:
-    """Nobody waits. Who was told to release pushes and pulls until it says that it has entered the next round."""
+    """No worker waits. One that was told to release pushes and pulls until it reports the next round."""
 
     def state(row: Row) -> str:
         known = _without_sync(snapshot, row)
@@ -207,16 +206,16 @@ def _releasing(snapshot: Snapshot) -> WorkerStates:
 
 
 def is_on_its_own(row: Row | PastRound) -> bool:
-    """Whether the worker is under ASP, by its word."""
+    """Whether the worker reports ASP."""
     return row.way == ASP
 
 
 def _in_step(snapshot: Snapshot) -> WorkerStates:
-    """A worker asks at the end of each step. Under BSP it waits for those that have not asked since it began the step
-    after which it asked last: they have not ended theirs."""
+    """A worker asks at the end of each step. Under BSP it waits for the workers that have asked nothing since it began
+    its last step: they have not ended theirs."""
     leaves_out = snapshot.policy.watch.leaves_out
     states: list[str] = []
-    members: list[Row] = []  # those who step together
+    members: list[Row] = []  # workers that step together
     for row in snapshot.rows:
         state = _without_sync(snapshot, row)
         if state not in (None, EVALUATING):
@@ -233,7 +232,7 @@ def _in_step(snapshot: Snapshot) -> WorkerStates:
         if row.action is Action.SYNC and oldest < _begin_of_step(row) and states[row.rank] == TRAINING:
             states[row.rank] = WAITING
     training = [row for row in members if states[row.rank] == TRAINING]
-    # The last of them to end the step before let the others go on.
+    # The last of them to end the step before released the others.
     freed = max((row.since for row in training if row.since is not None), default=None)
     for row in snapshot.rows:
         if states[row.rank] == TRAINING:
@@ -243,7 +242,7 @@ def _in_step(snapshot: Snapshot) -> WorkerStates:
 
 
 def _not_asked_since(members: list[Row], states: list[str]) -> Callable[[Row], Awaited]:
-    """Finds those that have not ended their step while a worker waits. They are sorted once, when first asked."""
+    """Finds the workers that have not ended their step while one waits. They are sorted once, at the first call."""
     by_question: list[Row] = []
     evaluating: list[Row] = []
 

@@ -1,1 +1,1 @@
-"""What was measured of the program itself, a program each."""
+"""Measurements of parts of the program, a program each."""

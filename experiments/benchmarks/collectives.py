@@ -4,13 +4,13 @@
     .venv/bin/python experiments/benchmarks/collectives.py --workers 2 3 4 --iteration
     .venv/bin/python experiments/benchmarks/collectives.py --tables results/collectives  # of raw files
 
-Processes on this machine; takes about 15 s for each number of workers. All ways take turns in the same processes, so
-that a busy machine harms all alike. A sum is that of a network's gradients, each array by itself: packing and unpacking
-are a part of it. With --iteration it is a whole iteration of SSGD: forward and backward pass, the sum, which begins
-while the backward pass runs, and the step. Prints the median milliseconds from when all begin to when the last is
-done, and their ratio to the kvstore's. The sums are compared: equal but for rounding, on every worker the same bits.
-With `mpi` among the collectives mpiexec starts the workers, and MPI's own Allreduce takes its turn, too. With --tables
-nothing is measured: the tables of the raw files in a folder are printed, and written into its README.md.
+Processes on this machine, about 15 s for each number of workers. All ways take turns in the same processes, so that
+other load slows all alike. A sum is that of a network's gradients, each array by itself, with packing and unpacking.
+With --iteration it is a whole iteration of SSGD: forward and backward pass, the sum, which begins while the backward
+pass runs, and the step. Prints the median milliseconds from the common start to the last worker's end, and their ratio
+to the kvstore's. The sums must be equal but for rounding, and have the same bits on every worker. With `mpi` among the
+collectives mpiexec starts the workers, and MPI's own Allreduce takes turns too. With --tables nothing is measured: the
+tables of the raw files in a folder are printed, and written into its README.md.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-from experiments import pages
-from experiments.benchmarks.namespace_job import ROOT, Loopback, parameter_server, running
+from experiments import markdown  # noqa: E402
+from scripts.launch.ports import free_ports  # noqa: E402
 
 KVSTORE, MPI = "kvstore", "mpi"
-RATE = 1e-6  # of steps that leave the network what it is
+RATE = 1e-6  # of steps that hardly change the network
 
 
 class Sum:
-    """Gradients that are there already."""
+    """Only the sum, of random gradients."""
 
     def __init__(self, network: Any, rank: int) -> None:
         import numpy as np
@@ -51,18 +53,18 @@ class Sum:
         self.prepare()
 
     def prepare(self) -> None:
-        """New ones: a sum takes the place of what it is made of."""
+        """New copies: a sum overwrites its gradients."""
         self.arrays = [array.copy() for array in self._given]
 
     def begin(self) -> None:
-        """Nothing is to be computed."""
+        pass
 
     def end(self) -> None:
-        """Nor is anything done with the sum."""
+        pass
 
 
 class Iteration:
-    """Gradients of a batch, and a step along their sum."""
+    """Both passes of a batch, the sum, and a step."""
 
     def __init__(self, network: Any, batch_size: int) -> None:
         from trainer.device import NetworkPasses
@@ -74,15 +76,14 @@ class Iteration:
         self.arrays = self._parameters.gradients
 
     def prepare(self) -> None:
-        """The weights are there."""
+        pass
 
     def begin(self) -> None:
-        """Both passes, which only begin."""
+        """Begins both passes; does not wait for them."""
         self._passes.forward(*self._batch)
         self._passes.backward(1.0)
 
     def end(self) -> None:
-        """The step."""
         from trainer.engine import mx
 
         for weight, gradient in zip(self._parameters.weights, self.arrays, strict=True):
@@ -90,7 +91,7 @@ class Iteration:
 
 
 def work(options: argparse.Namespace) -> None:
-    """As one worker of the cluster that the environment names; rank 0 writes the milliseconds of all repeats."""
+    """A worker of the cluster that the environment names; rank 0 writes the milliseconds of all repeats."""
     from trainer.runtime.environment import prepare_environment
 
     prepare_environment()
@@ -161,43 +162,54 @@ HEADS = {  # of the raw files' tables, in their order on the page
     "sum-lenet": "A sum of LeNet-5's 10 arrays (61,706 float32), ms",
     "iteration-resnet18": "An iteration of SSGD with ResNet-18, 16 samples a worker, ms",
 }
-HOSTS = "four-hosts"  # raw file of collective_links.py
-COLUMNS = ("collective", "real, s a round", "virtual, s a round", "virtual / real")
+HOSTS = "four-hosts"  # raw file of a benchmark that is gone; the page names its last commit
 
 
-def row(number: str, measured: dict[str, list[float]]) -> str:
-    """Medians of each way to sum, and their ratio to the kvstore's."""
-    medians = {name: statistics.median(times) for name, times in measured.items()}
-    cells = [f"{median:.3g} ({median / medians[KVSTORE]:.2f})" for median in medians.values()]
-    return f"| {number} | {' | '.join(cells)} |"
-
-
-def head(names: Iterable[str]) -> str:
-    """The first two lines of a table."""
-    titles = ("N", *names)
-    return f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}"
+def table(by_workers: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """Medians of each way to sum, by the number of workers, and their ratio to the kvstore's."""
+    rows = [["N", *next(iter(by_workers.values()))]]
+    for number, measured in by_workers.items():
+        medians = {name: statistics.median(times) for name, times in measured.items()}
+        rows.append([number, *(f"{median:.3g} ({median / medians[KVSTORE]:.2f})" for median in medians.values())])
+    return markdown.table(rows)
 
 
 def tables(folder: Path) -> str:
-    """Of all raw files."""
+    """The tables of all raw files."""
     parts = []
     for name, title in HEADS.items():
         by_workers = json.loads((folder / f"{name}.json").read_text())["milliseconds_by_workers"]
-        lines = [head(next(iter(by_workers.values()))), *(row(*each) for each in by_workers.items())]
-        parts += [f"{title}:", "\n".join(lines)]
-    hosts = json.loads((folder / f"{HOSTS}.json").read_text())["seconds_a_round"]
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
-    for way, its in hosts.items():
-        ratio = its["virtual_s"] / its["real_s"]
-        lines.append(f"| {way} | {its['real_s']:.3f} | {its['virtual_s']:.3f} | {ratio:.2f} |")
-    return "\n\n".join([*parts, "Four hosts, median seconds of a round:", "\n".join(lines)])
+        parts += [f"{title}:", table(by_workers)]
+    rows = [["collective", "real, s a round", "virtual, s a round", "virtual / real"]]
+    for way, its in json.loads((folder / f"{HOSTS}.json").read_text())["seconds_a_round"].items():
+        real_s, virtual_s = its["real_s"], its["virtual_s"]
+        rows.append([way, f"{real_s:.3f}", f"{virtual_s:.3f}", f"{virtual_s / real_s:.2f}"])
+    return "\n\n".join([*parts, "Four hosts, median seconds of a round:", markdown.table(rows)])
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Milliseconds of each way to sum, of so many workers."""
+    """Milliseconds of each way to sum, with this number of workers."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        cluster = stack.enter_context(parameter_server(Loopback(), number, folder))
+        cluster = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(free_ports(1)[0]), "DMLC_NUM_SERVER": "1"}
+        cluster |= {"DMLC_NUM_WORKER": str(number), "DMLC_INTERFACE": "lo"}
+        for role in ("scheduler", "server"):
+            main = [sys.executable, "main.py"]
+            stack.enter_context(running(main, folder / f"{role}.log", DMLC_ROLE=role, **cluster))
         command = [sys.executable, __file__, "--output", str(folder / "times.json"), "--network", options.network]
         command += ["--repeats", str(options.repeats), "--batch-size", str(options.batch_size)]
         command += ["--iteration"] * options.iteration + ["--collectives", *options.collectives]
@@ -207,7 +219,7 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
             command = [mpiexec, "--map-by", ":OVERSUBSCRIBE", "-n", str(number), *command]
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         workers = [
-            stack.enter_context(running(command, folder / f"worker{rank}.log", ROOT, **environment))
+            stack.enter_context(running(command, folder / f"worker{rank}.log", **environment))
             for rank in range(1 if MPI in options.collectives else number)
         ]
         for rank, worker in enumerate(workers):
@@ -216,7 +228,7 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
         return dict(json.loads((folder / "times.json").read_text()))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4])
@@ -228,20 +240,17 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, help="JSON file for the milliseconds of all repeats")
     parser.add_argument("--tables", type=Path, metavar="FOLDER", help="only the tables of its raw files")
     parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)  # of a worker
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if os.environ.get("DMLC_ROLE") == "worker":
         work(options)
         return
     if options.tables is not None:
         part = tables(options.tables)
         print(part)
-        pages.write(options.tables / "README.md", part)
+        markdown.write(options.tables / "README.md", part)
         return
-    print(head((KVSTORE, *options.collectives)))
-    raw = {}
-    for number in options.workers:
-        raw[str(number)] = measured = measure(number, options)
-        print(row(str(number), measured), flush=True)
+    raw = {str(number): measure(number, options) for number in options.workers}
+    print(table(raw))
     if options.raw is not None:
         about = {"network": options.network, "iteration": options.iteration, "batch_size": options.batch_size}
         options.raw.write_text(json.dumps({**about, "milliseconds_by_workers": raw}) + "\n")

@@ -1,10 +1,9 @@
-"""What compression does to bytes, time and accuracy where one of four workers is behind a slow link, in virtual time.
+"""Bytes, time and accuracy with compression where one of four workers is behind a slow link, in virtual time.
 
     .venv/bin/python experiments/benchmarks/compression.py results/compression/runs.json
 
-LeNet-5 on scripts/clusters/slow-link.csv by simulate.py, for as many virtual seconds as `JOBS` says, with two seeds.
-Prints a table of the means, and writes it into README.md beside OUTPUT. The same program, data and
-MXNet give the same bits.
+LeNet-5 on scripts/clusters/slow-link.csv by simulate.py, for the virtual seconds of `JOBS`, with two seeds. Prints a
+table of the means, and writes it into README.md beside OUTPUT. The same program, data and MXNet give the same bits.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import simulate
-from experiments import pages
+from experiments import markdown
 from trainer.run_logs.round_log import read_rounds
 from utils import write_json
 
@@ -34,11 +33,11 @@ LR = "0.003"
 
 @dataclass(frozen=True)
 class Job:
-    """An algorithm, for so long.
+    """An algorithm.
 
     Attributes:
-        rounds: as many as it has done by then without compression, rounded down.
-        every: so many it is evaluated.
+        rounds: after these seconds without compression, rounded down.
+        every: rounds between two evaluations.
     """
 
     name: str
@@ -58,15 +57,15 @@ JOBS = (
 
 
 def flags_of(job: Job, way: Sequence[str], seed: int) -> list[str]:
-    """simulate.py's, without a place for the logs."""
+    """Those of simulate.py, without a place for the logs."""
     compression = ["--compression", way[0], *(("--compression-threshold", way[1]) if way[1:] else ())]
     limits = ["--max-seconds", str(job.seconds), "-e", str(job.every), "--seed", str(seed)]
     return [*job.flags, "--cluster", "slow-link", "-n", "lenet", *compression, *limits]
 
 
 def measure(job: Job, way: Sequence[str], seed: int) -> dict[str, Any]:
-    """One run: what the worker that evaluates has logged."""
-    from trainer.simulation import virtual_cluster  # needs MXNet; what is done already is shown without
+    """One run: the numbers of the worker that evaluates."""
+    from trainer.simulation import virtual_cluster  # needs MXNet; the table does not
 
     flags = flags_of(job, way, seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +91,7 @@ def measure(job: Job, way: Sequence[str], seed: int) -> dict[str, Any]:
 
 
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """A row for each job and way: means over the seeds."""
+    """A row a job and way: means over the seeds."""
     rows = [
         "| | `--compression` | kB pushed, pulled | ms a round | rounds | accuracy after as many rounds | at the end |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -117,11 +116,11 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     return rows
 
 
-def main() -> None:
-    """Does the runs that are missing, and shows the table."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Makes the missing runs, and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path, help="JSON of all runs; those that it has are not done again")
-    output = parser.parse_args().output
+    parser.add_argument("output", type=Path, help="JSON of all runs; only missing ones are made")
+    output = parser.parse_args(arguments).output
     runs: list[dict[str, Any]] = json.loads(output.read_text()) if output.exists() else []
     done = {run["command"] for run in runs}
     for job in JOBS:
@@ -132,7 +131,7 @@ def main() -> None:
                     write_json(output, runs)
     part = "\n".join(table(runs))
     print(part)
-    pages.write(output.parent / "README.md", part)
+    markdown.write(output.parent / "README.md", part)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""SSGD and ASGD on the preprint's cluster in virtual time, as the published program is taken to send.
+"""SSGD and ASGD on the preprint's cluster in virtual time, as the published program probably sends.
 
     .venv/bin/python experiments/benchmarks/key_by_key.py
 
-Takes some seconds. That program pushes a key, pulls it and waits for it, then comes the next. This project's trainers
-push all keys and then pull all (scripts/reproduce.sh --parts cluster). For SSGD that is another pace on the same link:
-key by key, the GPUs have sent one key when the CPUs come to the end of their step; here, they have sent all. For ASGD
-it makes little difference: nobody waits for anybody.
+Takes some seconds. That program pushes a key, pulls it and waits for it, then takes the next. This project's trainers
+push all keys and then pull all (scripts/reproduce.sh --parts cluster). With SSGD the paces differ on the same link: key
+by key, the GPUs have sent one key when the CPUs end their step; here, they have sent all. With ASGD, where no worker
+waits for others, they hardly differ.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -21,21 +22,21 @@ from trainer import straggler_trace
 from trainer.engine import mx
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import Worker
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
 SECONDS = 300.0
 BATCH = 64
 MODEL_BYTES = 44.7e6
-# Numbers in ResNet-18's larger arrays, in its order: what is left out is below 1 % of its bytes.
+# Sizes of ResNet-18's larger arrays, in its order; the others are below 1 % of its bytes.
 SIZES = [36864] * 4 + [73728, 147456, 8192, 147456, 147456, 294912, 589824, 32768, 589824, 589824]
 SIZES += [1179648, 2359296, 131072, 2359296, 2359296, 5130]
 PUBLISHED = {TransportKind.SUM: ("SSGD", 45), TransportKind.SERVER: ("ASGD", 120)}
 
 
 def size_of(array: mx.nd.NDArray) -> int:
-    """The array of key i has i + 1 numbers, and stands for one of ResNet-18's."""
+    """The bytes of ResNet-18's array number i, which an array of i + 1 numbers stands for."""
     return round(SIZES[array.size - 1] * MODEL_BYTES / sum(SIZES))
 
 
@@ -46,9 +47,9 @@ def first_step_longer_s(row: Worker) -> float:
 
 
 def samples_per_s(kind: TransportKind) -> float:
-    """Of all workers."""
+    """The throughput of all workers."""
     cluster, clock, steps = cluster_file.read(cluster_file.find("paper")), VirtualClock(), 0
-    links = [Link()] * len(cluster.workers)
+    links = [WorkerLink()] * len(cluster.workers)
     server = MemoryServer(clock, kind, links, cluster.server_bandwidth_mbit_s * 1e6 / 8, size_of)
     if kind is TransportKind.SERVER:
         server.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, wd=0.0))
@@ -75,8 +76,9 @@ def samples_per_s(kind: TransportKind) -> float:
     return BATCH * steps / SECONDS
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     print("| key by key | samples/s | published |\n| --- | --- | --- |")
     for kind, (title, published) in PUBLISHED.items():
         simulated = samples_per_s(kind)

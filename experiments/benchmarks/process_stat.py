@@ -1,11 +1,10 @@
-"""What a process of this machine has used, from /proc; and a server as a child that does not outlive the benchmark."""
+"""CPU time and memory of a process, from /proc; and a server as a child process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -21,13 +20,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used, all its threads together, in user and system."""
+    """Seconds of CPU of all threads of a process, in user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def resident_mb(pid: int) -> float:
-    """Memory of a process that is in RAM, in MB (10^6 bytes); 0 where it has ended."""
+    """Memory of a process in RAM, in MB (10^6 bytes); 0 where it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
     except (OSError, IndexError):
@@ -35,27 +34,20 @@ def resident_mb(pid: int) -> float:
 
 
 def allow_many_files() -> int:
-    """Raises this process's limit of open files as far as it may go; children inherit it. Returns the limit."""
+    """Raises this process's limit of open files to the hard limit, which children inherit; returns it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server((HOST, 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def start(command: Sequence[str], folder: Path, port: int, log: Path | None = None) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], folder: Path, port: int) -> subprocess.Popen[bytes]:
     """Starts a server and waits until it listens.
 
     Raises:
         SystemExit: it ended, or did not listen in time.
     """
-    with contextlib.ExitStack() as held:
-        output = subprocess.DEVNULL if log is None else held.enter_context(log.open("ab")).fileno()
-        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=folder, stdin=nothing, stdout=nothing, stderr=nothing)
     give_up = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < give_up and process.poll() is None:
         with socket.socket() as probe:
@@ -66,16 +58,9 @@ def start(command: Sequence[str], folder: Path, port: int, log: Path | None = No
     raise SystemExit(f"error: the server did not start: {' '.join(command)}")
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process, if it runs still."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
 @contextlib.contextmanager
 def compiled(*sources: Path) -> Iterator[list[str]]:
-    """The programs of some C files, in a folder that is gone afterwards.
+    """The programs of some C files, in a temporary folder.
 
     Raises:
         SystemExit: there is no compiler.

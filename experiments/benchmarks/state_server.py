@@ -1,25 +1,25 @@
-"""Queries a second of the state server, their latency, and what they cost: in production, and as published.
+"""Queries a second of the state server, their latency and their cost: in production, and as published.
 
-    python experiments/benchmarks/state_server.py [--clients 1,32,200,1000] [--rounds 4] [--seconds 1.5] [--ways
-    NAME,NAME] python experiments/benchmarks/state_server.py --messages 1000000
+    python experiments/benchmarks/state_server.py [--clients 1,32,200] [--rounds 4] [--seconds 1.5] [--ways "NAME;NAME"]
+    python experiments/benchmarks/state_server.py --messages 1000000
 
-All servers are started once, and each is measured in turn, several times, so that the noise of a shared machine meets
-all alike; printed are medians. Each client is a worker that asks, waits for the answer, and asks again at once.
+All servers are started once and measured in turn, several times, so that other load slows all alike; printed are
+medians. Each client is a worker that asks, waits for the answer, and asks again at once.
 
-    published            a stand-in of the published program (published_program.py) on Django's runserver, form-encoded,
-                         a new connection for each question, as its workers ask
+    published            a stand-in of the published program (tests/helpers/published_program.py) on Django's runserver,
+                         form-encoded, a new connection for each question, as its workers ask
     runserver            `manage.py runserver` of this project, POST /message/, kept connections (not by default)
     production           `manage.py serve`, POST /message/, kept connections
     production, anew     the same, a new connection for each question
     production, /apply/  the same server asked as the published one, kept connections
-    ceiling              a server in C that answers a constant: what the load generator (load.c) can do by itself
+    ceiling              a server in C that answers a constant: the limit of the load generator (load.c)
 
-Every question is decided by the rule: worker 0 has told a step that takes a day, so all others are told to train on,
-after the whole comparison, with a local step more each time. An answer to aggregate counts as an error, since the next
-ones of that round would be repeated without a decision; so do connections that fail, answers other than 200, and
-questions that are not answered within 3 s after the end. Generator and server share this machine.
+Every question is decided by the rule: worker 0 has reported a step of a day, so all others are told to train on, after
+the whole comparison, with one more local step each time. An answer to aggregate counts as an error, since later answers
+of that round would be repeated without a decision; so do connections that fail, answers other than 200, and questions
+without an answer within 3 s after the end. Generator and server share this machine.
 
-With --messages, instead: the production server's memory while so many questions are answered.
+With --messages: only the production server's memory while this number of questions is answered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,15 +44,16 @@ sys.path.insert(0, str(ROOT))
 
 from experiments.benchmarks import process_stat  # noqa: E402
 from experiments.benchmarks.process_stat import HOST  # noqa: E402
+from scripts.launch.ports import free_ports  # noqa: E402
 
-HERE = Path(__file__).resolve().parent
+HERE, PUBLISHED = Path(__file__).resolve().parent, ROOT / "tests" / "helpers" / "published_program.py"
 JSON_TYPE = "application/json"
 FORM_TYPE = "application/x-www-form-urlencoded"
 
-STEP_S = 0.03  # what the workers say that a local step takes
-SLOWEST_STEP_S = 86_400.0  # and worker 0, which none of them has to wait for during a benchmark
+STEP_S = 0.03  # the workers' reported time of a local step
+SLOWEST_STEP_S = 86_400.0  # that of worker 0, for which the others never wait
 WARM_UP_S = 0.3
-CONNECTING_S = 0.0007  # more of it for each client: a server that answers others meanwhile lets them in bit by bit
+CONNECTING_S = 0.0007  # more of it for each client: a server that answers others meanwhile accepts them slowly
 ERRORS = ("refused", "lost", "bad_status", "short_cuts", "unanswered")
 MEMORY_CLIENTS = 32
 MEMORY_PARTS = 10
@@ -65,8 +66,7 @@ class Way:
     """A server and how it is asked.
 
     Attributes:
-        name: in the table.
-        server: name of the server, which several ways may share.
+        server: several ways may share one.
         published: through the form-encoded endpoints.
         keeps: one connection for all questions of a client.
     """
@@ -100,7 +100,7 @@ class Result(NamedTuple):
 
 @dataclass
 class Server:
-    """A running server. `steps` has, by job, the local step that its workers are at."""
+    """A running server. `steps` has its workers' current local step, by job."""
 
     port: int
     pid: int
@@ -108,10 +108,10 @@ class Server:
 
 
 def command_of(server: str, constant: str, port: int) -> list[str]:
-    """What starts a server."""
+    """The command that starts a server."""
     address = f"{HOST}:{port}"
     return {
-        "published": [sys.executable, str(HERE / "published_program.py"), "runserver", "--noreload", address],
+        "published": [sys.executable, str(PUBLISHED), "runserver", "--noreload", address],
         "runserver": [sys.executable, "manage.py", "runserver", "--noreload", address],
         "production": [sys.executable, "manage.py", "serve", address],
         "ceiling": [constant, str(port)],
@@ -120,13 +120,14 @@ def command_of(server: str, constant: str, port: int) -> list[str]:
 
 @contextlib.contextmanager
 def running(name: str, constant: str) -> Iterator[Server]:
-    """A server that does not outlive the block."""
-    port = process_stat.free_port()
+    """A server that ends with the block."""
+    (port,) = free_ports(1)
     process = process_stat.start(command_of(name, constant, port), ROOT / "SimpleStateServer", port)
     try:
         yield Server(port, process.pid)
     finally:
-        process_stat.end(process)
+        process.kill()
+        process.wait()
 
 
 def post(port: int, path: str, body: str, content_type: str) -> None:
@@ -137,13 +138,13 @@ def post(port: int, path: str, body: str, content_type: str) -> None:
 
 
 def begin_job(server: Server, way: Way, clients: int) -> str:
-    """Begins a job of one worker more than there are clients, the slowest, or goes on with it; returns its id."""
+    """Begins a job of the clients and a slowest worker, or continues it; returns its id."""
     job = f"benchmark-{clients}"
     if way.server == "ceiling":
         return job
     if way.published:
-        # The published way has no ids: each begin replaces the job before. With k=0 worker 0's step time is taken, and
-        # it is not told to aggregate: all others would be, too.
+        # The published way has no ids: each begin replaces the job before. With k=0 worker 0's step time counts, and
+        # neither it nor the others are told to aggregate.
         slowest = {"r": 0, "k": 0, "c": SLOWEST_STEP_S, "te": time.time()}
         post(server.port, "/init/", urllib.parse.urlencode({"num_workers": clients + 1}), FORM_TYPE)
         post(server.port, "/apply/", urllib.parse.urlencode(slowest), FORM_TYPE)
@@ -159,10 +160,8 @@ def begin_job(server: Server, way: Way, clients: int) -> str:
 
 
 def question(way: Way, job: str) -> tuple[str, str, str, str]:
-    """Path, content type and body of a query, as a worker sends it, and what its answer must not say.
-
-    load.c puts the rank for %r and the local step for %k.
-    """
+    """Path, content type and body of a worker's query, and the text that its answer must not contain. load.c replaces
+    %r by the rank and %k by the local step."""
     if way.published:
         return "/apply/", FORM_TYPE, f"r=%r&k=%k&c={STEP_S}&te={time.time()}", '"ready": 1'
     status = (
@@ -178,15 +177,9 @@ def question(way: Way, job: str) -> tuple[str, str, str, str]:
 
 
 def load(
-    program: str,
-    server: Server,
-    way: Way,
-    clients: int,
-    seconds: float,
-    messages: int = 0,
-    warm_up_s: float = WARM_UP_S,
+    program: str, server: Server, way: Way, clients: int, seconds: float, warm_up_s: float, messages: int = 0
 ) -> tuple[Result, dict[str, Any]]:
-    """Lets `clients` workers ask for so long, or for so many messages; returns also load.c's own account."""
+    """Measures `clients` workers for `seconds`, or for `messages`; returns also load.c's own numbers."""
     job = begin_job(server, way, clients)
     first = 1 if way.published else server.steps[job]
     numbers = (server.port, clients, seconds, warm_up_s, int(way.keeps), first, messages)
@@ -213,7 +206,7 @@ def speeds(program: str, constant: str, given: argparse.Namespace) -> None:
             for _ in range(given.rounds):
                 for way in ways:
                     warm_up_s = WARM_UP_S + CONNECTING_S * clients
-                    result, said = load(program, servers[way.server], way, clients, given.seconds, 0, warm_up_s)
+                    result, said = load(program, servers[way.server], way, clients, given.seconds, warm_up_s)
                     results[way].append(result)
                     if way.server == "ceiling":
                         own = said["own_cpu_us"]
@@ -224,11 +217,9 @@ def speeds(program: str, constant: str, given: argparse.Namespace) -> None:
                 ratio = f"{speed / first:.1f}" if first else "-"
                 figures = (f"{speed:.0f}", ratio, f"{p50:.2f}", f"{p99:.2f}", f"{cpu:.0f}", errors)
                 print(COLUMNS.format(clients, way.name, *figures), flush=True)
-    print(
-        f"\nratio: to {ways[0].name}. Medians of {given.rounds} alternations of {given.seconds:g} s; errors of all.",
-        end="",
-    )
-    print(f" The load generator itself costs {own:.1f} us a message at the ceiling." if own else "")
+    print(f"\nratio: to {ways[0].name}. Medians of {given.rounds} alternations of {given.seconds:g} s; errors of all.")
+    if own:
+        print(f"The load generator itself costs {own:.1f} us a message at the ceiling.")
 
 
 def memory(program: str, constant: str, messages: int) -> None:
@@ -236,33 +227,27 @@ def memory(program: str, constant: str, messages: int) -> None:
     (way,) = (way for way in WAYS if way.name == "production")
     print(MEMORY_COLUMNS.format("messages", "RSS (MB)", "queries/s"))
     with running(way.server, constant) as server:
-        load(program, server, way, MEMORY_CLIENTS, WARM_UP_S)  # imports what is imported late
+        load(program, server, way, MEMORY_CLIENTS, WARM_UP_S, WARM_UP_S)  # with all late imports
         print(MEMORY_COLUMNS.format(0, f"{process_stat.resident_mb(server.pid):.1f}", "-"), flush=True)
         for part in range(1, MEMORY_PARTS + 1):
             some = messages * part // MEMORY_PARTS - messages * (part - 1) // MEMORY_PARTS
-            result, said = load(program, server, way, MEMORY_CLIENTS, 3600, some, warm_up_s=0)
+            result, said = load(program, server, way, MEMORY_CLIENTS, 3600, 0, some)
             if said["done"] < some or result.errors:
                 sys.exit(f"error: {said['done']} of {some} messages were answered, {result.errors} errors: {said}")
-            now = f"{process_stat.resident_mb(server.pid):.1f}"
-            print(
-                MEMORY_COLUMNS.format(messages * part // MEMORY_PARTS, now, f"{result.queries_per_s:.0f}"), flush=True
-            )
+            now, pace = f"{process_stat.resident_mb(server.pid):.1f}", f"{result.queries_per_s:.0f}"
+            print(MEMORY_COLUMNS.format(messages * part // MEMORY_PARTS, now, pace), flush=True)
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     names = [way.name for way in WAYS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=counts, default=[1, 32, 200, 1000], help="1,32,200,1000")
     parser.add_argument("--rounds", type=int, default=4, help="alternations")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
-    parser.add_argument(
-        "--ways",
-        default=[name for name in names if name not in NOT_BY_DEFAULT],
-        type=lambda text: text.split(";"),
-        help=f"with semicolons, out of: {'; '.join(names)}. The first in this order is what the ratio is to",
-    )
-    parser.add_argument("--messages", type=int, default=0, help="measure memory over so many messages instead")
+    some, words = [name for name in names if name not in NOT_BY_DEFAULT], f"with semicolons, of {'; '.join(names)}"
+    parser.add_argument("--ways", default=some, type=lambda text: text.split(";"), help=words)
+    parser.add_argument("--messages", type=int, default=0, help="only measure memory, over this number of messages")
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.ways if name not in names]:
         parser.error(f"--ways has {unknown[0]!r}; choose from {'; '.join(names)}")
@@ -279,9 +264,9 @@ def counts(text: str) -> list[int]:
     return values
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    given = parse(sys.argv[1:])
+    given = parse(arguments)
     process_stat.allow_many_files()
     with process_stat.compiled(HERE / "load.c", HERE / "constant.c") as (program, constant):
         if given.messages:

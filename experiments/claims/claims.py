@@ -1,7 +1,7 @@
-"""The claims of README.md and results/README.md: results/claims.toml read, recomputed from raw data, and told as text.
+"""The claims of README.md and results/README.md: read from results/claims.toml, recomputed from raw data, and told.
 
 A claim is a sentence, or a row of a table, whose numbers stand in `numbers`, each with the measure that recomputes it
-and the measure's arguments. A source is a file of raw runs under results/. Pure functions, but for what reads files.
+and the measure's arguments. A source is a folder of raw data under results/.
 """
 
 from __future__ import annotations
@@ -25,15 +25,11 @@ from experiments.reproduction import published
 from utils import SetupError
 
 FILE = RESULTS / "claims.toml"
-REPRODUCED, DIRECTION, BY_CONSTRUCTION, CONTRADICTED, NOT_ATTEMPTED = VERDICTS = (
-    "reproduced",
-    "direction",
-    "by construction",
-    "contradicted",
-    "not attempted",
-)
+REPRODUCED, BY_CONSTRUCTION, NOT_ATTEMPTED = "reproduced", "by construction", "not attempted"
+VERDICTS = (REPRODUCED, "direction", BY_CONSTRUCTION, "contradicted", NOT_ATTEMPTED)
 REPRODUCED_WITHIN = 0.2  # of a published number
-VIRTUAL, REAL, COUNTED = KINDS = "virtual", "real", "counted"
+REAL = "real"
+KINDS = ("virtual", REAL, "counted")
 WIDTH = 120  # of a page's lines
 
 
@@ -45,10 +41,9 @@ class Told:
         of: the measure that recomputes it; empty where nothing was measured.
         source: the name of the Source that the measure reads.
         arguments: of the measure.
-        published: the name of the figure that it is held against, in experiments/reproduction/published.py; empty for
-            most.
+        published: the name of the figure beside it, in experiments/reproduction/published.py; empty for most.
         verdict: of VERDICTS, on that figure.
-        note: why that verdict.
+        note: the reason for that verdict.
     """
 
     number: Number
@@ -60,7 +55,7 @@ class Told:
     note: str = ""
 
     def __format__(self, form: str) -> str:
-        """The number; with the form `against` the published figure, the number and the verdict."""
+        """Form `against`: the published figure, the number and the verdict; else the number."""
         if form != "against":
             return str(self.number)
         here = f" → {self.number}" if self.of else ""
@@ -90,9 +85,9 @@ class Claim:
 
     Attributes:
         part: of a page.
-        text: with a placeholder for each number: {0}, {0:against}, {0.number.low} and the like.
+        text: with a placeholder for each number, such as {0}, {0:against} or {0.number.low}.
         head: of the table that begins with it.
-        minutes, disk_mb: that it takes to make it again.
+        minutes, disk_mb: the cost of making it again.
     """
 
     name: str
@@ -104,7 +99,6 @@ class Claim:
     disk_mb: float = 0
 
     def sentence(self) -> str:
-        """The text with its numbers."""
         return self.text.format(*self.numbers)
 
     @property
@@ -115,7 +109,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a page that is made of claims, each of which is a row: of a list, or of a table."""
+    """A part of a page that is made of claims: a list or a table, with a row for each."""
 
     page: str
     row: str
@@ -123,7 +117,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Claims:
-    """What the file holds."""
+    """The content of the file."""
 
     parts: Mapping[str, Part]
     sources: Mapping[str, Source]
@@ -132,20 +126,17 @@ class Claims:
     def named(self, name: str) -> Claim:
         """
         Raises:
-            SetupError: there is none of that name.
+            SetupError: no claim has that name.
         """
-        found = [claim for claim in self.claims if claim.name == name]
-        if not found:
+        found = next((claim for claim in self.claims if claim.name == name), None)
+        if found is None:
             raise SetupError(f"there is no claim {name!r}; scripts/reproduce.sh --list shows all")
-        return found[0]
+        return found
 
     def has_runs(self, claim: Claim) -> bool:
         """Whether it can be made again: a source has a command, or its numbers are of single runs."""
-        for told in claim.measured:
-            source = self.sources[told.source]
-            if source.command or recompute(told, source.form, lines_of(source)).lines:
-                return True
-        return False
+        its = [(told, self.sources[told.source]) for told in claim.measured]
+        return any(source.command or recompute(told, source.form, lines_of(source)).lines for told, source in its)
 
     def told(self, part: str) -> str:
         """A part of a page as Markdown."""
@@ -163,7 +154,7 @@ def read(file: Path = FILE) -> Claims:
     """Reads claims.
 
     Raises:
-        SetupError: the file is not there, or does not hold claims; the message names the claim.
+        SetupError: the file cannot be read, or a claim is wrong; the message names it.
     """
     try:
         content = tomllib.loads(file.read_text())
@@ -187,7 +178,7 @@ def read(file: Path = FILE) -> Claims:
 def _checked(claim: Claim, parts: Mapping[str, Part], sources: Mapping[str, Source]) -> Claim:
     """
     Raises:
-        ValueError: it names what is not there.
+        ValueError: it names an unknown source, figure or verdict.
     """
     parts[claim.part].row.format(text=claim.sentence(), name=claim.name)
     for told in claim.numbers:

@@ -1,6 +1,6 @@
 """Recomputes the numbers of results/claims.toml from raw runs: one function a measure, by the form of the raw data.
 
-Each takes the raw lines and its arguments; it returns the number as it is told and the lines that it was computed from.
+Each takes the raw lines and its arguments; it returns the number as text and the lines that it was computed from.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import summary
 from experiments.reproduction import published, reproduction
 from experiments.reproduction.reproduction import Row
+from experiments.run_lines import IID
 from experiments.study import comparison, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
 from report import metrics, statistics
@@ -25,12 +26,12 @@ Lines = Sequence[Any]
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it is told.
+    """A number as text.
 
     Attributes:
         number: the median of `n` runs; `-` where less than half of them reached the target, or nothing was measured.
-        interval: `LOW to HIGH`; empty where there is none.
-        reached: of the `n` runs; None where all have, or there is no target.
+        interval: `LOW to HIGH`, or empty.
+        reached: how many of the `n` runs reached the target; None where all did, or there is no target.
     """
 
     number: str = statistics.NOT_REACHED
@@ -40,12 +41,10 @@ class Number:
 
     @property
     def low(self) -> str:
-        """The lower end of the interval."""
         return self.interval.split(" to ")[0]
 
     @property
     def high(self) -> str:
-        """The upper end of the interval."""
         return self.interval.split(" to ")[-1]
 
     def __str__(self) -> str:
@@ -67,13 +66,13 @@ def _estimated(values: Sequence[float], lines: Lines, form: str = "") -> Found:
     """The median of runs, with its interval.
 
     Args:
-        form: of all three numbers, such as ".1f"; where it is empty, as many digits as the interval's width allows.
+        form: of all three numbers, such as ".1f"; empty: as many digits as the interval's width allows.
 
     Raises:
         SetupError: there are no values.
     """
     if not values:
-        raise SetupError("there is no run of it")
+        raise SetupError("it has no run")
     estimate, n = statistics.median(values), len(values)
     reached = sum(map(math.isfinite, values))
     texts = tuple(
@@ -87,6 +86,11 @@ def _estimated(values: Sequence[float], lines: Lines, form: str = "") -> Found:
 
 def _count(count: int, of: int | None = None, lines: Lines = ()) -> Found:
     return Found(Number(str(count), n=count if of is None else of), lines)
+
+
+def _range(values: Sequence[float], n: int, lines: Lines = ()) -> Found:
+    """The least and the greatest value."""
+    return Found(Number(f"{min(values):.2f} to {max(values):.2f}", n=n), lines)
 
 
 def _job(its: Comparison, job: str) -> Workload:
@@ -121,7 +125,7 @@ def _speed_of_all(lines: Lines, job: str) -> Found:
 
 
 def _slowest_share(lines: Lines, job: str) -> Found:
-    """What the slowest machine has of the speed of all, in percent."""
+    """The slowest machine's share of the speed of all, in percent."""
     its = Comparison(lines)
     workload = _job(its, job)
     times_s = next(line.step_times_s for line in lines if line.workload == workload and line.step_times_s)
@@ -136,11 +140,11 @@ def _pace_beside(lines: Lines, other: str) -> Found:
         if line.key in there:
             ratios.setdefault(line.entry, []).append(line.samples_per_s / there[line.key])
     middles = [statistics.median(each).value for each in ratios.values()]
-    return Found(Number(f"{min(middles):.2f} to {max(middles):.2f}", n=len(middles)))
+    return _range(middles, len(middles))
 
 
 def _same_runs(lines: Lines, row: str, other: str) -> Found:
-    """How many reported runs of a row are those of another one: of how many jobs, times seeds."""
+    """How many reported runs of a row are those of another one, of how many: jobs times seeds."""
     its = Comparison(lines)
     jobs = its.workloads_of(REPORT)
     runs = {job: len(its.runs(REPORT, job, row)) for job in jobs}
@@ -149,7 +153,7 @@ def _same_runs(lines: Lines, row: str, other: str) -> Found:
 
 
 def _same_jobs(lines: Lines, row: str) -> Found:
-    """On how many jobs a row is the same runs, but for the clock, of how many."""
+    """On how many jobs the runs of a row are the same but for the clock, of how many."""
     its = Comparison(lines)
     jobs = its.workloads_of(REPORT)
     return _count(max(sum(its.are_same((one, row), (job, row)) for job in jobs) for one in jobs), len(jobs))
@@ -169,7 +173,7 @@ def _at_an_end(lines: Lines, split: str) -> Found:
 
 
 def _below_again(lines: Lines, target: float) -> Found:
-    """How many runs that reached a target were below it at the very next evaluation, of how many that went on."""
+    """How many runs that reached a target were below it at the next evaluation, of how many that have a next one."""
     below = []
     for line in lines:
         accuracies = [accuracy for _, accuracy in line.curve]
@@ -180,7 +184,6 @@ def _below_again(lines: Lines, target: float) -> Found:
 
 
 def _trials(lines: Lines) -> Found:
-    """How many runs the tuning took."""
     return _count(sum(line.phase == TUNING for line in lines))
 
 
@@ -189,7 +192,7 @@ def _rows(lines: Sequence[Row], which: Mapping[str, Any]) -> list[Row]:
 
 
 def _measured(lines: Lines, value: str, form: str, **which: Any) -> Found:
-    """A number of runs of the published experiments: an attribute of theirs, or minutes to 0.80."""
+    """A number of the published experiments' runs, of _VALUES."""
     runs = _rows(lines, which)
     values = [math.inf if (its := _VALUES[value](row)) is None else its for row in runs]
     return _estimated(values, runs, form)
@@ -204,7 +207,7 @@ _VALUES: Mapping[str, Callable[[Row], float | None]] = {
 
 
 def _both_sides(ratios: Sequence[float]) -> Found:
-    """The least and the greatest of the preprint's GPUs; the same of its CPUs, which come behind them."""
+    """The least and the greatest of the preprint's GPUs; the same of its CPUs, which have the last ranks."""
     sides = ratios[: reproduction.NUM_GPUS], ratios[reproduction.NUM_GPUS :]
     texts = (list(dict.fromkeys(f"{each:.2f}" for each in (min(side), max(side)))) for side in sides)
     return Found(Number("; ".join(" to ".join(ends) for ends in texts)))
@@ -214,23 +217,20 @@ def _fast_half(lines: Lines, names: Sequence[str]) -> Found:
     """The least and the greatest computing time ratio of the fast half of WBSP's workers, over its three clusters."""
     runs = [row for row in lines if row.part == reproduction.WBSP and row.name in names]
     ratios = [ratio for row in runs for ratio in row.computing[: len(row.computing) // 2]]
-    return Found(Number(f"{min(ratios):.2f} to {max(ratios):.2f}", n=len(runs)), runs)
+    return _range(ratios, len(runs), runs)
 
 
 def _sooner(lines: Lines, name: str, part: str, case: str = "") -> Found:
     """How many times as soon at 0.80 as SSGD, seed by seed."""
-    sides = [
-        {row.seed: row for row in _rows(lines, {"part": part, "case": case, "split": comparison.IID, "name": each})}
-        for each in ("SSGD", name)
-    ]
-    seeds = [seed for seed in sides[0] if seed in sides[1]]
-    ssgd, its = ([side[seed].seconds_to_target or math.inf for seed in seeds] for side in sides)
-    gain = statistics.times_as_fast(ssgd, its)
+    which = {"part": part, "case": case, "split": IID}
+    sides = [{row.seed: row for row in _rows(lines, which | {"name": each})} for each in ("SSGD", name)]
+    ssgd, its = ({seed: row.seconds_to_target or math.inf for seed, row in side.items()} for side in sides)
+    gain = comparison.times_as_fast(ssgd, its)
     if gain is None:
         raise SetupError(f"{name} {case}: neither it nor SSGD reached {published.TARGET}")
-    texts = [f"{each:.1f}" for each in gain]
-    runs = [side[seed] for side in sides for seed in seeds]
-    return Found(Number(texts[0], f"{texts[1]} to {texts[2]}" if len(seeds) > 1 else "", len(seeds)), runs)
+    value, low, high = (f"{each:.1f}" for each in gain)
+    runs = [side[seed] for side in sides for seed in ssgd if seed in its]
+    return Found(Number(value, f"{low} to {high}" if len(runs) > 2 else "", len(runs) // 2), runs)
 
 
 def _share_of_bsp(lines: Lines, case: str) -> Found:
@@ -240,7 +240,7 @@ def _share_of_bsp(lines: Lines, case: str) -> Found:
 
 
 def _devices(folder: Path, network: str, mode: str) -> list[metrics.Device]:
-    """Of a summary, in the order of their names."""
+    """The devices of a summary, by name."""
     devices = summary.read_summary(folder / network / mode / metrics.MODES[mode].file_name, lambda text: None)
     return [device for _, device in sorted(devices.items())]
 
@@ -251,23 +251,22 @@ def _real_fast_half(folder: Path, mode: str) -> Found:
     for cluster in clusters:
         its = [metrics.computing_ratio(device) or 0.0 for device in _devices(cluster, "lenet", mode)]
         ratios += its[: len(its) // 2]
-    return Found(Number(f"{min(ratios):.2f} to {max(ratios):.2f}", n=len(clusters)))
+    return _range(ratios, len(clusters))
 
 
 def _as_published(folder: Path, mode: str) -> Found:
     """Computing time ratios of the preprint's GPUs; of its CPUs, by the published definition."""
-    ratios = [metrics.published_computing_ratio(device) or 0.0 for device in _devices(folder, "none", mode)]
-    # The simulation names its devices cpu0, cpu1, ... by rank.
-    return _both_sides(ratios)
+    devices = _devices(folder, "none", mode)  # cpu0, cpu1, ... by rank
+    return _both_sides([metrics.published_computing_ratio(device) or 0.0 for device in devices])
 
 
 def _pairs_within(rows: Lines, what: str) -> Found:
-    """Of how many pairs of a real and a virtual run, medians of the seeds, the samples or the times are near."""
+    """In how many pairs of a real and a virtual run, medians of the seeds, samples or times are near, of how many."""
     return _count(*real_vs_virtual.within(rows)[what])
 
 
 def _coverage(_: Lines, runs: int) -> Found:
-    """How often the interval of the median of so many runs holds it."""
+    """The coverage of the interval of the median of `runs` runs, in percent."""
     return Found(Number(statistics.coverage(runs).removesuffix(" %"), n=runs))
 
 
@@ -297,12 +296,7 @@ FORMS = {
     ),
     "reproduction": Form(
         reproduction.read,
-        {
-            "measured": _measured,
-            "fast half": _fast_half,
-            "sooner": _sooner,
-            "share of BSP": _share_of_bsp,
-        },
+        {"measured": _measured, "fast half": _fast_half, "sooner": _sooner, "share of BSP": _share_of_bsp},
     ),
     "summaries": Form(lambda folder: folder, {"fast half": _real_fast_half, "as published": _as_published}),
     "pairs": Form(real_vs_virtual.read, {"within": _pairs_within}),

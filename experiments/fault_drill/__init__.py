@@ -1,1 +1,1 @@
-"""What becomes of a job when its processes die, a link is cut or a disk is full."""
+"""Real jobs whose processes die, whose links are cut or whose disk is full."""

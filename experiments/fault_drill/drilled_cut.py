@@ -1,17 +1,19 @@
-"""What a job does when a worker's link is cut: scripts/cluster.sh, each worker on a host of its own.
+"""The drill of a cut link: scripts/cluster.sh, each worker on its own host.
 
-The hosts are network namespaces, which take root. The first one has the state server too, and the scheduler and the
-parameter server where there are any; the last one has the slowest worker, whose cable is taken out. The workers' logs
-lie in the project's logs/, as on every host.
+The hosts are network namespaces, which need root. The first host has the state server too, and the scheduler and the
+parameter server, if any; the last host, whose link is cut, has the slowest worker. The workers' logs are in the
+project's logs/, as on every host.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from config import RESTART
@@ -22,19 +24,25 @@ from experiments.fault_drill.faults import NAMES
 from scripts.launch import forking
 
 if TYPE_CHECKING:
-    from experiments.benchmarks.namespace_job import Network
+    from namespaces import Network
 
+HELPERS = ROOT / "tests" / "helpers"
 *OTHERS, SLOWEST = NAMES
-GONE_S = 60.0  # in which what runs on a host ends when it has lost its launcher
+GONE_S = 60.0  # in which processes on a host end that have lost their launcher
 
 
 def missing() -> str:
-    """Why no link can be cut here; empty where one can."""
-    if not (ROOT / "tests").is_dir():  # a container's image has none
+    """The reason why no link can be cut here, or nothing."""
+    if not HELPERS.is_dir():  # a container's image has none
         return "tests/helpers/namespaces.py, which makes the hosts, is not here"
-    from experiments.benchmarks import namespace_job
+    return str(_namespaces().missing())
 
-    return namespace_job.missing()
+
+def _namespaces() -> ModuleType:
+    sys.path.append(str(HELPERS))
+    import namespaces
+
+    return namespaces
 
 
 class CutJob(HostsJob):
@@ -47,43 +55,37 @@ class CutJob(HostsJob):
         super().__init__(way, mode, seconds, log_base)
 
     def at_desk(self, command: list[str]) -> list[str]:
-        """As Job's."""
         return self._network.desk.command(*command)
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
-        """As Job's."""
         options, logs = super().plan(mode, log_base)
         return [*options, "--ssh", f"ssh -F {self._network.ssh_config}"], logs
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
-        """As Job's: a folder of checkpoints that all hosts see."""
+        """A folder of checkpoints that all hosts see."""
         return ["--checkpoint", str(log_base / "checkpoints")] if way == RESTART else []
 
     def can_fork(self) -> bool:
-        """As Job's."""
         return all(any(name_of(pid) == forking.NAME for pid in host.pids()) for host in self._network.hosts)
 
     def row(self, number: int, step_s: str) -> str:
-        """As HostsJob's."""
         return f"{self._network.hosts[number].name},{HOST_NAME}-{number},1,cpu,{step_s}"
 
 
 def drill(way: str, mode: str, cut_s: float, seconds: float, folder: Path) -> dict[str, Any]:
-    """One job in which the cable of the slowest worker is taken out while all train.
+    """One job in which the slowest worker's link is cut while all train.
 
     Args:
-        cut_s: until it is put back; infinite: until the launcher has ended.
-        seconds: of the job, beside those of a cut that ends.
-        folder: for what the launcher writes; whatever is there is removed.
+        cut_s: seconds of the cut; infinite: until the launcher has ended.
+        seconds: of the job, without those of a cut that ends.
+        folder: of the launcher's files; it is emptied first.
 
     Returns:
-        A row of the drill; tell() has what it says of a cut. hosts_lost: whose logs did not come home.
+        A row of the drill, with the numbers of tell(); hosts_lost: hosts whose logs did not come home.
     """
-    from experiments.benchmarks.namespace_job import network  # here: it needs tests/, which not all have
-
     trains_s = seconds + (0.0 if math.isinf(cut_s) else cut_s)
     row: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name, network(Path(name) / "hosts", len(NAMES)) as net:
+    with tempfile.TemporaryDirectory() as name, _namespaces().network(Path(name) / "hosts", len(NAMES)) as net:
         job = CutJob(net, way, mode, trains_s, folder)
         try:
             if job.wait_for(job.has_begun, LONGEST_S):
@@ -104,21 +106,20 @@ def drill(way: str, mode: str, cut_s: float, seconds: float, folder: Path) -> di
 
 
 def tell(logs: Logs, before: Mapping[str, Collection[int]], began: float, back: float) -> dict[str, Any]:
-    """What a cut has done to a job that is over.
+    """The effects of a cut on a job that has ended.
 
     Args:
-        before: the rounds of each worker when the cable was taken out.
-        began: when that was.
-        back: when it was put back.
+        before: the rounds of each worker before the cut.
+        began, back: the beginning and the end of the cut.
 
     Returns:
-        again_s: seconds until the others had done two more rounds; rounds_lost; back_s: from the cable's return until
-        the slowest worker had done two; pause_s: the longest one of the others from the cut on; rounds_meanwhile: that
-        they did without it; rounds_missed: in which the slowest has no part.
+        again_s: seconds until the others had done two more rounds; rounds_lost; back_s: seconds from the end of the cut
+        until the slowest worker had done two; pause_s: the longest pause of the others from the cut on;
+        rounds_meanwhile: their rounds during the cut; rounds_missed: rounds without the slowest worker.
     """
     others = sorted(logs.rounds(OTHERS[0]).values())
     again_s = logs.again_s(OTHERS, began)
-    first_s = min((at - began for at in others if at > began), default=0.0)  # where all rounds before are done again
+    first_s = min((at - began for at in others if at > began), default=0.0)  # where all earlier rounds are repeated
     return {
         "again_s": again_s,
         "rounds_lost": None if again_s is None else logs.rounds_lost(before, OTHERS, began),

@@ -1,7 +1,4 @@
-"""What a job does when the disk with its logs and checkpoints is full, and once there is room again.
-
-The disk is a small tmpfs, which takes root to mount.
-"""
+"""The drill of a full disk of logs and checkpoints, which gets room again: a small tmpfs, mounted as root."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from experiments.fault_drill.faults import NAMES
 
 SIZE_MIB = 24
 BLOCK = bytes(4096)  # the least that a tmpfs gives a file
-SETTLED_S = 0.5  # in which what has ended is gone, and its last lines are read
+SETTLED_S = 0.5  # in which the last lines of ended processes are read
 
 
 def missing() -> str:
-    """Why no disk can be filled here; empty where one can."""
+    """The reason why no disk can be filled here, or nothing."""
     if os.geteuid() != 0:
         return "mounting a disk needs root"
     if not shutil.which("mount") or not shutil.which("umount"):
@@ -41,12 +38,12 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def mounted(folder: Path, mib: int) -> Iterator[Path]:
-    """A disk of its own in a folder, which is gone when the block is left.
+    """A disk in a folder, unmounted at the end of the block.
 
     Raises:
         OSError: it cannot be mounted.
     """
-    _unmount(folder)  # that of a drill that was killed
+    _unmount(folder)  # the disk of a drill that was killed
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "esync-drill", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -64,7 +61,7 @@ def _unmount(folder: Path) -> None:
 
 
 def fill(file: Path) -> None:
-    """Takes all the room that is left on its disk."""
+    """Takes all room on its disk."""
     try:
         with file.open("ab", buffering=0) as filler:
             while True:
@@ -75,15 +72,15 @@ def fill(file: Path) -> None:
 
 
 def drill(way: str, mode: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """One job whose disk is full while all train; then there is room, and the same command with --resume goes on.
+    """One job whose disk is filled while all train; then there is room, and the same command with --resume follows.
 
     Args:
-        folder: where the disk is mounted meanwhile.
+        folder: of the disk.
 
     Returns:
-        A row of the drill. full_exit_code: of the job whose disk was full; noticed_s: from then until one of its
-        processes said so; again_s: from the second start until all had done two more rounds; rounds_lost: of those that
-        were in the logs.
+        A row of the drill. full_exit_code: of the job whose disk was full; noticed_s: seconds until one of its
+        processes said so; again_s: from the second start until all had done two more rounds; rounds_lost: of those in
+        the logs.
     """
     with mounted(folder, SIZE_MIB) as disk:
         filler = disk / "filler"
@@ -112,7 +109,7 @@ def _fill_while_it_trains(job: Job, filler: Path) -> dict[str, Any]:
             began = time.time()
 
             def has_ended() -> bool:
-                fill(filler)  # again and again: of a checkpoint that could not be written the beginning is removed
+                fill(filler)  # again: the beginning of a checkpoint that could not be written is removed
                 return job.is_over
 
             job.wait_for(has_ended, LONGEST_S)

@@ -1,6 +1,6 @@
-"""What a job does when its hosts file names one more worker: scripts/cluster.sh, all on this machine.
+"""The drill of a hosts file that gets one more worker: scripts/cluster.sh, all on this machine, without ssh.
 
-To an address of this machine the launcher needs no ssh. The workers' logs lie in the project's logs/, as on every host.
+The workers' logs are in the project's logs/, as on every host.
 """
 
 from __future__ import annotations
@@ -23,16 +23,11 @@ NEW, NEW_STEP_S = "worker3", "0.06"
 
 
 class HostsJob(Job):
-    """A job whose launcher has a hosts file.
+    """A job whose launcher has a hosts file."""
 
-    Attributes:
-        place: of a worker's logs, as Logs takes it.
-    """
-
-    place = f"{HOST_NAME}/cpu{{number}}"
+    place = f"{HOST_NAME}/cpu{{number}}"  # of Logs
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
-        """As Job's."""
         log_base.mkdir(parents=True)
         self._file = log_base / "hosts.csv"
         self.names(WORKERS.split(","))
@@ -43,20 +38,18 @@ class HostsJob(Job):
         return options, Logs(folder / HOST_NAME, folder, self.place)
 
     def row(self, number: int, step_s: str) -> str:
-        """A worker's line of the hosts file."""
         return f"{HOST},{HOST_NAME},1,cpu,{step_s}"
 
     def names(self, step_times_s: Sequence[str]) -> None:
-        """Writes the hosts file."""
         rows = [self.row(number, step_s) for number, step_s in enumerate(step_times_s)]
         self._file.write_text("\n".join(["address,name,workers,devices,step_time_s", *rows]) + "\n")
 
 
 def drill(way: str, mode: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """One job to which a worker comes while all train.
+    """One job that a worker joins while all train.
 
     Args:
-        folder: for what the launcher writes.
+        folder: of the launcher's files.
 
     Returns:
         A row of the drill. again_s: the longest pause of the others between two rounds; back_s: seconds from the signal

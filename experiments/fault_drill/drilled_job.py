@@ -1,7 +1,4 @@
-"""A real job on this machine that processes are killed of: its processes, what it says, and when all train again.
-
-LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step.
-"""
+"""A real job on this machine whose processes are killed: LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step."""
 
 from __future__ import annotations
 
@@ -19,19 +16,19 @@ from typing import Any
 
 from algorithms import folder_name
 from config import CONTINUE
-from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, Logs, notices, wait_for
+from experiments.fault_drill.drilled_logs import CHECKPOINT_EVERY, LONGEST_S, NOTICED, Logs, wait_for
 from experiments.fault_drill.faults import AMONG_WORKERS, NAMES, Fault, leaves_out
 from scripts.launch import forking
 from scripts.launch.ports import free_ports
+from scripts.launch.restart_policy import RESUME
 from scripts.launch.roles import base_environment
-from scripts.launch.survival import RESUME
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = "0.03,0.06,0.15"
-WRITTEN_S = 0.5  # in which a checkpoint is written that was begun
-AGAIN_S = 0.3  # after a death, another one
+WRITTEN_S = 0.5  # in which a checkpoint is written
+AGAIN_S = 0.3  # between two deaths
 FREEZE_S = 20.0
-# What each mode is given beside the fault's own flags; the step sizes were chosen by hand for LeNet-5.
+# The modes' flags; the step sizes were chosen by hand for LeNet-5.
 FLAGS = {
     "esync": "-ll 0.003", "local-sgd": "-ll 0.003 --sync-every 4", "sync": "-l 0.003", "async": "-l 0.0015",
     "dcasgd": "-l 0.0015", "ssp": "-l 0.00075", "wbsp": "-ll 0.003", "wbsp-pcc": "-ll 0.003", "backup": "-l 0.003",
@@ -40,24 +37,23 @@ FLAGS = {
 
 
 def flags_of(way: str, mode: str, seconds: float) -> list[str]:
-    """What each worker of a drilled job is given behind `--`."""
+    """The flags of each worker."""
     flags = [*FLAGS[mode].split(), "--max-seconds", str(seconds), "--eval-seconds", "3", "--on-worker-death", way]
     return flags if leaves_out(way, mode) else [*flags, "--ckpt-frequency", str(CHECKPOINT_EVERY)]
 
 
 class Job:
-    """A job that runs, by its launcher's process.
+    """A running job: its launcher's process.
 
     Attributes:
-        command: it was started with.
         logs: of its workers.
-        lines: that it said, and when.
+        lines: of its output, with their times.
     """
 
     def __init__(self, way: str, mode: str, seconds: float, log_base: Path, resumes: bool = False) -> None:
         """
         Args:
-            resumes: it goes on from the newest checkpoint that is there.
+            resumes: from the newest checkpoint.
         """
         if not resumes:
             shutil.rmtree(log_base, ignore_errors=True)
@@ -66,9 +62,9 @@ class Job:
         if way == CONTINUE and not self._leaves_out:
             launcher += ["--collective", AMONG_WORKERS[mode]]
         flags = [*flags_of(way, mode, seconds), *self.more_flags(way, log_base), *(RESUME if resumes else ())]
-        self.command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
+        command = self.at_desk([sys.executable, "-m", *launcher, "-m", mode, "-n", "lenet", "--", *flags])
         self._launcher = subprocess.Popen(
-            self.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         self._late: subprocess.Popen[bytes] | None = None
@@ -76,15 +72,15 @@ class Job:
         threading.Thread(target=self._read, daemon=True).start()
 
     def at_desk(self, command: list[str]) -> list[str]:
-        """The command that starts the launcher where its user sits."""
+        """The command that starts the launcher on the user's machine."""
         return command
 
     def more_flags(self, way: str, log_base: Path) -> list[str]:
-        """Of main.py."""
+        """Further flags of main.py."""
         return []
 
     def plan(self, mode: str, log_base: Path) -> tuple[list[str], Logs]:
-        """The launcher and its options but for the mode and the network, and the logs of its workers."""
+        """The launcher and its options without mode and network, and the logs of its workers."""
         options = ["scripts.launch.local_cluster", "--workers", WORKERS, "--log-base", str(log_base)]
         return options, Logs(log_base, log_base / "lenet" / folder_name(mode, split_by_class=False))
 
@@ -95,12 +91,11 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether the launcher has ended."""
         return self._launcher.poll() is not None
 
     def notices(self) -> list[str]:
-        """The first lines that it said of faults."""
-        return notices(line for _, line in self.lines)[:4]
+        """The first lines of its output on faults."""
+        return [line for _, line in self.lines if NOTICED.search(line)][:4]
 
     def _children(self) -> Iterator[int]:
         for task in Path(f"/proc/{self._launcher.pid}/task").glob("*"):
@@ -108,7 +103,7 @@ class Job:
                 yield from map(int, (task / "children").read_text().split())
 
     def pids(self) -> dict[str, int]:
-        """The processes that run now, by the names of their logs."""
+        """The running processes by the names of their logs."""
         found = {}
         for pid in self._children():
             with contextlib.suppress(OSError):
@@ -116,23 +111,23 @@ class Job:
         return found
 
     def has_begun(self) -> bool:
-        """Whether every worker has done some rounds, and processes can be forked."""
+        """Whether every worker has done some rounds, and workers can be forked."""
         return self.logs.have_begun() and (self._leaves_out or self.can_fork())
 
     def can_fork(self) -> bool:
-        """Whether there is a process to fork workers from, wherever they are."""
+        """Whether every host has a process to fork workers from."""
         return any(name_of(pid) == forking.NAME for pid in self._children())
 
     def wait_for(self, condition: Callable[[], bool], longest_s: float) -> bool:
-        """Whether it came true in time, and before the job ended."""
+        """Whether the condition held in time, before the job ended."""
         return wait_for(condition, longest_s, lambda: self.is_over)
 
     def signal(self, number: signal.Signals) -> None:
-        """To the launcher."""
+        """Sends it to the launcher."""
         self._launcher.send_signal(number)
 
     def end(self, longest_s: float) -> int | None:
-        """The launcher's exit code; None where it had to be killed."""
+        """Waits for the end; returns the launcher's exit code, or None where it had to be killed."""
         try:
             return self._launcher.wait(longest_s)
         except subprocess.TimeoutExpired:
@@ -147,11 +142,11 @@ class Job:
     # ------------------------------------------------------------------------------------------------- faults
 
     def strike(self, fault: Fault, way: str) -> dict[str, Any]:
-        """Lets it happen, and waits until all train again.
+        """Makes a fault happen, and waits until all train again.
 
         Returns:
-            began: when it happened; again_s: seconds until all that are left have done two more rounds (None: never);
-            rounds_lost; back_s: until those that had died have, too, where the others do not wait for them.
+            began: its time; again_s: seconds until all that are left have done two more rounds (None: never);
+            rounds_lost; back_s: until restarted workers have, too, where the others do not wait for them.
         """
         if fault.damages:
             time.sleep(WRITTEN_S)
@@ -181,12 +176,12 @@ class Job:
         return row
 
     def train_again(self, workers: Sequence[str], since: float) -> float | None:
-        """Waits until all of them have done two more rounds; returns the seconds, or None: never."""
+        """Waits until all of them have done two more rounds; returns the seconds, or None."""
         self.wait_for(lambda: self.logs.again_s(workers, since) is not None, LONGEST_S)
         return self.logs.again_s(workers, since)
 
     def _come(self, like: int) -> None:
-        """Starts a worker with the same command as another one, but for its device's name."""
+        """Starts a worker with the command of another one, but with its own device name."""
         words = Path(f"/proc/{like}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
         words[words.index("--device-name") + 1] = "cpu3"
         cluster = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": str(len(NAMES)), "DMLC_INTERFACE": "lo"}
@@ -195,7 +190,7 @@ class Job:
             self._late = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=environment)
 
     def resources(self) -> dict[str, dict[str, int]]:
-        """Of the processes that last as long as the job: KiB of memory, open files."""
+        """KiB of memory and open files of launcher and state server."""
         pids = {name: pid for name, pid in self.pids().items() if name == "state-server"}
         found = {}
         for name, pid in {"launcher": self._launcher.pid, **pids}.items():
@@ -205,7 +200,7 @@ class Job:
 
 
 def listening() -> int:
-    """TCP ports of this machine at which somebody listens."""
+    """How many TCP ports of this machine are listened on."""
     tables = [path for name in ("tcp", "tcp6") if (path := Path("/proc/net") / name).exists()]
     return sum(line.split()[3] == "0A" for path in tables for line in path.read_text().splitlines()[1:])
 
@@ -216,7 +211,7 @@ def _kib(pid: int) -> int:
 
 
 def name_of(pid: int) -> str:
-    """What `ps -o comm` calls a process; empty once it has ended."""
+    """The process's name of `ps -o comm`; empty once it has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""

@@ -1,11 +1,11 @@
-"""What the workers of a job that something is done to have logged: their rounds, and what the job leaves behind."""
+"""The workers' logs of a drilled job: their rounds, and what the job leaves behind."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,18 @@ CHECKPOINT_EVERY = 5  # rounds
 ROUNDS_BEFORE = 2 * CHECKPOINT_EVERY  # of each worker, before a fault
 MORE_ROUNDS = 2
 LONGEST_S = 60.0  # from a fault until all train again
-END_S = 60.0  # and beyond the job's own seconds for it to end
+END_S = 60.0  # for the job to end, beyond its own seconds
 POLL_S = 0.01
 NOTICED = re.compile(
     r" is gone|was killed by signal|did not answer|is frozen|ended with exit code|closed its connection"
     r"|cannot be written"
 )
 
-Lines = Sequence[tuple[float, str]]  # what processes have said, and when
+Lines = Sequence[tuple[float, str]]  # of output, with their times
 
 
 def wait_for(condition: Callable[[], object], longest_s: float, is_over: Callable[[], bool] = lambda: False) -> bool:
-    """Whether a condition came true in time, and before the job was over."""
+    """Whether a condition held in time, before the job was over."""
     give_up = time.time() + longest_s
     while time.time() < give_up:
         if condition():
@@ -42,37 +42,31 @@ def wait_for(condition: Callable[[], object], longest_s: float, is_over: Callabl
 
 
 def noticed_s(lines: Lines, began: float) -> float | None:
-    """Seconds from a fault until another process said so."""
+    """Seconds from a fault until another process reported it."""
     return next((round(at - began, 2) for at, line in lines if at > began and NOTICED.search(line)), None)
 
 
-def notices(lines: Iterable[str]) -> list[str]:
-    """What is said there of faults."""
-    return [line for line in lines if NOTICED.search(line)]
-
-
 class Logs:
-    """The workers' logs."""
+    """The workers' logs.
+
+    Args:
+        base: in the command lines of the job's processes, and of no others.
+        folder: holds those of the hosts.
+        place: pattern of a worker's folder in it.
+    """
 
     def __init__(self, base: Path, folder: Path, place: str = "*/cpu{number}") -> None:
-        """
-        Args:
-            base: the job's processes have a path below it in their command lines, and no others have.
-            folder: that holds the hosts' ones.
-            place: of the logs of worker `number` in it, as a pattern.
-        """
         self._base, self.folder, self._place = base, folder, place
 
     def rounds(self, worker: str) -> dict[int, float]:
-        """The rounds in a worker's log, and when each was written."""
+        """The rounds in a worker's log, with the time of each."""
         found = {}
         for path in self.folder.glob(f"{self._place.format(number=worker[-1])}/iter-*.txt"):
-            with contextlib.suppress(OSError):  # it is one of those that are done again
+            with contextlib.suppress(OSError):  # a round that is repeated
                 found[int(path.stem[5:])] = path.stat().st_mtime
         return found
 
     def all_rounds(self) -> dict[str, set[int]]:
-        """The rounds of each worker."""
         return {name: {*self.rounds(name)} for name in NAMES}
 
     def have_begun(self) -> bool:
@@ -80,26 +74,26 @@ class Logs:
         return all(len(self.rounds(name)) >= ROUNDS_BEFORE for name in NAMES)
 
     def again_s(self, workers: Sequence[str], since: float) -> float | None:
-        """Seconds from then until all of these had done two more rounds; None: they have not."""
+        """Seconds until all of these had done two more rounds; None: they have not."""
         later = [sorted(at for at in self.rounds(name).values() if at > since) for name in workers]
         if any(len(times) < MORE_ROUNDS for times in later):
             return None
         return round(max((times[MORE_ROUNDS - 1] for times in later), default=since) - since, 2)
 
     def pause_s(self, worker: str, since: float) -> float:
-        """The longest time between two of its rounds of which the later one came after then."""
+        """The longest time between two rounds of which the later one came after `since`."""
         times = sorted(self.rounds(worker).values())
         return round(max((later - sooner for sooner, later in pairwise(times) if later > since), default=0.0), 2)
 
     def rounds_lost(self, before: Mapping[str, Collection[int]], workers: Sequence[str], since: float) -> int:
-        """How many of the rounds that they had done before some of these have done again since then."""
+        """How many of the earlier rounds some of these workers have repeated."""
         first = {name: min(number for number, at in self.rounds(name).items() if at > since) for name in workers}
         return max(0, *(max(before[name]) + 1 - first[name] for name in workers))
 
     # --------------------------------------------------------------------------------------- what it has left
 
     def left(self) -> dict[str, Any]:
-        """What there is to say of a job that has ended."""
+        """The numbers of a job that has ended."""
         return {
             "accuracy": self.accuracy(),
             "steps": self.steps(),
@@ -115,12 +109,12 @@ class Logs:
             yield from read_rounds(folder, lambda text: None)
 
     def accuracy(self) -> float | None:
-        """The last one that any worker has measured."""
+        """The last one of any worker."""
         found = [(record["total_time"], record["accuracy"]) for record in self._records() if "accuracy" in record]
         return max(found)[1] if found else None
 
     def events(self) -> list[str]:
-        """What the logs tell of lost workers, and of those that have come."""
+        """The logs' events of workers that were lost or joined."""
         return [
             event["text"]
             for record in self._records()
@@ -129,20 +123,20 @@ class Logs:
         ]
 
     def steps(self) -> int:
-        """Local steps of all workers that are in the logs."""
+        """Logged local steps of all workers."""
         return sum(record["num_samples"] // BATCH for record in self._records())
 
     def steps_lost(self) -> int:
-        """Local steps of all workers that were done, and have no part in the model."""
+        """Local steps of all workers that are not in the model."""
         return sum(record.get("steps_lost", 0) for record in self._records())
 
     def trained_s(self) -> float:
-        """Seconds from the first round to the last, with all in which nothing was trained."""
+        """Seconds from the first round to the last, with all pauses."""
         times = [at for name in NAMES for at in self.rounds(name).values()]
         return max(times) - min(times) if times else 0.0
 
     def numbers_missing(self) -> int:
-        """Rounds that no worker has in its log, of those below its last."""
+        """Rounds that are missing in a worker's log, below its last."""
         return sum(max(found) - len(found) for name in NAMES if (found := self.rounds(name)))
 
     def left_running(self) -> int:

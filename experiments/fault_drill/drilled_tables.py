@@ -1,4 +1,4 @@
-"""What was measured by experiments/fault_drill/fault_drill.py, in tables."""
+"""The tables of experiments/fault_drill/fault_drill.py."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP
 
 
 def is_in_order(row: Mapping[str, Any]) -> bool:
-    """Whether a job has ended as it should. A full disk ends it first with the code for what users can put right; where
-    a host is cut off to the end, its logs are missing."""
+    """Whether a job has ended as it should: on a full disk first with the code for errors that users can correct; where
+    a host is cut off to the end, without its logs."""
     code = EXIT_PEER_LOST if row.get("hosts_lost") else EXIT_OK
     return row["exit_code"] == code and row.get("full_exit_code", EXIT_SETUP) == EXIT_SETUP
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """For each way to survive: a line for each fault, a column for each mode; and what holds of all runs."""
+    """For each way to survive a table with a line a fault and a column a mode; and a summary of its jobs."""
     for way in dict.fromkeys(row["way"] for row in rows):
         of_way = {(row["fault"], row["mode"]): row for row in rows if row["way"] == way}
         modes = [*dict.fromkeys(mode for _, mode in of_way)]
@@ -35,7 +35,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each fault: seconds until all train again, of all modes together."""
+    """A line a fault: seconds until all train again, of all modes together."""
     print(f"| what happens | {' | '.join(_KINDS)} |\n{'| --- ' * (len(_KINDS) + 1)}|")
     for name, fault in FAULTS.items():
         found = [[row for row in rows if row["fault"] == name and of(row)] for of in _KINDS.values()]
@@ -44,7 +44,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _spread(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Median, least and greatest of the seconds, and how many modes there are."""
+    """Median, least and greatest of the seconds, and the number of modes."""
     found = [value for row in rows if (value := _again_s(row)) is not None]
     if not found:
         return ""
@@ -53,10 +53,9 @@ def _spread(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _again_s(row: Mapping[str, Any]) -> float | None:
-    """Seconds until all train again; where a link is cut, the longest pause of the others: they may go on at first."""
-    of_cut: float | None = row.get("pause_s")
-    again_s: float | None = row.get("again_s")
-    return again_s if of_cut is None else of_cut
+    """Seconds until all train again; where a link is cut, the longest pause of the others, which may train at first."""
+    seconds: float | None = row.get("again_s") if row.get("pause_s") is None else row["pause_s"]
+    return seconds
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
@@ -69,7 +68,7 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
 
 
 def _cell(row: Mapping[str, Any]) -> str:
-    """Seconds until it was noticed, until all trained again, and until who had been away did; rounds lost."""
+    """Seconds until it was noticed, until all trained again, and until restarted workers did; rounds lost."""
     cells = [row.get("noticed_s"), _again_s(row), row.get("rounds_lost")]
     back = f" ({row['back_s']})" if row.get("back_s") else ""
     noticed, again, lost = ("-" if cell is None else str(cell) for cell in cells)
@@ -89,7 +88,7 @@ def _differences(of_way: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
 
 
 def soak_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each job with faults, beside the undisturbed one that was run just before it, where there is one."""
+    """A line for each job with faults, beside the undisturbed one that was run just before it, if any."""
     print(
         "| way | mode | faults | trains again, s | samples/s, of the undisturbed | accuracy | undisturbed "
         "| rounds missing | files, MiB and ports, before and after | left running |"

@@ -1,25 +1,24 @@
-"""What becomes of a job when processes of it die, a link is cut or the disk is full: real clusters, in a table.
+"""Real jobs whose processes die, whose links are cut or whose disk is full, and tables of what happens.
 
     scripts/fault_drill.sh                                  # all ways to survive, modes and faults: hours
     scripts/fault_drill.sh --ways continue --faults worker,rank-0
     scripts/fault_drill.sh --soak 40                        # faults at random, in jobs of 40 s, each beside a calm one
     scripts/fault_drill.sh --ways continue --faults cut-5,cut-20,cut          # as root
-    scripts/fault_drill.sh --table                          # what was measured so far
+    scripts/fault_drill.sh --table                          # of finished jobs
 
 LeNet-5, three workers of 0.03, 0.06 and 0.15 s a step, for --seconds each. The fault comes in the middle of a round,
-when every worker has done some. The table has seconds from the fault until another process says so first / until all
-workers that are left (all of them, where all are started again) have done two more rounds (in brackets: until those
-have who had died, or have come) / rounds lost. A run is a line of FOLDER/drill.jsonl (soak.jsonl); what stands there is
-not done again.
+when every worker has done some. The table has seconds from the fault until another process reports it / until all
+remaining workers (all, where all are restarted) have done two more rounds (in brackets: until restarted or new workers
+have) / rounds lost. A job is a line of FOLDER/drill.jsonl (soak.jsonl) and is not run again.
 
-As root also: cut-5, cut-20 and cut take the cable of the slowest worker out, for so many seconds or until the job is
-over (scripts/cluster.sh, each worker on a host of its own, a network namespace; in brackets: from its return; a cut
-that ends makes the job so much longer; one that does not ends it with exit code 3: that host's logs are missing).
-disk-full fills the disk of logs and checkpoints, a tmpfs, until the job has ended; then there is room again, and the
-same command with --resume is started, from which on the seconds until all train again count.
+As root also: cut-5, cut-20 and cut cut the link of the slowest worker, for 5 s, 20 s or until the job ends
+(scripts/cluster.sh, each worker on its own host, a network namespace; in brackets: from the end of the cut, by which
+the job is longer; a cut to the end leads to exit code 3, as that host's logs are missing). disk-full fills the disk of
+logs and checkpoints, a tmpfs, until the job has ended; then it gets room, and the same command with --resume starts,
+from where the seconds until all train again count.
 
-come: a fourth worker stands in the hosts file of scripts/cluster.sh, which reads it again: the longest pause of the
-others between two rounds (in brackets: from the signal until the new worker has done two).
+come: the hosts file of scripts/cluster.sh gets a fourth worker and is read again: the longest pause of the others
+between two rounds (in brackets: from the signal until the new worker has done two).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from experiments.fault_drill.drilled_tables import is_in_order, soak_table, summ
 from experiments.fault_drill.faults import FAULTS, can_happen, of_soak
 from utils import append_line
 
-LAST_S = 15.0  # of a soak without a new fault
+LAST_S = 15.0  # of a soak, without a new fault
 PAUSE_S = (30.0, 60.0)  # between two faults of a soak
 
 Row = dict[str, Any]
@@ -73,7 +72,7 @@ def drill(way: str, mode: str, name: str, seconds: float, folder: Path) -> Row:
 
 
 def possible(todo: Sequence[Planned]) -> list[Planned]:
-    """Those jobs that can be run on this machine and as this user; prints which others cannot, and why."""
+    """The jobs that can run on this machine as this user; prints which cannot, and why."""
     left = [*todo]
     for what, missing in (("cut_s", drilled_cut.missing), ("fills_disk", drilled_disk.missing)):
         names = {name: None for _, _, name in left if name in FAULTS and getattr(FAULTS[name], what)}
@@ -84,11 +83,7 @@ def possible(todo: Sequence[Planned]) -> list[Planned]:
 
 
 def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Random | None) -> Row:
-    """One job with random faults, one after the other.
-
-    Args:
-        choose: the faults and the pauses; None: there are none.
-    """
+    """One job with random faults, one after the other; without `choose` it has none."""
     faults = of_soak(way, mode)
     ports, job = listening(), Job(way, mode, seconds, folder / "logs")
     row: Row = {"way": way, "mode": mode, "fault": "soak" if choose else "none", "seconds": seconds, "faults": []}
@@ -113,18 +108,17 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what is not done yet, and prints the table."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/fault_drill.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Runs the missing jobs and prints the table."""
+    name, form = "scripts/fault_drill.sh", argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(name, description=__doc__, formatter_class=form)
     parser.add_argument("--ways", default=f"{CONTINUE},{RESTART}")
     parser.add_argument("--modes", default=",".join(FLAGS))
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
-    parser.add_argument("--soak", type=float, metavar="SECONDS", help="of each job; with faults at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the soak; another one has other faults")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="of each job; with random faults")
+    parser.add_argument("--seed", type=int, default=0, help="of the soak's faults")
     parser.add_argument("--folder", type=Path, default=Path("logs/fault-drill"))
-    parser.add_argument("--table", action="store_true", help="only print what there is")
+    parser.add_argument("--table", action="store_true", help="only the tables of finished jobs")
     given = parser.parse_args(arguments)
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

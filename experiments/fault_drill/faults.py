@@ -1,4 +1,4 @@
-"""What can happen to a job in experiments/fault_drill/fault_drill.py, and to which jobs."""
+"""The faults of experiments/fault_drill/fault_drill.py, and the jobs that they can happen to."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from algorithms import OWNERS, TransportKind
 from config import CONTINUE, RESTART
 
 NAMES = ("worker0", "worker1", "worker2")  # of the workers' logs; the last is the slowest
-# A schedule of sums for each of the modes that can do without a parameter server: all three are drilled.
+# A schedule of sums for each mode that needs no parameter server: all three are drilled.
 AMONG_WORKERS = {"esync": "ring", "sync": "butterfly", "local-sgd": "binary-blocks"}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a job.
+    """An event in a job.
 
     Attributes:
-        text: what happens, in words.
-        victims: processes that it happens to, by the names of their logs.
+        text: the event in words.
+        victims: processes that are killed, by the names of their logs.
         ways: to survive, in which it is tried.
-        then: die AGAIN_S later.
-        freezes: for FREEZE_S, in place of a kill -9.
-        damages: the newest checkpoint of rank 0 first, half of which is gone.
-        comes: another worker comes; nobody dies.
-        in_hosts: it is in the hosts file, which the launcher reads at a signal.
-        leaves_out: a parameter server that waits for nobody can go on without the victims, who do not come back.
-        cut_s: nobody dies; for so long the slowest worker's host has no network (infinite: until the job is over).
-        fills_disk: nobody is killed; the disk with logs and checkpoints is full.
+        then: processes that are killed AGAIN_S later.
+        freezes: the victims, for FREEZE_S, in place of kill -9.
+        damages: cuts the newest checkpoint of rank 0 in half first.
+        comes: another worker joins, and none dies.
+        in_hosts: the new worker is in the hosts file, which the launcher reads at a signal.
+        leaves_out: jobs of the async modes with a parameter server can continue without the victims.
+        cut_s: seconds without network of the slowest worker's host (infinite: until the job ends).
+        fills_disk: of logs and checkpoints.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Fault:
 
     @property
     def needs_root(self) -> bool:
-        """Whether it happens to a host or to a disk, which are made for the job, and not to its processes."""
+        """Whether it happens to a host or to a disk, which only root can make."""
         return bool(self.cut_s) or self.fills_disk
 
 
@@ -73,12 +73,12 @@ FAULTS = {
 
 
 def leaves_out(way: str, mode: str) -> bool:
-    """Whether the others go on beside a parameter server, without who is lost; such a job has no checkpoints."""
+    """Whether the others continue beside a parameter server without lost workers; such a job has no checkpoints."""
     return way == CONTINUE and mode not in AMONG_WORKERS
 
 
 def can_happen(fault: str, way: str, mode: str) -> bool:
-    """Whether a job of this mode can survive in this way, and has what the fault happens to."""
+    """Whether a job of this mode can survive in this way, and the fault can happen to it."""
     if way not in FAULTS[fault].ways:
         return False
     if leaves_out(way, mode):
@@ -87,7 +87,7 @@ def can_happen(fault: str, way: str, mode: str) -> bool:
 
 
 def of_soak(way: str, mode: str) -> list[str]:
-    """The faults that can come one after the other in a job on this machine."""
+    """The faults that can follow each other in a job on this machine."""
     return [
         name
         for name, fault in FAULTS.items()

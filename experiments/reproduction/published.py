@@ -1,4 +1,4 @@
-"""The figures of the papers that this project's are held against: the one place for them.
+"""The papers' figures, with which this project's are compared.
 
 ESync: the preprint of Li et al. (IEEE TSC 15(4), 2022), 4 GPUs and 2 CPUs, Fashion-MNIST, batch 64, step size 0.0005 of
 the summed loss; those of ResNet-18 are read off its figures. Sync-Switch: Li et al., ICDCS 2021, ResNet-32 on CIFAR-10,
@@ -15,7 +15,7 @@ FINAL_MINUTES = 120  # after which the accuracies of ResNet-18 are published
 
 
 class OnCluster(NamedTuple):
-    """What an algorithm did with ResNet-18-v1 on the preprint's cluster.
+    """An algorithm with ResNet-18-v1 on the preprint's cluster.
 
     Attributes:
         traffic: MB/s, one way.
@@ -44,7 +44,7 @@ RESNET18 = {
 
 
 class OfNetwork(NamedTuple):
-    """ESync with a network on that cluster: how much sooner than SSGD at TARGET, and the accuracies in the end."""
+    """ESync with a network on that cluster: its speed-up over SSGD to TARGET, and the final accuracies."""
 
     speed_up: float
     accuracy: float
@@ -89,7 +89,7 @@ WBSP_COMPUTING = "0.91"  # computing time ratio of WBSP with overlap
 OTHERS_COMPUTING = "0.55 to 0.72"  # of the methods that WBSP was compared with
 
 
-# Headlines without a table of their own here, by name: what was published, as text.
+# Headlines that stand in no table here, by name, as published.
 HEADLINES = {
     "as accurate as standalone": "at most 0.005 apart",
     "journal, AlexNet": "up to 96 % less time",
@@ -115,7 +115,7 @@ HEADLINES = {
 
 
 def figures() -> dict[str, str]:
-    """Every published figure by name, as text: each needs a verdict (results/claims.toml)."""
+    """Every published figure as text, by name: each needs a verdict (results/claims.toml)."""
     return {**dict(_of_tables()), **HEADLINES}
 
 

@@ -1,15 +1,15 @@
-"""The published experiments again, in virtual time (simulate.py), and tables that have the published numbers beside.
+"""The published experiments again, in virtual time (simulate.py), and tables of their numbers beside the published.
 
 --quick takes minutes on two cores, with a small network in place of ResNet-18; --two-hours some 20 minutes of a core a
-seed: the small network for the published two hours, for the accuracies in the end; --full takes hours; --mean-loss some
+seed: the small network for the published two hours, for the final accuracies; --full takes hours; --mean-loss some
 three hours of a core: ResNet-18, with the published step size taken as that of the mean of a batch's losses, which
-contradicts the published code. Each run is a line of FOLDER/runs.jsonl. What stands there, done by the same command and
-this version of the program, is not done again: the same command goes on where it was stopped (Ctrl-C). At the end it
-prints the tables, writes them into FOLDER/README.md, between the lines `<!-- tables -->` and `<!-- end of tables -->`,
-and draws the five figures of the preprint's cluster.
+contradicts the published code. Each run is a line of FOLDER/runs.jsonl. A run that stands there, of the same command
+and this version of the program, is not made again, so the same command continues after Ctrl-C. At the end it prints the
+tables, writes them into FOLDER/README.md, between the lines `<!-- tables -->` and `<!-- end of tables -->`, and draws
+the five figures of the preprint's cluster.
 
-With the name of a claim of README.md or results/README.md (--list shows them) it runs again what that claim was
-computed from, and sets the numbers beside those that the page has.
+With the name of a claim of README.md or results/README.md (--list shows them) it makes the claim's runs again, and
+prints their numbers beside those of the page.
 Exit codes: 0 done, 1 some runs failed or a claim does not agree, 2 something to put right, 130 stopped.
 """
 
@@ -18,20 +18,20 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from experiments import pages, run_lines
-from experiments.claims import pages as claims
-from experiments.claims.claims import read as read_claims
+from config import NO_NETWORK
+from experiments import markdown, run_lines
+from experiments.claims import again
+from experiments.claims import claims as all_claims
 from experiments.reproduction import reproduction, reproduction_figures, reproduction_run
 from experiments.reproduction.reproduction import Row
-from experiments.reproduction.reproduction_parts import PARTS, SCALES, Job, Scale
+from experiments.reproduction.reproduction_parts import PARTS, SCALES, Scale, with_seed
 from experiments.simulated import Simulations
+from experiments.study.study_run import duration_text, make
 from flag_values import at_least, several
 from scripts import get_data
 from scripts.launch import job_options
@@ -41,27 +41,24 @@ from trainer import version
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging
 
 LOGS = ROOT / "logs" / "reproduction"
+SIZES = {
+    "quick": "minutes (the default)",
+    "full": "hours",
+    "mean-loss": "the step size as of the mean loss",
+    "two-hours": "the small network, as long as published",
+}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; a bad value ends the process with exit code 2."""
+    form = job_options.HelpFormatter
     parser = argparse.ArgumentParser(
-        prog="scripts/reproduce.sh", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
+        "scripts/reproduce.sh", description=__doc__, formatter_class=form, allow_abbrev=False
     )
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help="only make this one again; --list shows them")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
-    size.add_argument("--full", dest="scale", action="store_const", const="full", help="hours")
-    size.add_argument(
-        "--mean-loss", dest="scale", action="store_const", const="mean-loss", help="the step size as of the mean loss"
-    )
-    size.add_argument(
-        "--two-hours",
-        dest="scale",
-        action="store_const",
-        const="two-hours",
-        help="the small network, as long as published",
-    )
+    for name, words in SIZES.items():
+        size.add_argument(f"--{name}", dest="scale", action="store_const", const=name, help=words)
     parser.add_argument(
         "--parts",
         type=job_options.names(tuple(PARTS)),
@@ -74,7 +71,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--list",
         action="store_true",
-        help="only say which claims there are, with minutes and disk space; of a size which runs, and which are done",
+        help="only list all claims, with minutes and disk space; of a size its runs, and which are done",
     )
     parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
     parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/SIZE)")
@@ -93,15 +90,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def jobs_of(scale: Scale, parts: Sequence[str], only: str = "", seeds: Sequence[int] = (0,)) -> list[Job]:
-    """All runs of some parts, in order, whose names have a text. Only those that train are done with each seed."""
+def jobs_of(scale: Scale, parts: Sequence[str], only: str = "", seeds: Sequence[int] = (0,)) -> list[Row]:
+    """The runs of some parts whose names have a text. Only those that train are made with each seed."""
     every = (job for part in parts for job in PARTS[part](scale))
-    seeded = (job.with_seed(seed) for job in every for seed in (dict.fromkeys(seeds) if job.trains else (job.seed,)))
-    return [job for job in seeded if only in named(job.row)]
+    seeded = (
+        with_seed(job, seed)
+        for job in every
+        for seed in (dict.fromkeys(seeds) if job.network != NO_NETWORK else (job.seed,))
+    )
+    return [job for job in seeded if only in named(job)]
 
 
 class Reproduction:
-    """Does jobs as far as they are not done yet."""
+    """Makes runs that are missing."""
 
     def __init__(self, folder: Path, simulations: Simulations, at_once: int) -> None:
         self._folder, self._simulations, self._at_once = folder, simulations, at_once
@@ -109,62 +110,50 @@ class Reproduction:
         self.rows = {row.key: row for row in (reproduction.read(folder) if there else ())}
         self._program = version.files_hash()
 
-    def is_done(self, job: Job) -> bool:
-        """Whether there is a line of this very command by this version of the program, and of no failure."""
-        row = self.rows.get(job.row.key)
+    def is_done(self, job: Row) -> bool:
+        """Whether this version of the program has made it, by this very command, without a failure."""
+        row = self.rows.get(job.key)
         same = row is not None and (tuple(row.command), row.program) == (job.command, self._program)
         return same and row is not None and not row.failed
 
-    def do(self, jobs: Sequence[Job]) -> int:
-        """Returns how many have failed; raises KeyboardInterrupt where it was stopped."""
+    def do(self, jobs: Sequence[Row]) -> int:
+        """Returns how many have failed.
+
+        Raises:
+            KeyboardInterrupt: it was stopped.
+        """
         to_do = [job for job in jobs if not self.is_done(job)]
         if len(to_do) < len(jobs):
             logging.info("%d of %d runs are done already", len(jobs) - len(to_do), len(jobs))
         begin, failed = time.monotonic(), 0
-        with ThreadPoolExecutor(self._at_once) as pool:
-            futures = {pool.submit(self._run, job): job for job in to_do}
-            for number, future in enumerate(as_completed(futures), start=1):
-                row = future.result()
-                if row is None:
-                    continue
-                run_lines.append(self._folder, row)
-                self.rows[row.key] = row
-                failed += bool(row.failed)
-                left_s = (time.monotonic() - begin) / number * (len(to_do) - number)
-                logging.info("%d of %d: %s; about %s left", number, len(to_do), said(row), minutes(left_s))
+        done = run_lines.made(to_do, self._make, self._at_once, self._folder)
+        for number, (_, row) in enumerate(done, start=1):
+            self.rows[row.key] = row
+            failed += bool(row.failed)
+            left_s = (time.monotonic() - begin) / number * (len(to_do) - number)
+            logging.info("%d of %d: %s; about %s left", number, len(to_do), said(row), duration_text(left_s))
         if self._simulations.stopped:
             raise KeyboardInterrupt
         return failed
 
-    def _run(self, job: Job) -> Row | None:
-        ended = self._simulations.do(job.command, job.folder)
-        row = None if ended is None else reproduction_run.result(job.row, ended)
-        if ended is not None and (row is None or not row.failed):
-            shutil.rmtree(ended.base, ignore_errors=True)
-        return row
+    def _make(self, job: Row) -> Row | None:
+        return make(self._simulations, job, reproduction_run.measured)
 
 
 def named(row: Row) -> str:
-    """Which run it is."""
+    """The run in words."""
     return " ".join(filter(None, (row.part, row.name, row.case, row.split, f"seed {row.seed}" if row.seed else "")))
 
 
 def said(row: Row) -> str:
-    """A run and what came of it, for the progress."""
+    """A run and its result, for the progress."""
     came = row.failed or ("diverged" if row.diverged else f"{row.samples_per_s:.0f} samples/s")
     accuracy = "" if row.last is None else f", accuracy {row.last:.3f}"
     return f"{named(row)}: {came}{accuracy}"
 
 
-def minutes(seconds: float) -> str:
-    """`3 min`, `45 s` or `2.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def part_of_page(rows: Sequence[Row]) -> str:
-    """Tables and figures, for the page of the folder."""
+    """Tables and figures of the folder's page."""
     figures = [f"![{words}]({name}.png)" for name, words in reproduction_figures.drawn(rows).items()]
     return "\n\n".join([reproduction.tables(rows), *figures])
 
@@ -178,38 +167,38 @@ def show(given: argparse.Namespace) -> None:
     rows = in_order(reproduction.read(given.folder), SCALES[given.scale])
     console("\n" + reproduction.tables(rows) + "\n")
     reproduction_figures.draw(rows, given.folder, console)
-    pages.write(given.folder / "README.md", part_of_page(rows))
+    markdown.write(given.folder / "README.md", part_of_page(rows))
 
 
 def in_order(rows: Sequence[Row], scale: Scale) -> list[Row]:
-    """As the parts have them, whichever ended first; what they do not have comes last."""
-    places = {job.row.experiment: place for place, job in enumerate(jobs_of(scale, tuple(PARTS)))}
+    """The rows in the order of the parts; runs of no part come last."""
+    places = {job.experiment: place for place, job in enumerate(jobs_of(scale, tuple(PARTS)))}
     return sorted(rows, key=lambda row: (places.get(row.experiment, len(places)), row.seed))
 
 
 def of_claims(given: argparse.Namespace, simulations: Simulations) -> int:
     """Shows all claims, or makes some again; returns the exit code."""
-    known = read_claims()
+    known = all_claims.read()
     if given.list:
-        for line in claims.listed(known):
+        for line in again.listed(known):
             console(line)
         return EXIT_OK
-    again = claims.Again(known, simulations, LOGS / "claims", given.jobs, console)
+    its = again.Again(known, simulations, LOGS / "claims", given.jobs, console)
     chosen = [known.named(name) for name in dict.fromkeys(given.claims)]
     for claim in chosen:
-        again.check(claim)
+        its.check(claim)
     get_data.get(ROOT / "data" / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     try:
         with simulations.stopped_by_signals():
-            agreed = [again.make(claim) for claim in chosen]
+            agreed = [its.make(claim) for claim in chosen]
     except KeyboardInterrupt:
-        console("stopped; the same command goes on")
+        console("stopped; the same command continues")
         return EXIT_FORCED
     return EXIT_OK if all(agreed) else EXIT_BUG
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses and does what is not done yet; returns the exit code."""
+    """Parses and makes the missing runs; returns the exit code."""
     given = parse(arguments)
     setup_logging("reproduce")
     simulations = Simulations(LOGS / "runs" / ("claims" if given.of_claims else given.scale))
@@ -219,7 +208,7 @@ def main(arguments: Sequence[str]) -> int:
     jobs = jobs_of(SCALES[given.scale], given.parts, given.only, given.seeds)
     if given.list:
         for job in jobs:
-            console(f"{'done' if its.is_done(job) else '    '} {named(job.row)}")
+            console(f"{'done' if its.is_done(job) else '    '} {named(job)}")
         return EXIT_OK
     failed = 0
     if not given.tables:
@@ -230,9 +219,9 @@ def main(arguments: Sequence[str]) -> int:
             with simulations.stopped_by_signals():
                 failed = its.do(jobs)
         except KeyboardInterrupt:
-            logging.info("stopped; the same command goes on")
+            logging.info("stopped; the same command continues")
             return EXIT_FORCED
-        logging.info("took %s", minutes(time.monotonic() - begin))
+        logging.info("took %s", duration_text(time.monotonic() - begin))
     show(given)
     return EXIT_BUG if failed else EXIT_OK
 

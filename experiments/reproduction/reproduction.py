@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from config import LEARNING_RATES
-from experiments import run_lines
+from experiments import markdown, run_lines
 from experiments.reproduction import published
 from experiments.reproduction.published import FINAL_MINUTES, TARGET
-from experiments.run_lines import programs
-from experiments.study.comparison import BY_CLASS, IID
-from experiments.study.comparison_tables import SPLIT_WORDS, markdown
+from experiments.run_lines import IID, SPLITS, programs
+from experiments.study.comparison_tables import SPLIT_WORDS
 from report.metrics import Curve, time_to_accuracy
 from report.tables import accuracy_text, span
 from trainer.run_logs.round_faults import is_quantity
@@ -27,96 +26,68 @@ OF_SEVERAL = (
 )
 ESYNC = "ESync"  # by this project's rule, where a table has no other name for it
 NUM_GPUS = 4  # the first workers of the preprint's cluster
-CLUSTER, TRAINING, NETWORKS, HETEROGENEITY, SWITCH, WBSP = PARTS = (
-    "cluster",
-    "training",
-    "networks",
-    "heterogeneity",
-    "sync-switch",
-    "wbsp",
-)
+PARTS = "cluster", "training", "networks", "heterogeneity", "sync-switch", "wbsp"
+CLUSTER, TRAINING, NETWORKS, HETEROGENEITY, SWITCH, WBSP = PARTS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One run. Its fields are the keys of the JSON.
+class Row(run_lines.Run):
+    """One run of a published experiment.
 
     Attributes:
         part: of PARTS.
-        name: what it is called there.
+        name: in the table of the part.
         case: which of several of that name: a network (and its cluster, where that is not the preprint's), a
-            heterogeneity, a share of BSP, a cluster; empty where there is but one.
-        entry: of algorithms.ENTRIES.
-        network: that was trained; `none` where only times and bytes were simulated.
-        seconds: virtual ones, that it took.
-        samples_per_s: of all workers.
+            heterogeneity, a share of BSP, a cluster; empty for a single one.
         traffic: MB/s that all workers sent: one way, as the published numbers seem to be.
         rounds: of the worker with the fewest.
         computing: computing time ratio of each worker, by rank.
         curve: [seconds, test accuracy].
-        ended: why, in words.
-        diverged: its loss was no longer finite.
-        failed: the error that ended it otherwise; empty in nearly all.
-        command: of simulate.py, that makes it again.
-        commit, program: that made it.
     """
 
     part: str
     name: str
-    entry: str
-    network: str
     case: str = ""
-    split: str = IID
-    seed: int = 0
-    seconds: float = 0.0
-    samples_per_s: float = 0.0
     traffic: float = 0.0
     rounds: int = 0
     computing: Sequence[float] = ()
     curve: Curve = ()
-    ended: str = ""
-    diverged: bool = False
-    failed: str = ""
-    command: Sequence[str] = ()
-    commit: str | None = None
-    program: str = ""
 
     def __post_init__(self) -> None:
         if self.part not in PARTS:
             raise ValueError(f"part is {self.part!r}; it should be one of {', '.join(PARTS)}")
-        if self.split not in (IID, BY_CLASS):
-            raise ValueError(f"split is {self.split!r}; it should be {IID} or {BY_CLASS}")
+        if self.split not in SPLITS:
+            raise ValueError(f"split is {self.split!r}; it should be {' or '.join(SPLITS)}")
         if not all(len(point) == 2 and all(map(is_quantity, point)) for point in self.curve):
             raise ValueError("curve is no list of [seconds, accuracy]")
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What it is a run of; of two with the same the later one counts."""
         return (*self.experiment, self.seed)
 
     @property
     def experiment(self) -> tuple[Any, ...]:
-        """What runs of other seeds have in common with it."""
+        """The same for runs with other seeds."""
         return (self.part, self.name, self.case, self.network, self.split)
 
     @property
     def step_size(self) -> str:
-        """As the command has it; empty where it has none."""
+        """That of the command; empty where it has none."""
         return run_lines.value_in(self.command, *LEARNING_RATES)
 
     @property
     def seconds_to_target(self) -> float | None:
         """None where it was not reached."""
-        return None if self.diverged or self.failed else time_to_accuracy(self.curve, TARGET)
+        return time_to_accuracy(self.curve, TARGET) if self.has_model else None
 
     @property
     def best(self) -> float | None:
-        """The greatest accuracy of its evaluations."""
+        """The greatest accuracy."""
         return max(accuracy for _, accuracy in self.curve) if self.curve else None
 
     @property
     def last(self) -> float | None:
-        """The accuracy of its last evaluation."""
+        """The last accuracy; None where it diverged."""
         return self.curve[-1][1] if self.curve and not self.diverged else None
 
 
@@ -124,7 +95,7 @@ def read(folder: Path) -> list[Row]:
     """All runs of a folder.
 
     Raises:
-        SetupError: as run_lines.read.
+        SetupError: they cannot be read.
     """
     return run_lines.read(folder, Row, MAKER)
 
@@ -133,12 +104,12 @@ def read(folder: Path) -> list[Row]:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """All tables that there are runs for, as Markdown, and who made the runs."""
+    """All tables that have runs, as Markdown, and the versions of the program that made the runs."""
     parts = []
     for part, (title, table) in TABLES.items():
         cells = table([row for row in rows if row.part == part and not row.failed])
         if len(cells) > 1:  # more than its head
-            parts += [f"**{title}**", markdown(cells)]
+            parts += [f"**{title}**", markdown.table(cells)]
     lost = [f"{row.part}, {row.name} {row.case}: {row.failed}" for row in rows if row.failed]
     made = f"Runs: {len(rows)}, made by {', '.join(programs(rows))}; seed {span({row.seed for row in rows}, 'd')}."
     if any(len(runs) > 1 for runs in by_experiment(rows)):
@@ -147,7 +118,7 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def by_experiment(rows: Iterable[Row]) -> list[list[Row]]:
-    """Runs that differ in nothing but their seeds together, these in order."""
+    """The runs of each experiment, by seed."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(row.experiment, []).append(row)
@@ -158,7 +129,7 @@ def of_runs(values: Iterable[float | None], form: str, missing: float = math.inf
     """One value, or of several that differ `median (least to greatest)`.
 
     Args:
-        missing: what None counts as: infinity for a time that was not reached. It is shown as `-`.
+        missing: the value of None, shown as `-`: infinity for a target that was not reached.
     """
     numbers = sorted(missing if value is None else value for value in values)
     if not numbers:
@@ -171,7 +142,7 @@ def of_runs(values: Iterable[float | None], form: str, missing: float = math.inf
 
 
 def beside(here: Sequence[float | None], other: float | None, form: str = ".0f") -> list[str]:
-    """Three cells: published, here (a value of each run), their median / published; empty where there is none."""
+    """Three cells: published, here (a value of each run), their median over the published; empty without one."""
     middle = statistics.median([math.inf if value is None else value for value in here] or [math.inf])
     both = other is not None and not math.isinf(middle)
     return [
@@ -187,18 +158,12 @@ def _cluster(rows: Sequence[Row]) -> list[list[str]]:
     table = [head]
     for row in rows:
         its = published.RESNET18.get(row.entry)
-        fast, slow = row.computing[:NUM_GPUS], row.computing[NUM_GPUS:]
-        table.append(
-            [
-                row.name,
-                *beside([row.samples_per_s], its and its.samples_per_s),
-                *beside([row.traffic], its and its.traffic),
-                its.computing_fast if its else "",
-                span(fast, ".2f"),
-                its.computing_slow if its else "",
-                span(slow, ".2f") if slow else "",
-            ]
+        fast, slow = (
+            span(side, ".2f") if side else "" for side in (row.computing[:NUM_GPUS], row.computing[NUM_GPUS:])
         )
+        paces = [*beside([row.samples_per_s], its and its.samples_per_s), *beside([row.traffic], its and its.traffic)]
+        computing = [its.computing_fast if its else "", fast, its.computing_slow if its else "", slow]
+        table.append([row.name, *paces, *computing])
     return table
 
 
@@ -234,12 +199,12 @@ def _training(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def minutes_to_target(row: Row) -> float | None:
-    """None where the run did not reach the target."""
+    """Minutes to the target; None where it was not reached."""
     return None if row.seconds_to_target is None else row.seconds_to_target / 60
 
 
 def _speed_ups(rows: Sequence[Row], runs: Sequence[Row]) -> list[float | None]:
-    """How many times as soon as SSGD's of the same seed each run was at the target; None where one of them was not."""
+    """Each run's speed-up to the target over SSGD with the same seed; None where one of the two did not reach it."""
     baselines = {(row.case, row.split, row.seed): row for row in rows if row.entry == "sync"}
     found = []
     for run in runs:
@@ -250,7 +215,7 @@ def _speed_ups(rows: Sequence[Row], runs: Sequence[Row]) -> list[float | None]:
 
 
 def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | None]) -> list[list[str]]:
-    """A row a case and kind of ESync, beside SSGD with the same seeds; `of` gives what was published of a case."""
+    """A row a case and kind of ESync, beside SSGD with the same seeds; `of` gives the published speed-up of a case."""
     goal = accuracy_text(TARGET)
     table = [[what, f"SSGD's time to {goal} / ESync's: published", "here", "ratio", f"s to {goal}: ESync", "SSGD"]]
     table[0] += ["samples/s, ESync / SSGD"]
@@ -281,7 +246,7 @@ def _heterogeneity(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def shares_of_bsp(runs: Sequence[Row], of_bsp: Sequence[Row]) -> list[float]:
-    """Each run's time over that of BSP alone with the same seed, where there is one."""
+    """Each run's time over that of BSP alone with the same seed."""
     seconds = {row.seed: row.seconds for row in of_bsp}
     return [row.seconds / seconds[row.seed] for row in runs if row.seed in seconds]
 

@@ -16,12 +16,12 @@ import draw as draw_program
 from algorithms import ENTRIES
 from experiments.reproduction.published import FINAL_MINUTES
 from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
-from experiments.study.comparison import IID
+from experiments.run_lines import IID
 from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
 
-DRAWN = {  # file name -> what it shows
+DRAWN = {  # titles by file name
     "accuracy-iid": "test accuracy over time, i.i.d.",
     "accuracy-non-iid": "test accuracy over time, by class",
     "throughput": "data throughput",
@@ -31,19 +31,19 @@ DRAWN = {  # file name -> what it shows
 
 
 def drawn(rows: Sequence[Row]) -> dict[str, str]:
-    """The figures that there are runs for."""
+    """The figures that have runs."""
     return {name: words for name, words in DRAWN.items() if any(figure[1] for figure in figures(rows, name))}
 
 
 def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
-    """Draws each that has data as PNG and PDF into the folder, and says where they are."""
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of each font in a PDF
+    """Draws each that has data as PNG and PDF into the folder, and prints their paths."""
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each font in a PDF
     with mpl.rc_context(draw_program.STYLE):
         draw_program.save_figures(figures(rows), folder, Figure, say)
 
 
 def figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigure]:
-    """All of them, or the one of that file name, with its data: empty where there are no runs."""
+    """All figures, or the one of a file name, with their data (empty without runs)."""
     found: list[draw_program.NamedFigure] = []
     evaluated = _first([row for row in rows if row.curve], TRAINING)
     for name, split in (("accuracy-iid", IID_TITLE), ("accuracy-non-iid", NON_IID)):
@@ -67,18 +67,17 @@ def figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigur
 def _accuracies(
     runs: Mapping[Mode, Sequence[Row]], where: str, standalone: float | None
 ) -> tuple[Mapping[Mode, Any], Callable[..., None]]:
-    """The curves and how they are drawn: of several seeds as medians with bands."""
+    """The curves and their drawing function: of several seeds medians with bands."""
     title = f"{next((its[0].network for its in runs.values()), '')} on {where}"
     if any(len(its) > 1 for its in runs.values()):
         curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
         return curves, partial(draw_accuracy_of_runs, title=title, standalone=standalone)
-    return {mode: its[0].curve for mode, its in runs.items()}, partial(
-        draw_accuracy, title=title, standalone=standalone
-    )
+    single = {mode: its[0].curve for mode, its in runs.items()}
+    return single, partial(draw_accuracy, title=title, standalone=standalone)
 
 
 def _first(rows: Sequence[Row], part: str) -> dict[Mode, list[Row]]:
-    """Of each algorithm and split the runs of the first row of the table: of ESync's rules the published one."""
+    """The runs of the first row of the table of each algorithm and split: of ESync's rules the published one."""
     found: dict[Mode, list[Row]] = {}
     for runs in by_experiment(row for row in rows if row.part == part and row.entry != "alone" and not row.failed):
         found.setdefault(Mode(ENTRIES[runs[0].entry], IID_TITLE if runs[0].split == IID else NON_IID), runs)
@@ -86,13 +85,11 @@ def _first(rows: Sequence[Row], part: str) -> dict[Mode, list[Row]]:
 
 
 def _device(rank: int) -> str:
-    """What the worker was on the preprint's cluster."""
     return f"gpu{rank}" if rank < NUM_GPUS else f"cpu{rank - NUM_GPUS}"
 
 
 def _standalone(rows: Sequence[Row]) -> float | None:
-    """The last accuracy of one machine alone, the mean over its seeds; None where it trained for a shorter time than
-    the published figures show: it was not at its end."""
+    """The mean last accuracy of one machine alone; None where it trained for a shorter time than published."""
     its = [row for row in rows if row.part == TRAINING and row.entry in ("alone", STANDALONE.name)]
     last = [row.last for row in its if row.last is not None and row.seconds >= 60 * (FINAL_MINUTES - 1)]
     return mean(last) if last else None

@@ -1,17 +1,17 @@
-"""Which runs of simulate.py make the published experiments again: a scale says how much of them. Pure functions."""
+"""The runs of simulate.py that make the published experiments again, by scale. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-from algorithms import OWNERS, folder_name
+from algorithms import OWNERS
 from config import LEARNING_RATES, NO_NETWORK, names_of
 from experiments.reproduction import published
 from experiments.reproduction.published import TARGET
 from experiments.reproduction.reproduction import CLUSTER, ESYNC, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
 from experiments.reproduction.reproduction import PARTS as PART_NAMES
-from experiments.study.comparison import BY_CLASS, IID
+from experiments.run_lines import BY_CLASS, IID
 from report.definitions import MODEL_BYTES
 
 RESNET18 = "resnet18-v1"
@@ -60,11 +60,11 @@ class Scale:
     """How much of the experiments is done.
 
     Attributes:
-        parts: which experiments, where nobody says.
-        network: in place of ResNet-18, whose bytes travel all the same.
+        parts: the experiments that are done by default.
+        network: trained with ResNet-18's bytes.
         step_size: of the summed loss, on the preprint's cluster.
         cluster_s: virtual seconds of runs without gradients.
-        limits: of trained ones, by algorithm; "" for all others.
+        limits: of runs that train, by algorithm; "" for all others.
         by_class: the same, where each worker has few classes.
         without: rows of ROWS that are not trained.
         networks: limits of the other networks by cluster, as `limits`; empty: they are not trained.
@@ -107,7 +107,7 @@ FULL = Scale(
     switch_steps=1000,
     wbsp_network="cnn",
 )
-# Published is "0.0005", and not of which loss. Of the mean of a batch's losses it is this much of their sum.
+# Published is "0.0005", without the loss: of the mean of a batch's losses it is this much of their sum.
 MEAN_LOSS = replace(
     FULL,
     name="mean-loss",
@@ -122,7 +122,7 @@ MEAN_LOSS = replace(
     without=OWN_RULES,
     parts=(TRAINING,),
 )
-# The published length, which is what accuracies in the end are published of, with a network that two cores carry.
+# The published length, for the published final accuracies, with a network that two cores can train.
 TWO_HOURS = replace(
     QUICK,
     name="two-hours",
@@ -134,47 +134,19 @@ TWO_HOURS = replace(
 SCALES = {scale.name: scale for scale in (QUICK, FULL, MEAN_LOSS, TWO_HOURS)}
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run to do: what is known of its row before, and the command, without a place for the logs."""
-
-    part: str
-    name: str
-    entry: str
-    network: str
-    command: tuple[str, ...]
-    case: str = ""
-    split: str = IID
-    seed: int = 0
-
-    @property
-    def row(self) -> Row:
-        """The line of the results that it is to become."""
-        return Row(**{field.name: getattr(self, field.name) for field in fields(self)})
-
-    @property
-    def trains(self) -> bool:
-        """Whether it has data and gradients, and not times and bytes alone."""
-        return self.network != NO_NETWORK
-
-    def with_seed(self, seed: int) -> Job:
-        """The same run with another seed."""
-        place = self.command.index("--seed") + 1
-        return replace(self, seed=seed, command=(*self.command[:place], str(seed), *self.command[place + 1 :]))
-
-    @property
-    def folder(self) -> str:
-        """Of its mode in the log tree."""
-        return f"{self.network}/{folder_name(self.entry, '-s' in self.command)}"
+def with_seed(run: Row, seed: int) -> Row:
+    """The same run with another seed."""
+    place = run.command.index("--seed") + 1
+    return replace(run, seed=seed, command=(*run.command[:place], str(seed), *run.command[place + 1 :]))
 
 
-def _job(part: str, name: str, entry: str, network: str, cluster: str, *words: str, case: str = "") -> Job:
+def _run(part: str, name: str, entry: str, network: str, cluster: str, *words: str, case: str = "") -> Row:
     which = "--workers" if cluster == BARE_PAPER else "--cluster"
     command = ["simulate.py", "-m", entry, which, cluster, "-n", network, "--seed", "0", *words]
     if network == NO_NETWORK and "--model-bytes" not in words:
         command += ["--model-bytes", str(MODEL_BYTES[RESNET18])]
-    split = BY_CLASS if "-s" in words else IID
-    return Job(part, name, entry, network, (*command, "--log-form", "lines"), case, split)
+    whole, split = (*command, "--log-form", "lines"), BY_CLASS if "-s" in words else IID
+    return Row(part=part, name=name, entry=entry, network=network, command=whole, case=case, split=split)
 
 
 def _step_size(entry: str, value: float) -> list[str]:
@@ -187,14 +159,14 @@ def _bytes(network: str) -> list[str]:
     return [] if network == RESNET18 else ["--model-bytes", str(MODEL_BYTES[RESNET18])]
 
 
-def _cluster(scale: Scale) -> Iterator[Job]:
+def _cluster(scale: Scale) -> Iterator[Row]:
     for name, (entry, flags) in ROWS.items():
-        yield _job(CLUSTER, name, entry, NO_NETWORK, "paper", *flags, "--max-seconds", f"{scale.cluster_s:g}")
+        yield _run(CLUSTER, name, entry, NO_NETWORK, "paper", *flags, "--max-seconds", f"{scale.cluster_s:g}")
     words = ["--policy", "journal", "--max-seconds", f"{scale.cluster_s:g}"]
-    yield _job(CLUSTER, "ESync, rule journal, transmissions take no time", "esync", NO_NETWORK, BARE_PAPER, *words)
+    yield _run(CLUSTER, "ESync, rule journal, transmissions take no time", "esync", NO_NETWORK, BARE_PAPER, *words)
 
 
-def _training(scale: Scale) -> Iterator[Job]:
+def _training(scale: Scale) -> Iterator[Row]:
     every = {**ROWS, "Standalone, one GPU": ("alone", ())}
     for split, limits in ((IID, scale.limits), (BY_CLASS, scale.by_class)):
         for name, (entry, flags) in every.items():
@@ -202,43 +174,43 @@ def _training(scale: Scale) -> Iterator[Job]:
                 continue  # one worker alone has all classes
             words = [*flags, *_step_size(entry, scale.step_size), *limits.get(entry, limits[""]).words]
             words += ["-s", "1"] if split == BY_CLASS else []
-            yield _job(TRAINING, name, entry, scale.network, "paper", *words, *_bytes(scale.network))
+            yield _run(TRAINING, name, entry, scale.network, "paper", *words, *_bytes(scale.network))
 
 
-def _networks(scale: Scale) -> Iterator[Job]:
+def _networks(scale: Scale) -> Iterator[Row]:
     for network in OTHER_NETWORKS:
         if not scale.networks:
             for name in (ESYNC, SSGD):
                 words = ["--model-bytes", str(MODEL_BYTES[network]), "--max-seconds", f"{scale.cluster_s:g}"]
-                yield _job(NETWORKS, name, ALL_ROWS[name][0], NO_NETWORK, "paper", *words, case=network)
+                yield _run(NETWORKS, name, ALL_ROWS[name][0], NO_NETWORK, "paper", *words, case=network)
             continue
         for cluster, limits in scale.networks.items():
             case = network if cluster == "paper" else f"{network}, {cluster}"
             for name in (ESYNC, PUBLISHED_ESYNC, SSGD):
                 entry, flags = ALL_ROWS[name]
                 words = [*flags, *_step_size(entry, scale.step_size), *limits.get(entry, limits[""]).words]
-                yield _job(NETWORKS, name, entry, network, cluster, *words, case=case)
+                yield _run(NETWORKS, name, entry, network, cluster, *words, case=case)
 
 
-def _heterogeneity(_: Scale) -> Iterator[Job]:
+def _heterogeneity(_: Scale) -> Iterator[Row]:
     for ratio, cluster in HETEROGENEITIES.items():
         for name, entry in {ESYNC: "esync", SSGD: "sync"}.items():
             limit = {"esync": Limit(1800, 12), "sync": Limit(14400, 240)}[entry]
             words = [*_step_size(entry, JOURNAL_STEP_SIZE), "-b", str(JOURNAL_BATCH), *limit.words]
-            yield _job(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))
+            yield _run(HETEROGENEITY, name, entry, "mlp", cluster, *words, *_bytes("mlp"), case=str(ratio))
 
 
-def _switch(scale: Scale) -> Iterator[Job]:
+def _switch(scale: Scale) -> Iterator[Row]:
     for share in published.SYNC_SWITCH:
         first = round(scale.switch_steps * share / 100)
         phases = {"1": first, "0": scale.switch_steps - first}  # BSP, ASP; one without steps is left out
         words = ["--switch-order", "".join(kind for kind, steps in phases.items() if steps)]
         words += ["--train-steps", *(str(steps) for steps in phases.values() if steps)]
         words += ["-l", f"{SWITCH_STEP_SIZE:g}", "-b", str(SWITCH_BATCH), "--eval-seconds", "20"]
-        yield _job(SWITCH, "Sync-Switch", "sync-switch", "mlp", "sync-switch-paces", *words, case=str(share))
+        yield _run(SWITCH, "Sync-Switch", "sync-switch", "mlp", "sync-switch-paces", *words, case=str(share))
 
 
-def _wbsp(scale: Scale) -> Iterator[Job]:
+def _wbsp(scale: Scale) -> Iterator[Row]:
     for case, cluster in SLEEPS.items():
         for name, entry in COMPARED_WITH_WBSP.items():
             words = [*_step_size(entry, WBSP_STEP_SIZE), "-b", str(WBSP_BATCH), "--max-seconds", f"{scale.cluster_s:g}"]
@@ -246,10 +218,10 @@ def _wbsp(scale: Scale) -> Iterator[Job]:
                 words += ["--model-bytes", str(MODEL_BYTES["cnn"])]
             else:
                 words += ["--eval-seconds", "3"]
-            yield _job(WBSP, name, entry, scale.wbsp_network, cluster, *words, case=case)
+            yield _run(WBSP, name, entry, scale.wbsp_network, cluster, *words, case=case)
 
 
-PARTS: Mapping[str, Callable[[Scale], Iterator[Job]]] = {
+PARTS: Mapping[str, Callable[[Scale], Iterator[Row]]] = {
     CLUSTER: _cluster,
     TRAINING: _training,
     NETWORKS: _networks,

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from algorithms import ENTRIES
-from experiments.run_lines import programs
-from experiments.study.comparison import ALONE, BY_CLASS, IID, REPORT, TUNING, UNTUNED, Comparison, Workload
+from experiments import markdown
+from experiments.run_lines import BY_CLASS, IID, programs
+from experiments.study.comparison import ALONE, REPORT, TUNING, UNTUNED, Comparison, Workload
 from report import statistics
 from report.run_tables import times_text
 from report.statistics import FEWEST_RUNS, NOT_REACHED
@@ -17,28 +18,20 @@ SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
 END_MARK = "!"  # behind a chosen step size that is the least or the greatest of those tried
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table, of which the first row is the head."""
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
-
-
 def page(comparison: Comparison, target: float) -> str:
-    """What the study's page shows: for each network and split the times to the target."""
+    """The tables of the study's page: the times to the target for each network and split."""
     parts = []
     for phase, title in ((REPORT, "Tuned"), (UNTUNED, "One step size for all")):
         if not any(line.phase == phase for line in comparison.lines):
             continue
         for network, split in dict.fromkeys((its.network, its.split) for its in comparison.workloads_of(phase)):
-            parts.append(
-                f"{title}, {network}, {SPLIT_WORDS[split]}: seconds to {accuracy_text(target)} on the test set"
-            )
-            parts.append(times_table(comparison, phase, network, split, target))
+            words = f"{title}, {network}, {SPLIT_WORDS[split]}: seconds to {accuracy_text(target)} on the test set"
+            parts += [words, times_table(comparison, phase, network, split, target)]
     return "\n\n".join([*parts, notes(comparison)])
 
 
 def notes(comparison: Comparison) -> str:
-    """What the reader must know of the runs: how many, of which program, and what went wrong."""
+    """Notes on the runs: their number, program and failures."""
     lines = comparison.lines
     phases = ", ".join(
         f"{count} {words}"
@@ -62,7 +55,7 @@ def notes(comparison: Comparison) -> str:
 
 
 def _intervals(comparison: Comparison) -> str:
-    """What the ends of the intervals are, for each number of seeds that there is."""
+    """The ends and the coverage of the intervals, for each number of seeds."""
     counts = {
         len(runs)
         for phase in (REPORT, UNTUNED)
@@ -78,7 +71,7 @@ def _intervals(comparison: Comparison) -> str:
 
 
 def repeated(comparison: Comparison) -> list[str]:
-    """Sentences on rows that are the same runs under two names, or on several jobs: they are no further evidence."""
+    """Sentences on rows that are the same runs under two names, or on several jobs, and so no further evidence."""
     jobs, entries, said = comparison.workloads_of(REPORT), comparison.entries, []
     for number, entry in enumerate(entries):
         for other in entries[number + 1 :]:
@@ -105,18 +98,13 @@ def times_table(comparison: Comparison, phase: str, network: str, split: str, ta
     rows = [["", *(cell for job in jobs for cell in (f"{job.cluster}, s", "x alone"))]]
     for entry in comparison.entries:
         cells = [
-            cell
-            for job in jobs
-            for cell in (
-                _times_cell(comparison, phase, job, entry, target),
-                alone_cell(comparison, phase, job, entry, target),
-            )
+            cell_of(comparison, phase, job, entry, target) for job in jobs for cell_of in (_times_cell, alone_cell)
         ]
         if any(cells):
             rows.append([ENTRIES[entry].title, *cells])
     speeds = [comparison.speed_of_all(job) for job in jobs]
     rows.append(["samples/s at best", *(cell for its in speeds for cell in ("", "" if its is None else f"{its:.2f}"))])
-    return markdown(rows)
+    return markdown.table(rows)
 
 
 def _times_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
@@ -125,8 +113,8 @@ def _times_cell(comparison: Comparison, phase: str, job: Workload, entry: str, t
 
 
 def alone_cell(comparison: Comparison, phase: str, job: Workload, entry: str, target: float) -> str:
-    """How many times as fast as one machine alone; `-` where not all runs of the algorithm reached the target, or less
-    than half of that machine's."""
+    """How many times as fast as one machine alone; `-` where not all runs of the algorithm, or less than half of that
+    machine's, reached the target."""
     alone = comparison.alone(phase, job)
     if alone is None or entry in ALONE or not comparison.runs(phase, job, entry):
         return ""
@@ -155,9 +143,8 @@ def details(comparison: Comparison, targets: Sequence[float], tuned_to: float) -
 def _details_table(comparison: Comparison, phase: str, job: Workload, targets: Sequence[float], tuned_to: float) -> str:
     goals = [accuracy_text(target) for target in targets]
     scores = [f"score {goal}" for goal in goals] if phase == REPORT else []
-    rows = [
-        ["", "step size", *scores, *(f"s to {goal}" for goal in goals), "final acc.", "samples/s", "diverged or failed"]
-    ]
+    times = [f"s to {goal}" for goal in goals]
+    rows = [["", "step size", *scores, *times, "final acc.", "samples/s", "diverged or failed"]]
     for entry in comparison.entries:
         runs = comparison.runs(phase, job, entry)
         trials = comparison.runs(TUNING, job, entry) if phase == REPORT else []
@@ -167,7 +154,7 @@ def _details_table(comparison: Comparison, phase: str, job: Workload, targets: S
         size = sized.step_size if sized else math.nan
         momentum = "" if sized is None or sized.momentum is None else f", momentum {sized.momentum:g}"
         mark = END_MARK if trials and sized is not None and comparison.is_at_an_end(sized) else ""
-        lost = sum(line.diverged or bool(line.failed) for line in (*runs, *trials))
+        lost = sum(not line.has_model for line in (*runs, *trials))
         rows.append(
             [
                 ENTRIES[entry].title,
@@ -179,16 +166,16 @@ def _details_table(comparison: Comparison, phase: str, job: Workload, targets: S
                 f"{lost} of {len(runs) + len(trials)}",
             ]
         )
-    return markdown(rows)
+    return markdown.table(rows)
 
 
 def score_text(comparison: Comparison, job: Workload, entry: str, target: float) -> str:
-    """The median over studies of the fastest trial, on held-out samples."""
+    """AlgoPerf's score: the median over studies of the fastest trial, on held-out samples."""
     studies = comparison.studies(job, entry)
     if not studies:
         return ""
-    score = statistics.study_score([[line.seconds_to(target) for line in trials] for trials in studies])
-    return f"{score:.1f}"
+    fastest_s = [min(line.seconds_to(target) for line in trials) for trials in studies]
+    return f"{statistics.median(fastest_s).value:.1f}"
 
 
 def _median_text(values: Sequence[float | None]) -> str:

@@ -1,4 +1,4 @@
-"""The reported runs of a comparison again, on real processes: what they take, and whether the order is the same.
+"""The reported runs of a comparison again, on real processes: their times, and whether the order is the same.
 
     .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison --jobs 2
     .venv/bin/python experiments/study/real_comparison.py results/comparison-mlp results/real-comparison --table
@@ -6,8 +6,8 @@
 
 Each run of the first folder on that cluster, i.i.d. (experiments/study/study.py made it in virtual time, with the step
 size that was chosen by tuning), is made by scripts/local_cluster.sh with the same flags and seed; a process beside the
-workers evaluates, so that training waits for none. A run is a line of the second folder; what stands there is not done
-again. All algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
+workers evaluates, so that training waits for none. A run is a line of the second folder, and is not made again. All
+algorithms with the first seed come first. --jobs 2 is for networks that leave the cores idle, such as mlp.
 Prints, for each algorithm, the median seconds to the target of both kinds, and how much slower real workers are; the
 table goes to README.md of the second folder too, between the marks of `real and virtual`.
 """
@@ -22,43 +22,40 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
-from experiments import pages, run_lines  # noqa: E402
+from experiments import markdown, run_lines  # noqa: E402
+from experiments.run_lines import IID, unmade  # noqa: E402
 from experiments.simulated import Simulations  # noqa: E402
 from experiments.study import comparison  # noqa: E402
-from experiments.study.comparison import IID, REPORT, RunLine  # noqa: E402
-from experiments.study.study_run import folder_of, result  # noqa: E402
+from experiments.study.comparison import REPORT, RunLine  # noqa: E402
+from experiments.study.study_run import make, measured  # noqa: E402
 
 MARK = "real and virtual"  # of the table on the page
 
 
 def same(line: RunLine) -> tuple[object, ...]:
-    """What a real and a virtual run have in common: another step size is another run."""
+    """The same for a real run and its virtual one: another step size is another run."""
     return (*line.key, line.step_size)
 
 
 def run(virtual: RunLine) -> RunLine | None:
-    """Does one on real processes, with the launcher's words for what simulate.py was told."""
+    """Makes one on real processes, with the launcher's flags in place of simulate.py's."""
     own, rest = virtual.command[1:7], virtual.command[7:]
     assert own[::2] == ["-m", "--cluster", "-n"]
     command = ["scripts/local_cluster.sh", *own, "--", *rest, "--evaluator", "1"]
-    line = dataclasses.replace(virtual, command=command)
     with tempfile.TemporaryDirectory() as base:
-        ended = Simulations(Path(base)).do(command, folder_of(line))
-        return None if ended is None else result(line, ended)
+        return make(Simulations(Path(base)), dataclasses.replace(unmade(virtual), command=command), measured)
 
 
 def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> str:
-    """A line for each algorithm, the fastest real one first; of the virtual runs those with the same seeds. `-` is a
-    run that did not reach the target."""
-    titles = (f"s to {target:g}: real", "virtual", "ratio", "samples/s: ratio", "place: real", "virtual")
-    lines = [f"|  | {' | '.join(titles)} |", f"{'| --- ' * (1 + len(titles))}|"]
+    """A row an algorithm, the fastest real one first, beside the virtual runs with the same seeds. `-`: the target
+    was not reached."""
+    rows = [["", f"s to {target:g}: real", "virtual", "ratio", "samples/s: ratio", "place: real", "virtual"]]
     medians = []
     for entry in ENTRIES:
         pairs = [
@@ -73,16 +70,16 @@ def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) ->
         ratio = f"{here_s / there_s:.2f}" if max(here_s, there_s) < math.inf else "-"
         middle, least, greatest = (f"{s:.1f}" if s < math.inf else "-" for s in (here_s, min(each_s), max(each_s)))
         spread = "-" if least == "-" else f"{middle} ({least} to {greatest})"
-        places = " | ".join(
+        places = (
             f"{each}" if s < math.inf else "-" for each, s in ((place, here_s), (in_theory.index(there_s) + 1, there_s))
         )
         in_virtual = f"{there_s:.1f}" if there_s < math.inf else "-"
-        lines.append(f"| {ENTRIES[entry].title} | {spread} | {in_virtual} | {ratio} | {speed:.2f} | {places} |")
-    return "\n".join(lines)
+        rows.append([ENTRIES[entry].title, spread, in_virtual, ratio, f"{speed:.2f}", *places])
+    return markdown.table(rows)
 
 
 def reported(folder: Path, cluster: str, network: str, entries: Sequence[str]) -> list[RunLine]:
-    """The runs of a comparison that are made again."""
+    """The runs of a comparison that are to be made on real processes."""
     return [
         line
         for line in comparison.read(folder)
@@ -90,8 +87,8 @@ def reported(folder: Path, cluster: str, network: str, entries: Sequence[str]) -
     ]
 
 
-def main() -> None:
-    """Does what is not done yet, until the budget is spent, and prints the table."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Makes the missing runs, until the budget is spent, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("virtual", type=Path, help="folder of the comparison")
     parser.add_argument("real", type=Path, help="folder of what is made")
@@ -102,31 +99,25 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
     parser.add_argument("--jobs", type=int, default=1, help="side by side")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     entries, until = given.entries.split(","), time.monotonic() + given.budget
     lines = reported(given.virtual, given.cluster, given.network, entries)
     given.real.mkdir(parents=True, exist_ok=True)
     done = comparison.read(given.real) if (given.real / run_lines.RUNS_FILE).exists() else []
 
-    def do(virtual: RunLine) -> None:
-        if time.monotonic() > until:
-            return
-        line = run(virtual)
-        if line is not None:
-            run_lines.append(given.real, line)
-            done.append(line)
-            said = (
-                line.failed or f"{line.seconds_to(given.target):.1f} s, {virtual.seconds_to(given.target):.1f} virtual"
-            )
-            print(f"{line.entry}, seed {line.seed}: {said}", flush=True)
+    def run_in_time(virtual: RunLine) -> RunLine | None:
+        return run(virtual) if time.monotonic() <= until else None
 
     known = set(map(same, [*done, *(lines if given.table else ())]))
-    with ThreadPoolExecutor(given.jobs) as pool:
-        todo = sorted((line for line in lines if same(line) not in known), key=lambda line: line.seed)
-        list(pool.map(do, todo))
+    todo = sorted((line for line in lines if same(line) not in known), key=lambda line: line.seed)
+    for virtual, line in run_lines.made(todo, run_in_time, given.jobs, given.real):
+        done.append(line)
+        both = line.seconds_to(given.target), virtual.seconds_to(given.target)
+        said = line.failed or "{:.1f} s, {:.1f} virtual".format(*both)
+        print(f"{line.entry}, seed {line.seed}: {said}", flush=True)
     part = table(lines, done, given.target)
     print(part)
-    pages.write(given.real / "README.md", part, MARK)
+    markdown.write(given.real / "README.md", part, MARK)
 
 
 if __name__ == "__main__":

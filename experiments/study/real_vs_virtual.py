@@ -5,21 +5,22 @@
 
 LeNet-5 by scripts/local_cluster.sh and by simulate.py with the same flags, in turns, evaluated every second. With
 --evaluator a process beside the real workers evaluates, and no worker waits for an evaluation, as in virtual time; with
-`--network mlp` a step computes so little that the cores are never short (each into another FOLDER, since the costs are
-others). A run is a line of FOLDER/runs.jsonl; what stands there is not done again,
-but a virtual one of another version of the program. All modes of the first cluster with the first seed come first, then
-the other clusters, then the other seeds. The table goes to FOLDER/README.md too.
+`--network mlp` a step computes so little that the cores are never short (each needs its own FOLDER, as the costs
+differ). A run is a line of FOLDER/runs.jsonl, and is not made again there, but for virtual ones of another version of
+the program. All modes of the first cluster with the first seed come first, then the other clusters, then the other
+seeds. The table goes to FOLDER/README.md too.
 
-What the work of real processes costs beyond the cluster file is measured once for each cluster and mode, by a short
-job with a seed of its own: what a step takes beyond its step time, push and pull over loopback, an evaluation. All of
-these take longer the more the others keep the machine's cores busy. The virtual cluster has them (overhead_s and
-latency_s of its cluster file, --evaluation-time). The machine's noise it has not.
+The costs of real processes beyond the cluster file are measured once for each cluster and mode, by a short job with its
+own seed: the time of a step beyond its step time, of push and pull over loopback, of an evaluation. All grow with the
+load of the machine's cores. The virtual cluster has these costs (overhead_s and latency_s of its cluster file,
+--evaluation-time), without the machine's noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import statistics
@@ -35,7 +36,8 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
 from config import NO_NETWORK  # noqa: E402
-from experiments import pages  # noqa: E402
+from experiments import markdown  # noqa: E402
+from experiments.run_lines import RUNS_FILE  # noqa: E402
 from trainer import version  # noqa: E402
 from trainer.run_logs.measure import (  # noqa: E402
     EVALUATION,
@@ -51,44 +53,33 @@ from utils import append_line, read_json, write_json  # noqa: E402
 
 CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
 MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distributed and entry.workers is Workers.ALL)
-TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row have reached
+TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row reached
 NEAR_SAMPLES, NEAR_TIME = 0.03, 0.1  # virtual over real, less 1: such rows agree
 ROUNDING = 1e-9
-RUNS = "runs.jsonl"
-TRIES = 3  # to find what a way takes
+TRIES = 3  # to find the time of one way
 CALIBRATION_SEED, CALIBRATION_S = 99, 15
 NO_TIME_S = 0.0001  # the least that --evaluation-time is given here
-ROUND_TRIP_S = 0.001  # of a question to the state server over loopback: experiments/benchmarks/query_round_trip.py
+ROUND_TRIP_S = 0.001  # of a question to the state server over loopback
 STEP, EXCHANGE = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE), (GLOBAL_AGGREGATE, GLOBAL_UPDATE)  # stages
-# Here the training thread waits for no exchange, so that cannot be timed; what the stages hold is its own work.
+# Modes whose training thread waits for no exchange, which cannot be timed so: their stages hold its own work.
 BESIDE = {"wbsp-pcc": "wbsp"}
-# To find what the work costs, Sync-Switch is under ASP nearly all the time: an exchange under BSP is mostly a wait.
+# Sync-Switch is calibrated under ASP: an exchange under BSP is mostly a wait.
 CALIBRATED_WITH = {"sync-switch": "-l 0.006 --switch-order 10 --train-steps 2 100000"}
-# Elsewhere the slowest alone waits for nobody.
-NEVER_WAITS = (
-    *(mode for mode in MODES if not OWNERS[mode].waits and mode not in BESIDE),
-    *CALIBRATED_WITH,
-)
+# In the other modes only the slowest worker never waits for others.
+NEVER_WAITS = (*(mode for mode in MODES if not OWNERS[mode].waits and mode not in BESIDE), *CALIBRATED_WITH)
 # Chosen by hand for LeNet-5 on `nine-ways`: the better of two or three step sizes.
 FLAGS = {
-    "sync": "-l 0.003",
-    "backup": "-l 0.003",
-    "async": "-l 0.0015",
-    "dcasgd": "-l 0.0015",
-    "ssp": "-l 0.00075 --staleness 3",
-    "local-sgd": "-ll 0.003 --sync-every 8",
-    "esync": "-ll 0.003",
-    "esync-outer": "-ll 0.003",
-    "wbsp": "-ll 0.006",
-    "wbsp-pcc": "-ll 0.006",
+    "sync": "-l 0.003", "backup": "-l 0.003", "async": "-l 0.0015", "dcasgd": "-l 0.0015",
+    "ssp": "-l 0.00075 --staleness 3", "local-sgd": "-ll 0.003 --sync-every 8", "esync": "-ll 0.003",
+    "esync-outer": "-ll 0.003", "wbsp": "-ll 0.006", "wbsp-pcc": "-ll 0.006",
     "sync-switch": "-l 0.006 --switch-order 10 --train-steps 30 100000",
-}
+}  # fmt: skip
 Rounds = list[dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What a pair of runs has in common."""
+    """A pair of runs: a real and a virtual one."""
 
     cluster: str
     mode: str
@@ -101,13 +92,8 @@ class Job:
     def flags(self) -> list[str]:
         """Of main.py."""
         own = CALIBRATED_WITH if self.seed == CALIBRATION_SEED else {}
-        return [
-            *own.get(self.mode, FLAGS.get(self.mode, "")).split(),
-            "--max-seconds",
-            f"{self.seconds:g}",
-            "--eval-seconds",
-            "1",
-        ]
+        flags = own.get(self.mode, FLAGS.get(self.mode, ""))
+        return [*flags.split(), "--max-seconds", f"{self.seconds:g}", "--eval-seconds", "1"]
 
 
 JOB = tuple(field.name for field in dataclasses.fields(Job))
@@ -115,19 +101,15 @@ EARLIER = {"evaluator": 0, "network": "lenet"}  # of lines that do not say
 
 
 def job_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a line of the results is of."""
+    """The fields of a line's Job."""
     return tuple((EARLIER | row)[name] for name in JOB)
 
 
 def jobs(given: argparse.Namespace) -> Iterator[Job]:
-    """In the order in which partial results say most."""
-    clusters, modes, seeds = given.clusters.split(","), given.modes.split(","), [*map(int, given.seeds.split(","))]
-    return (
-        Job(cluster, mode, seed, given.seconds, int(given.evaluator), given.network)
-        for seed in seeds
-        for cluster in clusters
-        for mode in modes
-    )
+    """All pairs, in the order in which partial results say most."""
+    every = itertools.product(given.seeds.split(","), given.clusters.split(","), given.modes.split(","))
+    more = given.seconds, int(given.evaluator), given.network
+    return (Job(cluster, mode, int(seed), *more) for seed, cluster, mode in every)
 
 
 # --------------------------------------------------------------------------------------------------- the two kinds
@@ -141,7 +123,7 @@ def real(job: Job, folder: Path) -> dict[int, Rounds]:
 
 
 def virtual(job: Job, folder: Path, costs: dict[str, float], network: str) -> dict[int, Rounds]:
-    """The same in virtual time, or its timing alone."""
+    """The rounds of the same job in virtual time; with the network `none` only their times."""
     lines = ["step_time_s,overhead_s,latency_s,state_server_round_trip_s,straggler_trace"]
     for row in cluster_file.read(cluster_file.find(job.cluster)).workers:
         more = f"{costs['overhead_s']:.5f},{costs['way_s']:.5f},{ROUND_TRIP_S},{row.straggler_trace or ''}"
@@ -166,7 +148,7 @@ def _run(arguments: Sequence[str], base: Path, job: Job, network: str) -> dict[i
 
 
 def calibrate(of: Job, folder: Path) -> dict[str, float]:
-    """Seconds that the job's steps, exchanges (each way) and evaluations cost real processes on its cluster."""
+    """Seconds of a real job's steps beyond the step time, of exchanges (each way) and of evaluations."""
     cluster, mode = of.cluster, of.mode
     path = folder / f"costs-{cluster}-{mode}.json"
     if path.exists():
@@ -176,10 +158,10 @@ def calibrate(of: Job, folder: Path) -> dict[str, float]:
     job = dataclasses.replace(of, seed=CALIBRATION_SEED, seconds=CALIBRATION_S)
     runs = real(job, folder / "calibration" / cluster)
     of_step = (*STEP, *EXCHANGE) if mode in BESIDE else STEP
-    # The exchange of a worker that waits for nobody is its own push and pull.
+    # The exchange of a worker that never waits for others is its own push and pull.
     of_speed = sorted(range(len(rows)), key=lambda rank: rows[rank].step_time_s)
     alone = of_speed[0] if mode in NEVER_WAITS else of_speed[-1]
-    # Where some rounds wait for others or for an evaluation, a mean is no exchange's own.
+    # A mean would contain the waits of single rounds for others, or for an evaluation.
     middle = statistics.fmean if mode in NEVER_WAITS else statistics.median
     over_s = [_mean_step(runs[rank], of_step) - row.step_time_s for rank, row in enumerate(rows)]
     paused_s = [step[EVALUATION] for rounds in runs.values() for step in _steps(rounds) if EVALUATION in step]
@@ -191,7 +173,7 @@ def calibrate(of: Job, folder: Path) -> dict[str, float]:
         else exchange_s / 2,
         "evaluation_s": NO_TIME_S if of.evaluator else statistics.fmean(paused_s),
     }
-    # How many ways an exchange has is a matter of the algorithm: it is to take as long as in the real run.
+    # How many ways an exchange has depends on the algorithm: it is to take as long as in the real run.
     for _ in range(0 if mode in BESIDE else TRIES):
         simulated = virtual(job, folder / "calibration" / cluster, found, NO_NETWORK)
         found["way_s"] *= exchange_s / middle(_exchanges(simulated[alone]))
@@ -204,7 +186,7 @@ def _steps(rounds: Rounds) -> Iterator[dict[str, float]]:
 
 
 def _mean_step(rounds: Rounds, stages: Sequence[str]) -> float:
-    """Of all that is not in other stages, a local step: also what no stage counts, such as the writing of the log."""
+    """Seconds of a local step: all that is not in other stages, also the writing of the log."""
     others = sum(seconds for step in _steps(rounds) for stage, seconds in step.items() if stage not in stages)
     return float((rounds[-1]["total_time"] - others) / sum(FORWARD_BACKWARD in step for step in _steps(rounds)))
 
@@ -215,10 +197,8 @@ def _exchanges(rounds: Rounds) -> list[float]:
 
 
 def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
-    """Rounds and samples of all workers, each a second of its own time, and the accuracies with their seconds.
-
-    The pace is that of all rounds but the last, behind which the model is evaluated once more and saved.
-    """
+    """Rounds and samples a second of all workers, each by its own time, and the accuracies with their seconds. The last
+    round, after which the model is evaluated once more and saved, is left out of the pace."""
     paces = [rounds[:-1] or rounds for rounds in runs.values()]
     return {
         "rounds_s": sum(len(rounds) / rounds[-1]["total_time"] for rounds in paces),
@@ -236,16 +216,16 @@ def sum_up(runs: dict[int, Rounds]) -> dict[str, Any]:
 
 
 def seconds_to(target: float, row: dict[str, Any]) -> float | None:
-    """When a run reached an accuracy."""
+    """Seconds at which a run reached an accuracy; None: it did not."""
     return min((seconds for seconds, accuracy in row["accuracies"] if accuracy >= target), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
 class TableRow:
-    """A cluster and mode of which both kinds of runs are there, as virtual over real, and medians of the seeds.
+    """A cluster and mode: virtual over real, medians of the seeds that have both.
 
     Attributes:
-        target: the highest of TARGETS that all runs have reached; None where there is none.
+        target: the highest of TARGETS that all runs reached, or None.
         spread: the least and the greatest real run's seconds to the target, over their median.
     """
 
@@ -261,33 +241,28 @@ class TableRow:
 
     @property
     def time(self) -> float:
-        """Of the seconds to the target."""
+        """Ratio of the seconds to the target."""
         return self.virtual_s / self.real_s
 
     def cells(self) -> list[str]:
-        """Of a line of the table."""
+        """Those of its line in the table."""
         first = [self.cluster, self.mode, str(self.seeds), f"{self.rounds:.3f}", f"{self.samples:.3f}"]
         if self.target is None:
             return [*first, "none", "", "", "", ""]
         spread = f"{self.spread[0]:.2f} to {self.spread[1]:.2f}"
-        return [
-            *(*first, f"{self.target:.2f}", f"{self.real_s:.1f}"),
-            *(f"{self.virtual_s:.1f}", f"{self.time:.2f}", spread),
-        ]
+        times = [f"{self.target:.2f}", f"{self.real_s:.1f}", f"{self.virtual_s:.1f}", f"{self.time:.2f}"]
+        return [*first, *times, spread]
 
 
 def table_rows(lines: Sequence[dict[str, Any]]) -> list[TableRow]:
-    """Of all runs; of one that was made several times the last counts."""
+    """The rows of all runs; of runs of the same job and kind the last counts."""
     last = {(line["kind"], *job_of(line)): line for line in lines}
-    pairs = [
-        (line, last[("virtual", *job)])
-        for (kind, *job), line in last.items()
-        if kind == "real" and ("virtual", *job) in last
-    ]
     by_row: dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-    for pair in pairs:
-        by_row.setdefault(tuple(pair[0][key] for key in ("cluster", "mode", "seconds")), []).append(pair)
-    return [_table_row(cluster, mode, same) for (cluster, mode, _), same in by_row.items()]
+    for (kind, *job), line in last.items():
+        if kind == "real" and ("virtual", *job) in last:
+            key = line["cluster"], line["mode"], line["seconds"]
+            by_row.setdefault(key, []).append((line, last[("virtual", *job)]))
+    return [_table_row(cluster, mode, pairs) for (cluster, mode, _), pairs in by_row.items()]
 
 
 def _table_row(cluster: str, mode: str, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> TableRow:
@@ -311,8 +286,8 @@ def _table_row(cluster: str, mode: str, pairs: Sequence[tuple[dict[str, Any], di
 
 
 def within(lines: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """In how many rows of the table, of how many, the samples are within 3 % (`samples`), and the time to the accuracy
-    within 10 % or the real runs' spread (`time`); counted on the numbers as the table shows them."""
+    """In how many rows, of how many, the samples are within 3 % (`samples`), and the time to the accuracy within 10 %
+    or the real runs' spread (`time`); by the rounded numbers of the table."""
     rows = table_rows(lines)
     timed = [row for row in rows if row.target is not None]
     samples = [row for row in rows if abs(round(row.samples, 3) - 1) <= NEAR_SAMPLES + ROUNDING]
@@ -333,29 +308,21 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     said = (
         "Samples are within {:g} % in {} of {} rows, the time to the accuracy within {:g} % or the real runs' spread "
         "in {} of {}."
-    )
-    return "\n".join(
-        [
-            f"| {' | '.join(titles)} |",
-            "|" + " --- |" * len(titles),
-            *(f"| {' | '.join(row.cells())} |" for row in table_rows(lines)),
-            "",
-            said.format(100 * NEAR_SAMPLES, *near["samples"], 100 * NEAR_TIME, *near["time"]),
-        ]
-    )
+    ).format(100 * NEAR_SAMPLES, *near["samples"], 100 * NEAR_TIME, *near["time"])
+    return f"{markdown.table([titles, *(row.cells() for row in table_rows(lines))])}\n\n{said}"
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """The runs of a folder, in the order in which they were made.
 
     Raises:
-        OSError: it has no file of them.
+        OSError: it has none.
     """
-    return [json.loads(line) for line in (folder / RUNS).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / RUNS_FILE).read_text().splitlines()]
 
 
-def main() -> None:
-    """Does what is not done yet, until the budget is spent; the table."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Makes the missing runs, until the budget is spent, and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
     parser.add_argument("--modes", default=",".join(MODES))
@@ -364,16 +331,14 @@ def main() -> None:
     parser.add_argument("--network", default="lenet")
     parser.add_argument("--evaluator", action="store_true", help="a process beside the real workers evaluates")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no other run is begun")
-    parser.add_argument(
-        "--kinds", default="real,virtual", help="or costs alone: only virtual runs need no quiet machine"
-    )
+    parser.add_argument("--kinds", default="real,virtual", help="or costs; only virtual runs need no quiet machine")
     parser.add_argument("--folder", type=Path, default=Path("logs/real-vs-virtual"))
     parser.add_argument("--table", action="store_true", help="only the table of the runs that are done")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     folder, began, program = given.folder.resolve(), time.monotonic(), version.files_hash()
     folder.mkdir(parents=True, exist_ok=True)
-    rows = read(folder) if (folder / RUNS).exists() else []
-    # Real runs take hours, and what they show changes little with the program; a virtual one is made anew.
+    rows = read(folder) if (folder / RUNS_FILE).exists() else []
+    # Real runs take hours and change little with the program; virtual ones are made anew.
     done = {(*job_of(row), row["kind"]) for row in rows if row["kind"] == "real" or row["program"] == program}
     for job, kind in ((job, kind) for job in jobs(given) for kind in given.kinds.split(",")):
         if given.table or time.monotonic() - began > given.budget:
@@ -385,12 +350,12 @@ def main() -> None:
             continue
         runs = real(job, folder) if kind == "real" else virtual(job, folder, costs, job.network)
         row = {"kind": kind, **dataclasses.asdict(job), **sum_up(runs), "costs": costs, "program": program}
-        append_line(folder / RUNS, json.dumps(row))
+        append_line(folder / RUNS_FILE, json.dumps(row))
         rows.append(row)
         print(json.dumps(row), flush=True)
     part = table(rows)
     print(part)
-    pages.write(folder / "README.md", part)
+    markdown.write(folder / "README.md", part)
 
 
 if __name__ == "__main__":

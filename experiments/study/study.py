@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Does the runs of a comparison by its rules (results/comparison-mlp/README.md), in virtual time by simulate.py.
+"""Makes the runs of a comparison by its rules (results/comparison-mlp/README.md), in virtual time by simulate.py.
 
     .venv/bin/python experiments/study/study.py --folder results/comparison --networks mlp --jobs 2
 
-For each job (cluster, split, network) and each algorithm: so many trials of the step size in each study, drawn from
---range, with each of --momenta, evaluated on --validation held-out training samples; then the chosen step size (and
-momentum) with other seeds on the test set; and the step size --untuned, with the same seeds, for all. Each run is a
-line of FOLDER/runs.jsonl (experiments/study/comparison.py), also one that diverged or failed. The limit of a job is the
-time in which its fastest machine alone would see all training samples --epochs times. What follows `--` goes to every
-run. The same command goes on with what is not done yet, by this version of the program (or by any); Ctrl-C ends it.
+For each job (cluster, split, network) and each algorithm each study has --trials step sizes, drawn from --range, with
+each of --momenta, evaluated on --validation held-out training samples. Then come the chosen step size (and momentum)
+with other seeds on the test set, and the step size --untuned, with the same seeds, for all. Each run is a line of
+FOLDER/runs.jsonl (experiments/study/comparison.py), also one that diverged or failed. The limit of a job is the time in
+which its fastest machine alone sees all training samples --epochs times. What follows `--` goes to every run. The same
+command makes the missing runs, those of this version of the program (or of any); Ctrl-C ends it.
 experiments/study/write_comparison.py makes the tables. A job that differs from one of another comparison only in its
 limit or its target can take that one's step sizes: --tuned-in FOLDER; with --tuned-on CLUSTER those of another cluster.
 Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something to put right, 130 stopped.
@@ -22,8 +22,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,11 @@ sys.path.insert(0, str(ROOT))
 from algorithms import ENTRIES, OWNERS  # noqa: E402
 from config import NETWORKS, names_of  # noqa: E402
 from experiments import run_lines  # noqa: E402
+from experiments.run_lines import BY_CLASS, SPLITS  # noqa: E402
+from experiments.simulated import Simulations  # noqa: E402
 from experiments.study import comparison  # noqa: E402
-from experiments.study.comparison import (  # noqa: E402
-    BY_CLASS,
-    PHASES,
-    REPORT,
-    SPLITS,
-    TUNING,
-    UNTUNED,
-    Comparison,
-    RunLine,
-    Workload,
-)
-from experiments.study.study_run import BATCH, Runner, Task, step_times_s  # noqa: E402
+from experiments.study.comparison import PHASES, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
+from experiments.study.study_run import BATCH, Task, duration_text, make, measured, step_times_s  # noqa: E402
 from experiments.study.write_comparison import TARGET, TARGETS  # noqa: E402
 from flag_values import above_zero, accuracy, at_least, below_one, several  # noqa: E402
 from scripts.launch import job_options  # noqa: E402
@@ -56,8 +47,8 @@ from trainer.simulation import cluster_file  # noqa: E402
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging  # noqa: E402
 
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
-MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # whose times are those of ResNet-18's model
-# Flags beside the step size without which a mode cannot do well in so short a job; the same for all step sizes.
+MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
+# Flags that a mode needs in so short a job; the same for all step sizes.
 FLAGS = {"sync-switch": ("--switch-order", "10", "--train-steps", "30", "1000000")}
 # The row of one machine alone is standalone training on the fastest, where there is such a preset.
 ALL_ENTRIES = tuple(name for name in ENTRIES if name != "local" or "alone" not in ENTRIES)
@@ -67,26 +58,23 @@ DRAW_SEED = 2026  # of the step sizes
 
 
 def step_sizes(study: int, trials: int, low: float, high: float) -> list[float]:
-    """The step sizes of a study, log-uniform in the range: equally far apart, all moved by the same random amount, and
-    round the end. Every algorithm gets the same ones. Three digits, as they are on the command line.
-
-    Sets like these cover a range better than independent draws (Cranley and Patterson 1976), of which five often leave
-    out a factor of ten.
-    """
+    """The step sizes of a study, of three digits, the same for all algorithms: log-uniform in the range, equally far
+    apart, all moved by the same random amount and round the end (Cranley and Patterson 1976). Of independent draws five
+    often leave out a factor of ten."""
     moved = np.random.default_rng((DRAW_SEED, study)).random()
     places = sorted((moved + trial / trials) % 1 for trial in range(trials))
     return [float(f"{low * (high / low) ** place:.3g}") for place in places]
 
 
 def with_momentum(step_size: float, momentum: float | None) -> float:
-    """The step size with which steps of this momentum go as far in the end: v <- mu * v + gradient sums up to
-    1 / (1 - mu) gradients. So one range of step sizes suits all momenta."""
+    """The step size with which steps of this momentum go as far: v <- mu * v + gradient sums up to 1 / (1 - mu)
+    gradients. So one range of step sizes suits all momenta."""
     return step_size if not momentum else float(f"{step_size * (1 - momentum):.3g}")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done, as the command line says."""
+    """The runs of a study, as the command line says."""
 
     folder: Path
     workloads: Sequence[Workload]
@@ -104,8 +92,8 @@ class Plan:
     evaluations: int
     target: float
     more: Sequence[str]
-    tuned_on: str | None = None  # the cluster whose trials choose the step sizes; None: each job's own
-    tuned_in: Path | None = None  # the folder of these trials; None: the plan's own, whose trials belong to it
+    tuned_on: str | None = None  # the cluster of the trials that choose step sizes; None: each job's own
+    tuned_in: Path | None = None  # the folder of these trials; None: the plan's own
 
     def tuned(self, workload: Workload) -> Workload:
         """The job whose trials choose its step sizes."""
@@ -120,7 +108,7 @@ class Plan:
                 yield Task(TUNING, workload, entry, study, trial, study, with_momentum(size, momentum), momentum)
 
     def reporting(self, workload: Workload, trials: Sequence[RunLine]) -> Iterator[Task]:
-        """The runs on the test set with the step sizes that the trials have shown to be best."""
+        """The runs on the test set with the best step sizes of the trials."""
         its = Comparison(trials)
         for seed, entry in itertools.product(self.report_seeds, self.entries):
             if chosen := its.chosen(self.tuned(workload), entry, self.target):
@@ -128,11 +116,10 @@ class Plan:
                 yield Task(REPORT, workload, entry, chosen.study, chosen.trial, seed, *best)
 
     def trials_in(self, folder: Path) -> list[RunLine]:
-        """The runs of a comparison that has been made, some of which are the trials of these jobs.
+        """The runs of another comparison, with the trials of these jobs.
 
         Raises:
-            SetupError: the folder's runs cannot be read, or it has no trials of an algorithm on one of these jobs, or
-                fewer than of another.
+            SetupError: they cannot be read, or an algorithm has no trials on one of these jobs, or fewer than another.
         """
         lines = comparison.read(folder)
         its = Comparison(lines)
@@ -152,17 +139,16 @@ class Plan:
 
     @property
     def report_seeds(self) -> range:
-        """Others than those of the trials."""
         return range(REPORT_SEEDS_FROM, REPORT_SEEDS_FROM + self.seeds)
 
     @property
     def runs(self) -> int:
-        """How many there are in all."""
+        """How many runs there are in all."""
         of_phase = {TUNING: self.studies * self.trials * len(self.momenta), REPORT: self.seeds, UNTUNED: self.seeds}
         return len(self.workloads) * len(self.entries) * sum(of_phase[phase] for phase in self.phases)
 
     def command(self, task: Task) -> list[str]:
-        """The run's, without where its logs go."""
+        """The run's command, without a place for its logs."""
         (cluster, split, network), row = task.workload, OWNERS[task.entry]
         limit_s = self.limit_s(cluster)
         words = ["simulate.py", "-m", task.entry, "--cluster", cluster, "-n", network, "--seed", str(task.seed)]
@@ -174,7 +160,7 @@ class Plan:
             words += ["--model-bytes", f"{MODEL_BYTES[cluster]:g}"]
         if split == BY_CLASS and "split_by_class" in row.all_flags:  # one worker alone has all classes
             words += ["-s", "1"]
-        if task.phase == TUNING:  # who has reached the last target need not go on
+        if task.phase == TUNING:  # a run ends with the last target
             words += ["--validation", str(self.validation), "--target-accuracy", f"{max(*TARGETS, self.target):g}"]
         return [*words, "--log-form", "lines", *self.more]
 
@@ -188,24 +174,33 @@ class Plan:
 
 
 class Study:
-    """Does a plan, as far as it is not done yet."""
+    """Makes the runs of a plan that are missing.
+
+    Args:
+        again_failed: runs that have failed before are missing too.
+        any_version: runs of another version of the program are not.
+    """
 
     def __init__(
-        self, plan: Plan, runner: Runner, jobs: int, budget_s: float, again_failed: bool, any_version: bool
+        self, plan: Plan, simulations: Simulations, jobs: int, budget_s: float, again_failed: bool, any_version: bool
     ) -> None:
-        self._plan, self._runner, self._jobs = plan, runner, jobs
+        self._plan, self._simulations, self._jobs = plan, simulations, jobs
         self._begin = time.monotonic()
         self._until = self._begin + budget_s
         self._again_failed, self._any_version = again_failed, any_version
         there = (plan.folder / run_lines.RUNS_FILE).exists()
         self._lines = {line.key: line for line in (comparison.read(plan.folder) if there else ())}
-        self._fresh: set[Any] = set()  # the keys of what was done by this call
-        self._done = self._took = self._failed = 0
+        self._fresh: set[Any] = set()  # the keys of the runs of this call
+        self._done = self._failed = 0
         self._program = version.files_hash()
         self._elsewhere = None if plan.tuned_in is None else plan.trials_in(plan.tuned_in)
 
     def do(self) -> int:
-        """Returns how many runs have failed; raises KeyboardInterrupt where it was stopped."""
+        """Returns how many runs have failed.
+
+        Raises:
+            KeyboardInterrupt: it was stopped.
+        """
         plan = self._plan
         for workload in plan.workloads:
             if TUNING in plan.phases:
@@ -219,7 +214,7 @@ class Study:
         return self._failed
 
     def _trials_of(self, workload: Workload) -> Sequence[RunLine] | None:
-        """Those that choose a job's step sizes; None where some are still to be done."""
+        """The trials that choose a job's step sizes; None while some are missing."""
         if self._elsewhere is not None:
             return self._elsewhere
         trials = [self._line_of(task) for task in self._plan.tuning(self._plan.tuned(workload))]
@@ -229,32 +224,29 @@ class Study:
     @property
     def is_over(self) -> bool:
         """Whether no other run is to be begun."""
-        return self._runner.stopped or time.monotonic() > self._until
+        return self._simulations.stopped or time.monotonic() > self._until
 
     def _do(self, tasks: Sequence[Task]) -> None:
         to_do = [task for task in tasks if self._line_of(task) is None]
         self._done += len(tasks) - len(to_do)
-        with ThreadPoolExecutor(self._jobs) as pool:
-            futures = {pool.submit(self._run, task): task for task in to_do}
-            for future in as_completed(futures):
-                line = future.result()
-                if line is None:
-                    continue
-                run_lines.append(self._plan.folder, line)
-                self._lines[line.key] = line
-                self._fresh.add(line.key)
-                self._done, self._took = self._done + 1, self._took + 1
-                self._failed += bool(line.failed)
-                self._tell(futures[future], line)
-        if self._runner.stopped:
+        for task, line in run_lines.made(to_do, self._make, self._jobs, self._plan.folder):
+            self._lines[line.key] = line
+            self._fresh.add(line.key)
+            self._done += 1
+            self._failed += bool(line.failed)
+            self._tell(task, line)
+        if self._simulations.stopped:
             raise KeyboardInterrupt
 
-    def _run(self, task: Task) -> RunLine | None:
-        return None if self.is_over else self._runner.run(task, self._plan.command(task))
+    def _make(self, task: Task) -> RunLine | None:
+        if self.is_over:
+            return None
+        line = task.line(command=self._plan.command(task), step_times_s=step_times_s(task.workload.cluster))
+        return make(self._simulations, line, measured)
 
     def _line_of(self, task: Task) -> RunLine | None:
-        """What there is of a run, if it was this very one, by a version of the program that counts."""
-        line = self._lines.get(task.key)
+        """The line of this very run, if it was made by a version of the program that counts."""
+        line = self._lines.get(task.line().key)
         if line is None or list(line.command) != self._plan.command(task):
             return None
         if line.program != self._program and not self._any_version:
@@ -263,12 +255,8 @@ class Study:
 
     def _tell(self, task: Task, line: RunLine) -> None:
         said = line.failed or ("diverged" if line.diverged else f"{line.best_accuracy:.4f} at best")
-        left_s = (time.monotonic() - self._begin) / self._took * (self._plan.runs - self._done)
-        logging.info("%d of %d: %s: %s; about %s left", self._done, self._plan.runs, task, said, _duration(left_s))
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+        left_s = (time.monotonic() - self._begin) / len(self._fresh) * (self._plan.runs - self._done)
+        logging.info("%d of %d: %s: %s; about %s left", self._done, self._plan.runs, task, said, duration_text(left_s))
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -281,94 +269,64 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
         SetupError: a cluster file is wrong.
     """
     own, more = job_options.split(arguments)
-    parser = argparse.ArgumentParser(
-        prog="experiments/study/study.py",
-        description=__doc__,
-        formatter_class=job_options.HelpFormatter,
-        allow_abbrev=False,
-    )
+    name, form = "experiments/study/study.py", job_options.HelpFormatter
+    parser = argparse.ArgumentParser(name, description=__doc__, formatter_class=form, allow_abbrev=False)
+    names = job_options.names
     parser.add_argument("--folder", type=Path, default=Path("results/comparison"), help="of the results")
-    parser.add_argument(
-        "--clusters", type=job_options.names(None), default=",".join(CLUSTERS), help="files, or ready-made ones"
-    )
+    parser.add_argument("--clusters", type=names(None), default=",".join(CLUSTERS), help="files, or ready-made ones")
     parser.add_argument("--tuned-on", metavar="CLUSTER", help="take the step sizes of another cluster's trials")
     parser.add_argument("--tuned-in", type=Path, metavar="FOLDER", help="take them from another comparison's trials")
-    parser.add_argument("--splits", type=job_options.names(SPLITS), default=",".join(SPLITS), help="of the data")
-    parser.add_argument("--networks", type=job_options.names(NETWORKS), default="mlp,lenet", help="with commas")
-    parser.add_argument(
-        "--entries", type=job_options.names(ENTRIES), default=",".join(ALL_ENTRIES), help="algorithms and presets"
-    )
-    parser.add_argument("--phases", type=job_options.names(PHASES), default=",".join(PHASES), help="what to do")
-    parser.add_argument("--studies", type=at_least(1), default=3, help="each with step sizes and a seed of its own")
+    parser.add_argument("--splits", type=names(SPLITS), default=",".join(SPLITS), help="of the data")
+    parser.add_argument("--networks", type=names(NETWORKS), default="mlp,lenet", help="with commas")
+    entries = ",".join(ALL_ENTRIES)
+    parser.add_argument("--entries", type=names(ENTRIES), default=entries, help="algorithms and presets")
+    parser.add_argument("--phases", type=names(PHASES), default=",".join(PHASES), help="what to do")
+    parser.add_argument("--studies", type=at_least(1), default=3, help="each with its own step sizes and seed")
     parser.add_argument("--trials", type=at_least(1), default=5, help="of a study")
     parser.add_argument("--seeds", type=at_least(1), default=5, help="runs with a chosen step size")
     parser.add_argument("--range", type=above_zero, nargs=2, default=(2e-4, 5e-2), help="of the step sizes")
-    parser.add_argument(
-        "--momenta",
-        type=several(below_one, "momenta with commas"),
-        default=(None,),
-        help="of the steps: each is tried with all step sizes, which are taken times 1 - momentum",
-    )
+    words, momenta = "each is tried with all step sizes, times 1 - momentum", several(below_one, "momenta with commas")
+    parser.add_argument("--momenta", type=momenta, default=(None,), help=words)
     parser.add_argument("--untuned", type=above_zero, default=0.001, help="the one step size for all")
     parser.add_argument("--target", type=accuracy, default=TARGET, help="accuracy, whose time chooses the step sizes")
     parser.add_argument("--validation", type=at_least(1), default=5000, help="held-out training samples")
     parser.add_argument("--epochs", type=above_zero, default=8.0, help="of the fastest machine alone, in a run's time")
-    parser.add_argument("--evaluations", type=at_least(1), default=100, help="in that time: so fine are the times")
+    parser.add_argument("--evaluations", type=at_least(1), default=100, help="in that time")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs at the same time")
     parser.add_argument("--budget", type=above_zero, default=float("inf"), help="seconds after which no run is begun")
-    parser.add_argument("--again-failed", action="store_true", help="also what has failed before")
-    parser.add_argument("--any-version", action="store_true", help="what another version of the program did is done")
+    parser.add_argument("--again-failed", action="store_true", help="also runs that have failed before")
+    parser.add_argument("--any-version", action="store_true", help="runs of another version of the program count")
     given = parser.parse_args(own)
     if given.range[0] >= given.range[1]:
         parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
     if given.tuned_in and TUNING in given.phases:
-        parser.error(
-            f"--tuned-in {given.tuned_in}: the trials are those of that folder; leave {TUNING} out of --phases"
-        )
+        parser.error(f"--tuned-in {given.tuned_in}: the trials are that folder's; leave {TUNING} out of --phases")
     for cluster in (*given.clusters, *filter(None, [given.tuned_on])):
         cluster_file.find(cluster)
     every = itertools.product(given.networks, given.clusters, given.splits)
     plan = Plan(
-        folder=given.folder,
         workloads=[Workload(cluster, split, network) for network, cluster, split in every],
         low=given.range[0],
         high=given.range[1],
         more=more,
-        **{
-            name: getattr(given, name)
-            for name in (
-                "entries",
-                "phases",
-                "studies",
-                "trials",
-                "seeds",
-                "momenta",
-                "untuned",
-                "target",
-                "validation",
-                "epochs",
-                "evaluations",
-                "tuned_on",
-                "tuned_in",
-            )
-        },
+        **{field.name: getattr(given, field.name) for field in fields(Plan) if field.name in given},
     )
     return given, plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses and does what is not done yet; returns the exit code."""
+    """Parses and makes the missing runs; returns the exit code."""
     setup_logging("study")
     try:
         given, plan = parse(list(sys.argv[1:] if arguments is None else arguments))
         plan.folder.mkdir(parents=True, exist_ok=True)
-        runner = Runner(Path("logs") / "study" / plan.folder.name)
-        study = Study(plan, runner, given.jobs, given.budget, given.again_failed, given.any_version)
+        simulations = Simulations(Path("logs") / "study" / plan.folder.name)
+        study = Study(plan, simulations, given.jobs, given.budget, given.again_failed, given.any_version)
         try:
-            with runner.stopped_by_signals():
+            with simulations.stopped_by_signals():
                 failed = study.do()
         except KeyboardInterrupt:
-            logging.info("stopped; the same command goes on")
+            logging.info("stopped; the same command continues")
             return EXIT_FORCED
     except JobError as error:
         logging.error("error: %s", error)

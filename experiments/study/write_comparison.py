@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables and the figures of a comparison from the raw runs that are kept in its folder.
+"""Writes the tables and the figures of a comparison from the raw runs in its folder.
 
     .venv/bin/python experiments/study/write_comparison.py results/comparison-mlp
 
@@ -23,23 +23,23 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
 from draw import STYLE  # noqa: E402
-from experiments import pages, run_lines  # noqa: E402
+from experiments import markdown, run_lines  # noqa: E402
 from experiments.study import comparison, comparison_tables  # noqa: E402
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload  # noqa: E402
 from experiments.study.comparison_tables import SPLIT_WORDS  # noqa: E402
+from experiments.study.times_figure import draw_times  # noqa: E402
 from flag_values import accuracy, several  # noqa: E402
-from report.figures import draw_times  # noqa: E402
 from report.tables import accuracy_text  # noqa: E402
 from summary import run_tool  # noqa: E402
 from utils import write_atomically  # noqa: E402
 
 TARGETS = (0.80, 0.85, 0.87)
-TARGET = 0.85  # by which step sizes are chosen, and which the page shows unless all runs go on to a greater one
+TARGET = 0.85  # chooses step sizes; on the page, unless all runs end at a greater one
 DRAWN = ("esync-outer", "esync", "sync", "without-slow", "async", "alone")  # in a figure more cannot be told apart
 
 
 def target_of(its: Comparison) -> float:
-    """The accuracy that the page shows the times to: TARGET, or what all runs on the test set go on to beyond it."""
+    """The accuracy of the times on the page: TARGET, or a greater one to which all runs on the test set train."""
     ends = [run_lines.value_in(line.command, "target_accuracy") for line in its.lines if line.phase != TUNING]
     return max(TARGET, min((float(end or TARGET) for end in ends), default=TARGET))
 
@@ -51,12 +51,10 @@ def part_of_page(its: Comparison, target: float) -> str:
 
 
 def figures(its: Comparison) -> dict[str, Workload]:
-    """The file names of the figures, and the jobs that they show."""
+    """The jobs of the figures by file name."""
     jobs = its.workloads_of(REPORT)
-    networks = {job.network for job in jobs}
-    return {
-        "-".join([job.cluster, job.split, *([job.network] if len(networks) > 1 else [])]) + ".png": job for job in jobs
-    }
+    has_networks = len({job.network for job in jobs}) > 1
+    return {f"{job.cluster}-{job.split}{f'-{job.network}' if has_networks else ''}.png": job for job in jobs}
 
 
 def _title(job: Workload, target: float) -> str:
@@ -71,7 +69,7 @@ def write(folder: Path, targets: Sequence[float], target: float | None) -> None:
     """
     its = Comparison(comparison.read(folder))
     target = target_of(its) if target is None else target
-    pages.write(folder / "README.md", part_of_page(its, target))
+    markdown.write(folder / "README.md", part_of_page(its, target))
     write_atomically(folder / "details.md", comparison_tables.details(its, targets, target).encode())
     for name, job in figures(its).items():
         rows = {
@@ -91,14 +89,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Parses and writes; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
-    parser.add_argument(
-        "--target",
-        type=accuracy,
-        help=f"accuracy that the page shows (the least at which runs on the test set end, and at least {TARGET})",
-    )
-    parser.add_argument(
-        "--targets", type=several(accuracy, "accuracies with commas"), default=TARGETS, help="those of the details"
-    )
+    words = f"accuracy on the page (the least at which runs on the test set end, and at least {TARGET})"
+    parser.add_argument("--target", type=accuracy, help=words)
+    several_targets = several(accuracy, "accuracies with commas")
+    parser.add_argument("--targets", type=several_targets, default=TARGETS, help="those of the details")
     given = parser.parse_args(arguments)
     return run_tool(lambda: write(given.folder, given.targets, given.target))
 

@@ -1,11 +1,11 @@
 """Finds Sync-Switch's switch point for a job that recurs: the smallest share of BSP that keeps BSP's accuracy.
 
-A binary search. A trial is a whole job on this machine (scripts/local_cluster.sh -m sync-switch) that trains so many
-steps with BSP, then the rest of --total-steps with ASP; the first two are BSP alone and ASP alone. A trial is judged by
-the mean of its last five evaluations; it has converged, as published, if they differ by less than 0.1 %. One that
-diverges counts as below the margin. What follows `--` goes to every worker's main.py, in all trials. The table of the
-trials is written after each of them. Ctrl-C ends the running trial, which does not count; the same command goes on with
-those that are missing, also with another --margin, --resolution or --runs.
+A binary search. A trial is a whole job on this machine (scripts/local_cluster.sh -m sync-switch) that trains a part of
+--total-steps with BSP, then the rest with ASP; the first two trials are BSP alone and ASP alone. A trial is judged by
+the mean of its last five evaluations; it has converged, as published, if they differ by less than 0.1 %. A trial that
+diverges is below the margin. What follows `--` goes to every worker's main.py, in all trials. The table of the trials
+is written after each of them. Ctrl-C ends the running trial, which does not count; the same command runs those that are
+missing, also with another --margin, --resolution or --runs.
 Logs: LOG_BASE/trials/NAME OF THE TABLE/bsp-B-asp-A-seed-S/NETWORK/sync-switch/HOST/cpuN/.
 Exit codes: 0 found, 2 something to put right first, 3 a process of a trial died, 130 stopped before it was found.
 """
@@ -30,55 +30,35 @@ from report import metrics
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
 from scripts.launch.process import Role
-from scripts.launch.roles import Options, build_roles
-from scripts.launch.supervisor import Outcome
+from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.supervisor import JobOutcome
 from trainer import command_line, straggler_trace
-from trainer.simulation.cluster_file import Cluster
+from trainer.simulation.cluster_file import ClusterProfile
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 
 TABLE_FILE = "switch-points.json"
 
-# main.py's flags that a trial sets, or that would end it before all of its steps are done.
+# main.py's flags that a trial sets, or that would end it before its last step.
 TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy")
 
-Build = Callable[[Options], list[Role]]
+Build = Callable[[LocalJobSpec], list[Role]]
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """The search's own options with those of a local cluster, and the words for main.py."""
+    """The search's own options with those of a local cluster, and the flags for main.py."""
     own, for_main = job_options.split(arguments)
-    parser = argparse.ArgumentParser(
-        prog="scripts/find_switch_point.sh",
-        description=__doc__,
-        formatter_class=job_options.HelpFormatter,
-        allow_abbrev=False,
-    )
+    name, form = "scripts/find_switch_point.sh", job_options.HelpFormatter
+    parser = argparse.ArgumentParser(name, description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.set_defaults(mode="sync-switch")
-    parser.add_argument(
-        "--total-steps",
-        type=at_least(1),
-        required=True,
-        default=argparse.SUPPRESS,
-        help="steps of each trial, as main.py's --train-steps counts them",
-    )
-    parser.add_argument(
-        "--margin", type=fraction, default=0.01, help="how far the accuracy may be below that of BSP alone"
-    )
-    parser.add_argument(
-        "--resolution",
-        type=above_zero,
-        default=0.01,
-        help="smallest difference of shares that is worth another trial",
-    )
-    parser.add_argument(
-        "--runs", type=at_least(1), default=1, help="trials of each share, with seeds of their own; means count"
-    )
-    parser.add_argument(
-        "--table",
-        type=Path,
-        default=argparse.SUPPRESS,
-        help=f"file of the trials (default: LOG_BASE/NETWORK/{TABLE_FILE})",
-    )
+
+    def option(flag: str, words: str, **more: Any) -> None:
+        parser.add_argument(flag, help=words, **{"default": argparse.SUPPRESS, **more})
+
+    option("--total-steps", "of a trial, as main.py's --train-steps counts them", type=at_least(1), required=True)
+    option("--margin", "how far the accuracy may be below that of BSP alone", type=fraction, default=0.01)
+    option("--resolution", "smallest difference of shares that is worth a trial", type=above_zero, default=0.01)
+    option("--runs", "trials of each share, each with its own seed; means count", type=at_least(1), default=1)
+    option("--table", f"file of the trials (default: LOG_BASE/NETWORK/{TABLE_FILE})", type=Path)
     local_cluster.add_job(parser)
     given = parser.parse_args(own)
     given.log_base = job_options.log_base(given)  # of the table and all trials
@@ -93,15 +73,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials have in common."""
+    """The settings of all trials."""
 
     given: argparse.Namespace
-    cluster: Cluster  # read once: a file that is changed meanwhile must not change the later trials
+    cluster: ClusterProfile  # read once: later trials must not see a changed file
     flags: tuple[str, ...]  # the user's for main.py
 
     @property
     def folder(self) -> Path:
-        """Holds the trials' log trees."""
+        """The folder of the trials' log trees."""
         base: Path = self.given.log_base
         return base.resolve() / "trials" / self.given.table.stem
 
@@ -111,7 +91,7 @@ class Job:
         bsp = Plan(self.given.total_steps, seed=0)
         return command_line.parse(["-m", self.given.mode, *self._phases(bsp), *self.flags]).seed
 
-    def options(self, plan: Plan) -> Options:
+    def options(self, plan: Plan) -> LocalJobSpec:
         """The trial as a local cluster. Its seed comes last, because the user's is only the first of several.
 
         Raises:
@@ -120,14 +100,14 @@ class Job:
         bsp_steps, asp_steps = self._split(plan)
         folder = self.folder / f"bsp-{bsp_steps}-asp-{asp_steps}-seed-{plan.seed}"
         given = argparse.Namespace(**vars(self.given) | {"log_base": folder})
-        return local_cluster.to_options(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
+        return local_cluster.to_job_spec(given, self.cluster, (*self._phases(plan), *self.flags, *_seed(plan)))
 
     def own_flags(self, plan: Plan) -> tuple[str, ...]:
         """The trial's flags for main.py without the user's."""
         return (*self._phases(plan), *_seed(plan))
 
     def trial(self, plan: Plan, accuracies: Sequence[float] | None, seconds: float) -> Trial:
-        """The trial once it is done, with its evaluations, or None where it diverged."""
+        """A finished trial, with its evaluations; None: it diverged."""
         accuracy, converged = converged_accuracy(accuracies) if accuracies is not None else (None, False)
         return Trial(*self._split(plan), plan.seed, accuracy, seconds, converged)
 
@@ -144,10 +124,10 @@ def _seed(plan: Plan) -> tuple[str, str]:
 
 
 def check(job: Job) -> None:
-    """Makes sure that the workers of every trial will start, and do all of its steps.
+    """Checks that the workers of every trial will start, and do all of its steps. Wrong flags end the process.
 
     Raises:
-        SetupError: a flag behind `--` contradicts the search. Wrong flags end the process, as in main.py.
+        SetupError: a flag behind `--` contradicts the search.
     """
     total = job.given.total_steps
     for bsp_steps in sorted({total, 0, total // 2}, reverse=True):  # one of each order of phases
@@ -156,7 +136,7 @@ def check(job: Job) -> None:
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """What the trials of one table have in common; the file's JSON. Where it was done and how often is left out."""
+    """The settings that all trials of a table share, as JSON, without the machine and the number of runs."""
     plan = Plan(job.given.total_steps, seed=0)
     options = job.options(plan)
     flags: dict[str, Any] = {}
@@ -170,7 +150,7 @@ def settings(job: Job) -> dict[str, Any]:
         "workers": [
             {
                 "step_time_s": worker.step_time_s,
-                # Tables of before there were such times stay comparable.
+                # Left out where there is none, so that earlier tables stay comparable.
                 **({"sample_time_s": worker.sample_time_s} if worker.sample_time_s else {}),
                 "stragglers": _entries(worker.straggler_trace),
             }
@@ -184,14 +164,14 @@ def _entries(trace: Path | None) -> list[dict[str, Any]]:
     return [vars(entry) for entry in straggler_trace.read(trace)] if trace else []
 
 
-def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
+def measured(options: LocalJobSpec, warn: metrics.Warn) -> tuple[list[float], float]:
     """All accuracies of a trial, and its seconds, from the round logs of its workers.
 
     Raises:
         SetupError: there are none, or none with an accuracy.
     """
     found = summary.summarise_mode(options.log_folder, warn)
-    # An earlier trial with more workers, or on another host, may have left others there.
+    # An earlier trial with more workers, or on another host, may have left other logs there.
     ours = {(options.host_folder.name, device) for device in options.devices}
     devices = {key: device for key, device in found.items() if key in ours}
     evaluating = metrics.evaluating_device(devices, warn)
@@ -200,8 +180,8 @@ def measured(options: Options, warn: metrics.Warn) -> tuple[list[float], float]:
     return evaluating.accuracy_list, metrics.duration(devices.values())
 
 
-def has_diverged(outcome: Outcome) -> bool:
-    """Whether it was a worker whose loss is no number any more that ended the job."""
+def has_diverged(outcome: JobOutcome) -> bool:
+    """Whether a worker's loss that is not finite ended the job."""
     log = outcome.failed_log
     return log is not None and DIVERGED in log.read_text(errors="replace")
 
@@ -210,17 +190,15 @@ def has_diverged(outcome: Outcome) -> bool:
 
 
 def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> int:
-    """Does the trials that are missing, and says what came of all of them. Returns the exit code.
+    """Runs the missing trials and prints the result; returns the exit code.
 
     Args:
-        job: what all trials have in common.
-        goal: what is searched for.
-        build: makes the processes of a trial; the tests give stand-ins.
-        say: prints a line for the user.
+        build: makes the processes of a trial.
+        say: prints a line.
 
     Raises:
         SetupError: the table is of another search or cannot be written, a trial cannot be started or judged, or BSP
-            alone diverges: then there is nothing to compare with.
+            alone, with which all is compared, diverges.
     """
     table, common = job.given.table, settings(job)
     trials = trial_table.read(table, common)
@@ -250,7 +228,7 @@ def search(job: Job, goal: Goal, build: Build, say: Callable[[str], None]) -> in
     if code == EXIT_OK:
         say("\n".join(result_lines(trials, goal)))
     else:
-        say("not found yet: the last trial did not come to its end and does not count; the same command goes on")
+        say("not found yet: the last trial did not end and does not count; the same command continues")
     return code
 
 

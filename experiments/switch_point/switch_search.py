@@ -1,10 +1,10 @@
-"""The offline search for Sync-Switch's switch point: which trial comes next, and what the trials say. Pure functions.
+"""The offline search for Sync-Switch's switch point: the next trial, and the result of all. Pure functions.
 
-A trial trains `bsp_steps` with BSP and the rest of `total_steps` with ASP. The switch point wanted is the smallest
-share of BSP whose converged accuracy is, on average, at most `margin` below BSP's own. First BSP alone, then ASP
-alone, then bisection between the largest share below the answer that failed and the smallest that did not. Whatever
-trials there are already, of whatever margin, are used. Accuracies are noisy, so a smaller share may fail where a still
-smaller one would not: the answer is the smallest share that was tried and did not fail.
+A trial trains `bsp_steps` with BSP and the rest of `total_steps` with ASP. The switch point is the smallest share of
+BSP whose converged accuracy is, on average, at most `margin` below BSP's own. First comes BSP alone, then ASP alone,
+then bisection between the smallest share that passed and the largest below it that failed. All earlier trials, of any
+margin, are used. Accuracies are noisy, so a smaller share may pass where a larger one fails: the answer is the smallest
+share that was tried and passed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHANGE = 0.001
 
 
 class Plan(NamedTuple):
-    """A trial to be done."""
+    """A trial to run."""
 
     bsp_steps: int
     seed: int
@@ -29,29 +29,28 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that was trained to its end."""
+    """A finished trial."""
 
     bsp_steps: int
     asp_steps: int
     seed: int
     accuracy: float | None  # as `converged_accuracy` has it; None: the trial diverged
-    seconds: float  # that the training took; of one that diverged, that the job took
+    seconds: float  # of the training; where it diverged, of the job
     converged: bool = True
 
     @property
     def bsp_share(self) -> float:
-        """From 0 to 1."""
         return bsp_share(self.bsp_steps, self.bsp_steps + self.asp_steps)
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is searched for."""
+    """The settings of a search."""
 
     total_steps: int  # of a trial, from 1 on
     margin: float  # accuracy, from 0 on
     resolution: float  # of the share of BSP, above 0
-    seeds: tuple[int, ...]  # one trial of each share with each of them
+    seeds: tuple[int, ...]  # of the trials of each share
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,8 @@ class Mean:
 
 
 def converged_accuracy(accuracies: Sequence[float]) -> tuple[float, bool]:
-    """What a trial has come to: the mean of its last five evaluations, or of all where there are fewer, and whether it
-    has converged.
-
-    It counts what the accuracy is at the end. An earlier plateau, at the level of guessing or under BSP before the
-    switch, is not what the trial has converged to.
+    """The mean of a trial's last five evaluations, or of all where there are fewer, and whether it has converged. An
+    earlier plateau, at the level of guessing or under BSP before the switch, does not count.
 
     Args:
         accuracies: of all evaluations in their order, at least one.
@@ -78,12 +74,12 @@ def converged_accuracy(accuracies: Sequence[float]) -> tuple[float, bool]:
 
 
 def bsp_share(bsp_steps: int, total_steps: int) -> float:
-    """The part of the steps that is under BSP, from 0 to 1."""
+    """The share of the steps under BSP, from 0 to 1."""
     return bsp_steps / total_steps
 
 
 def phases(bsp_steps: int, total_steps: int) -> tuple[str, tuple[int, ...]]:
-    """The order of a trial's phases, as main.py's --switch-order, and the steps of each."""
+    """main.py's --switch-order of a trial, and the steps of each phase."""
     if bsp_steps == total_steps:
         return "1", (total_steps,)
     if bsp_steps == 0:
@@ -92,7 +88,7 @@ def phases(bsp_steps: int, total_steps: int) -> tuple[str, tuple[int, ...]]:
 
 
 def means(trials: Collection[Trial], seeds: Collection[int]) -> dict[int, Mean]:
-    """By steps of BSP: the means of the shares that have a trial with every seed."""
+    """The means of the shares that have a trial with every seed, by steps of BSP."""
     found: dict[int, Mean] = {}
     for bsp_steps in {trial.bsp_steps for trial in trials}:
         runs = [trial for trial in trials if trial.bsp_steps == bsp_steps and trial.seed in seeds]
@@ -104,8 +100,8 @@ def means(trials: Collection[Trial], seeds: Collection[int]) -> dict[int, Mean]:
 
 
 def verdicts(complete: Mapping[int, Mean], goal: Goal) -> dict[int, bool]:
-    """By steps of BSP: whether the share's accuracy is within the margin; one that diverged is not. Empty until BSP's
-    own is known."""
+    """Whether a share's accuracy is within the margin (not where it diverged), by steps of BSP. Empty until BSP's own
+    is known."""
     bsp = complete.get(goal.total_steps)
     if bsp is None or bsp.accuracy is None:
         return {}
@@ -121,7 +117,7 @@ def smallest_within(trials: Collection[Trial], goal: Goal) -> Mean | None:
 
 
 def next_trial(trials: Collection[Trial], goal: Goal) -> Plan | None:
-    """The trial to do next, one that is not there yet; None once the answer is found to the resolution."""
+    """The next trial; None once the answer is found to the resolution."""
     bsp_steps = _next_bsp_steps(means(trials, goal.seeds), goal)
     if bsp_steps is None:
         return None
@@ -137,7 +133,7 @@ def _next_bsp_steps(complete: Mapping[int, Mean], goal: Goal) -> int | None:
     smallest = min(steps for steps in complete if is_within[steps])
     if smallest == 0:
         return None
-    # Nothing between these two was tried: it would be one of them. So no share is tried twice.
+    # No share between these two was tried, so none is tried twice.
     below = max(steps for steps in complete if steps < smallest)
     if smallest - below <= max(1.0, goal.resolution * goal.total_steps):
         return None

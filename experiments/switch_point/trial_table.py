@@ -1,8 +1,8 @@
-"""The file of the trials of a search for a switch point, which makes it possible to go on, and the same as text.
+"""The file of the trials of a search for a switch point, by which a search continues, and the same as text.
 
-JSON: `settings` that all trials share, `trials` in the order in which they were done; accuracies are fractions (null:
-the trial diverged), times in seconds. `within_margin` is what the last search said of the share (null: not all of its
-runs are done).
+JSON: `settings` that all trials share, `trials` in the order in which they were run; accuracies are fractions (null:
+the trial diverged), times in seconds. `within_margin` is the last search's verdict on the share (null: not all of its
+trials have been run).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _YES_NO = {True: "yes", False: "no", None: "-"}
 
 
 def read(path: Path, settings: Mapping[str, Any]) -> list[Trial]:
-    """The trials that are done; none where there is no file.
+    """The finished trials; none where there is no file.
 
     Raises:
-        SetupError: the file is something else, or its trials were done with other settings. The message says which.
+        SetupError: the file is no table, or of other settings. The message says which.
     """
     if not path.exists():
         return []
@@ -71,7 +71,7 @@ def _trial(row: Mapping[str, Any]) -> Trial:
 
 
 def write(path: Path, settings: Mapping[str, Any], trials: Sequence[Trial], goal: Goal) -> None:
-    """Writes the table, so that a reader sees the old one or the new one, never a part.
+    """Writes the table atomically.
 
     Raises:
         SetupError: it cannot be written.
@@ -92,7 +92,7 @@ def write(path: Path, settings: Mapping[str, Any], trials: Sequence[Trial], goal
 
 
 def text(trials: Collection[Trial], goal: Goal) -> str:
-    """All trials, aligned, by share and seed."""
+    """A table of all trials, by share and seed."""
     is_within = verdicts(means(trials, goal.seeds), goal)
     rows = [
         (
@@ -112,7 +112,7 @@ def text(trials: Collection[Trial], goal: Goal) -> str:
 
 
 def trial_line(trial: Trial, trials: Collection[Trial], goal: Goal) -> str:
-    """What came of one of the trials."""
+    """The result of a trial."""
     is_within = verdicts(means(trials, goal.seeds), goal).get(trial.bsp_steps)
     verdict = "" if is_within is None else f", {'within' if is_within else 'below'} the margin"
     came_to = "diverged"
@@ -125,7 +125,7 @@ def trial_line(trial: Trial, trials: Collection[Trial], goal: Goal) -> str:
 
 
 def result_lines(trials: Collection[Trial], goal: Goal) -> list[str]:
-    """The answer of a search that has come to its end, and how far to trust it."""
+    """The answer of a search that has ended, and how far to trust it."""
     complete, best = means(trials, goal.seeds), smallest_within(trials, goal)
     assert best is not None, "BSP itself is within every margin"
     bsp = complete[goal.total_steps]

@@ -1,14 +1,14 @@
-"""Starts a whole job on several hosts over ssh, waits for it, brings the logs home, and leaves no process behind.
+"""Runs a whole job on several hosts over ssh, fetches the logs, and leaves no process behind.
 
     scripts/cluster.sh --hosts hosts.csv -m esync -n resnet18-v1 -- -ll 0.0005 --max-seconds 600
 
-The hosts file has one line a host below a header with the columns, of which only address is needed. On the first host
-the scheduler, the parameter servers and the state server run too, unless the column roles says otherwise. What follows
-`--` goes to every worker's main.py. Each host has the project with its .venv, and the workers' hosts the data
-(scripts/setup.sh, scripts/get_data.sh); ssh logs in without a question. Ctrl-C ends the job with the workers' rounds, a
-second one at once; a process that dies ends it, and so does the end of this program or of a connection. With
---ckpt-frequency N --on-worker-death restart behind `--` a process that dies does not: all go on from the newest
-checkpoint. With --ckpt-frequency SIGUSR1 has the job go on with the hosts that are in the file by then. Logs:
+The hosts file has a header and one line a host; only the column address is needed. The scheduler, the parameter servers
+and the state server run on the first host, unless the column roles says otherwise. What follows `--` goes to every
+worker's main.py. Each host needs the project with its .venv, the workers' hosts also the data (scripts/setup.sh,
+scripts/get_data.sh); ssh must log in without a password. Ctrl-C ends the job with the workers' rounds, a second one at
+once; a process that dies ends it, and so does the end of this program or of a connection. With --ckpt-frequency N
+--on-worker-death restart behind `--` a process that dies does not: all go on from the newest checkpoint. With
+--ckpt-frequency, SIGUSR1 makes the job go on with the hosts that the file names then. Logs:
 LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in LOG_BASE/NETWORK/MODE/.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a host was lost, 130 killed.
 """
@@ -27,34 +27,35 @@ from pathlib import Path
 from algorithms import ENTRIES, Workers
 from config import END
 from flag_values import port
-from scripts.launch import hosts_file, job_options, survival
-from scripts.launch.changed_hosts import Changes
-from scripts.launch.connections import Connections, data_of
+from scripts.launch import hosts_file, job_options, restart_policy
+from scripts.launch.changed_hosts import HostChanges
+from scripts.launch.connection_pool import ConnectionPool, data_of
 from scripts.launch.console import console
+from scripts.launch.host_connection import HostConnection, ssh_command
+from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_layout import (
-    EXAMPLE_CARD,
+    EXAMPLE_INTERFACE,
     SECRET,
-    Facts,
-    Plan,
+    HostInfo,
+    LaunchPlan,
     example,
     make_layout,
     num_ports,
     port_ranges,
     trace_file,
 )
-from scripts.launch.link import Link, ssh_command
-from scripts.launch.process import Kind, Role, Running
-from scripts.launch.roles import ROOT, Job, Layout, build
-from scripts.launch.run_before import RunBefore, run_before
+from scripts.launch.previous_run import PreviousRun, previous_run
+from scripts.launch.process import Kind, Role, RunningProcess
+from scripts.launch.restart_policy import RestartPolicy
+from scripts.launch.roles import ROOT, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
-from scripts.launch.supervisor import Outcome, Supervisor, Waits
-from scripts.launch.survival import Survival
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # ------------------------------------------------------------------------------------------------- the command line
 
 
-def parse(arguments: Sequence[str]) -> Plan:
+def parse(arguments: Sequence[str]) -> LaunchPlan:
     """Parses the command line; a bad value ends the process with exit code 2.
 
     Raises:
@@ -76,16 +77,15 @@ def parse(arguments: Sequence[str]) -> Plan:
         "--base-port",
         type=lambda text: int(port(text)),
         default=0,
-        help="MXNet listens on this port of a host and those above it, one a process, but for those "
-        "that have a flag; 0: on free ones",
+        help="MXNet listens on this port of a host and those above it, one a process, except those that have a flag; "
+        "0: on free ones",
     )
     parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
     given = parser.parse_args(own)
-    job_options.check_split(given.mode, given.split_by_class)
-    job_options.check_collective(given)
+    job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
-    job = Job(
+    job = JobSpec(
         mode=given.mode,
         network=given.network,
         num_servers=given.servers,
@@ -101,22 +101,22 @@ def parse(arguments: Sequence[str]) -> Plan:
         restarts=given.restarts,
     )
     hosts = hosts_file.read(given.hosts)
-    plan = _with_workers(Plan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run))
+    plan = _with_workers(LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run))
     job_options.check_flags(*example(plan), where="behind `--` or in the hosts file")
     return plan
 
 
-def _with_workers(plan: Plan) -> Plan:
-    """The job of those workers of the hosts that take part in the mode.
+def _with_workers(plan: LaunchPlan) -> LaunchPlan:
+    """The plan with those workers of the hosts that take part in the mode.
 
     Raises:
-        SetupError: the mode chooses them, and nothing says how fast they are.
+        SetupError: the mode chooses them by their step times, and one is unknown.
     """
     mode, workers = plan.job.mode, plan.hosts.workers
     if ENTRIES[mode].workers is Workers.ALL:
         return plan
     names = [f"{worker.host} {worker.folder}" for worker in workers]
-    step_times_s = [told.shortest_step_s for told, _ in job_options.worker_configs(*example(plan))]
+    step_times_s = [parsed.shortest_step_s for parsed, _ in job_options.worker_configs(*example(plan))]
     job_options.check_known(mode, dict(zip(names, step_times_s, strict=True)))
     places = job_options.taking_part(mode, step_times_s)
     hosts = dataclasses.replace(plan.hosts, workers=tuple(workers[place] for place in places))
@@ -124,10 +124,10 @@ def _with_workers(plan: Plan) -> Plan:
     return dataclasses.replace(plan, job=job, hosts=hosts)
 
 
-def show(plan: Plan, say: Callable[[str], None]) -> None:
+def show(plan: LaunchPlan, say: Callable[[str], None]) -> None:
     """Says what would be started."""
     job, layout = example(plan)
-    say(f"# {EXAMPLE_CARD}, ports and numbers of threads that nobody gave are examples: the hosts find them\n")
+    say(f"# {EXAMPLE_INTERFACE}, ports and numbers of threads that are not given are examples: the hosts find them\n")
     for name, host in plan.hosts.hosts.items():
         say(f"{name}: {shlex.join(ssh_command(plan.ssh, host, host.folder or str(ROOT)))}")
     for role in build(job, layout):
@@ -140,89 +140,92 @@ def show(plan: Plan, say: Callable[[str], None]) -> None:
 # -------------------------------------------------------------------------------------------------------- the job
 
 
-def meet(plan: Plan, links: Mapping[str, Link]) -> dict[str, Facts]:
+def ask_hosts(plan: LaunchPlan, connections: Mapping[str, HostConnection]) -> dict[str, HostInfo]:
     """Asks the hosts what only they know.
 
     Raises:
         SetupError: a host cannot be reached, or cannot take part. The message names the host.
     """
-    hellos = {name: link.hello() for name, link in links.items()}
+    hellos = {name: connection.hello() for name, connection in connections.items()}
     first = plan.hosts.places["scheduler"][0]
     toward = ""
-    facts = {}
-    for name in sorted(links, key=lambda name: name != first):
+    infos = {}
+    for name in sorted(connections, key=lambda name: name != first):
         host, hello = plan.hosts.hosts[name], hellos[name]
-        found = links[name].ask(do="network", address=host.address, interface=host.interface, toward=toward)
+        found = connections[name].ask(do="network", address=host.address, interface=host.interface, toward=toward)
         toward = toward or found["address"]
-        facts[name] = Facts(hello["python"], hello["root"], hello["cores"], found["address"], found["interface"])
-    if toward.startswith("127.") and len({fact.address for fact in facts.values()}) > 1:
+        infos[name] = HostInfo(hello["python"], hello["root"], hello["cores"], found["address"], found["interface"])
+    if toward.startswith("127.") and len({info.address for info in infos.values()}) > 1:
         raise SetupError(
             f"the first host is at {toward}, which the others cannot reach: give the address that they know"
         )
-    return facts
+    return infos
 
 
-def place(plan: Plan, links: Mapping[str, Link], facts: Mapping[str, Facts]) -> tuple[Job, Layout]:
-    """Where the job's processes are, at ports that are free now.
+def place(
+    plan: LaunchPlan, connections: Mapping[str, HostConnection], infos: Mapping[str, HostInfo]
+) -> tuple[JobSpec, Layout]:
+    """Places the job's processes, at ports that are free now.
 
     Raises:
-        SetupError: as `meet`.
+        SetupError: as `ask_hosts`.
     """
     if plan.base_port:
-        ports = port_ranges(plan, plan.base_port, {name: fact.address for name, fact in facts.items()})
+        ports = port_ranges(plan, plan.base_port, {name: info.address for name, info in infos.items()})
     else:
-        ports = {name: links[name].ask(do="ports", count=count)["ports"] for name, count in num_ports(plan).items()}
-    return make_layout(plan, facts, ports)
+        counts = num_ports(plan).items()
+        ports = {name: connections[name].ask(do="ports", count=count)["ports"] for name, count in counts}
+    return make_layout(plan, infos, ports)
 
 
-def begin(plan: Plan, links: Mapping[str, Link], job: Job, layout: Layout) -> None:
-    """Lets every host take note of the logs that are there before the job, and gives it the workers' traces; and the
-    data that the processes read which it forks, where the job survives.
+def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobSpec, layout: Layout) -> None:
+    """Makes every host note which logs are there before the job, and sends it the workers' traces; in a job that
+    survives also the data that its fork server reads.
 
     Raises:
         SetupError: the log folder of a host cannot be written to.
     """
-    told = next(job_options.worker_configs(job, layout))[0]
-    forks = data_of(told) if told.on_worker_death != END and not told.leaves_out else None
-    for name, site in layout.sites.items():
+    first = job_options.first_config(job, layout)
+    forks = data_of(first) if first.on_worker_death != END and not first.leaves_out else None
+    for name, node in layout.nodes.items():
         workers = [worker for worker in plan.hosts.workers if worker.host == name]
         traces = {trace_file(worker): worker.straggler_trace for worker in workers}
-        links[name].ask(
+        connections[name].ask(
             do="begin",
-            folder=str(site.folder),
+            folder=str(node.folder),
             devices=[worker.folder for worker in workers],
             files={name: path.read_text() for name, path in traces.items() if path},
             forks=forks,
         )
 
 
-def run(read: Callable[[], Plan], say: Callable[[str], None] = console) -> int:
-    """Runs a job to its end, with whatever hosts come and go (changed_hosts.py); returns the exit code.
+def run(read: Callable[[], LaunchPlan], say: Callable[[str], None] = console) -> int:
+    """Runs a job to its end, through changes of its hosts (changed_hosts.py); returns the exit code.
 
     Args:
-        read: the command line and the hosts file; raises SetupError.
+        read: parses the command line and the hosts file; raises SetupError.
 
     Raises:
         SetupError: the first hosts cannot begin.
     """
-    with Changes(read, say) as changes:
+    with HostChanges(read, say) as changes:
         if changes.plan.is_dry_run:
             show(changes.plan, say)
             return EXIT_OK
         plan, all_home = changes.plan, True
         with contextlib.ExitStack() as stack:
             stack.enter_context(job_options.claimed(plan.job.log_folder))
-            before = run_before(*example(plan), say)
-            changes.connections = connections = stack.enter_context(Connections(plan))
+            before = previous_run(*example(plan), say)
+            changes.pool = pool = stack.enter_context(ConnectionPool(plan))
             while True:
                 try:
-                    links = connections.to(changes.plan.hosts.hosts)
-                    outcome, are_home = run_once(changes.plan, links, say, changes, before)
+                    connections = pool.to(changes.plan.hosts.hosts)
+                    outcome, are_home = run_once(changes.plan, connections, say, changes, before)
                 except SetupError as error:
                     if changes.go_back(str(error)):
                         continue
-                    for link in connections.there if changes.have_come else ():
-                        bring_home(plan.job, link, say)
+                    for connection in pool.there if changes.has_changed else ():
+                        bring_home(plan.job, connection, say)
                     raise
                 all_home &= are_home
                 if outcome.changes:
@@ -231,84 +234,94 @@ def run(read: Callable[[], Plan], say: Callable[[str], None] = console) -> int:
                     return outcome.exit_code or (EXIT_OK if all_home else EXIT_PEER_LOST)
 
 
-def has_failed_to_begin(outcome: Outcome) -> bool:
-    """Whether something is wrong with the hosts, which another hosts file may put right."""
+def has_failed_to_begin(outcome: JobOutcome) -> bool:
+    """Whether the hosts are at fault, so that another hosts file may help."""
     return outcome.exit_code in (EXIT_SETUP, EXIT_PEER_LOST) and not (outcome.has_trained or outcome.was_stopped)
 
 
 def run_once(
-    plan: Plan, links: Mapping[str, Link], say: Callable[[str], None], changes: Changes, before: RunBefore
-) -> tuple[Outcome, bool]:
-    """Runs the job until it is over, or goes on with other hosts; returns, too, whether all its logs came home."""
-    facts = meet(plan, links)
-    job, layout = place(plan, links, facts)
-    begin(plan, links, job, layout)
+    plan: LaunchPlan,
+    connections: Mapping[str, HostConnection],
+    say: Callable[[str], None],
+    changes: HostChanges,
+    before: PreviousRun,
+) -> tuple[JobOutcome, bool]:
+    """Runs the job until it is over or its hosts change; returns also whether all logs were fetched."""
+    infos = ask_hosts(plan, connections)
+    job, layout = place(plan, connections, infos)
+    begin(plan, connections, job, layout)
     for line in job_options.warnings(job, layout):
         say(line)
     address = f"{layout.scheduler.address}:{job.root_port}"
     meeting = f"; the scheduler is at {address}" if job.has_parameter_server else ""
-    say(f"connected to {', '.join(links)}{meeting}")
-    survives = survival_of(plan, facts, job, layout, links)
-    changes.there = partial(there, links)
-    outcome = supervise(job, layout, links, say, survives, changes, before)
-    for link in links.values():
-        if lost := link.unconfirmed():
+    say(f"connected to {', '.join(connections)}{meeting}")
+    changes.there = partial(reachable, connections)
+    outcome = supervise(
+        job, layout, connections, say, policy_of(plan, infos, job, layout, connections), changes, before
+    )
+    for connection in connections.values():
+        if lost := connection.unconfirmed():
             say(
-                f"warning: nobody saw the end of {', '.join(lost)}: the connection is gone, and without it they "
+                f"warning: the end of {', '.join(lost)} is not confirmed: the connection is gone, and without it they "
                 "are killed within a minute"
             )
-    # Those of hosts that stay come at the end of all: the others wait meanwhile.
-    are_done = [link for link in links.values() if not (outcome.changes and changes.stays(link.host))]
-    are_home = [bring_home(job, link, say) for link in are_done if link.host.name in layout.sites]
+    # The logs of hosts that stay are fetched when the job is over: the others wait meanwhile.
+    done = [each for each in connections.values() if not (outcome.changes and changes.stays(each.host))]
+    are_home = [bring_home(job, connection, say) for connection in done if connection.host.name in layout.nodes]
     before.tell()
     for line in job_options.last_word(job, outcome):
         say(line)
     return outcome, all(are_home)
 
 
-def there(links: Mapping[str, Link]) -> list[str]:
-    """The hosts that are not gone."""
-    return [name for name, link in links.items() if link.exit_code is None]
+def reachable(connections: Mapping[str, HostConnection]) -> list[str]:
+    """The names of the hosts whose connections are there."""
+    return [name for name, connection in connections.items() if connection.exit_code is None]
 
 
-def survival_of(
-    plan: Plan, facts: Mapping[str, Facts], job: Job, layout: Layout, links: Mapping[str, Link]
-) -> Survival | None:
-    """What is done when a process dies: None where the job ends."""
-    told = [told for told, _ in job_options.worker_configs(job, layout)]
+def policy_of(
+    plan: LaunchPlan,
+    infos: Mapping[str, HostInfo],
+    job: JobSpec,
+    layout: Layout,
+    connections: Mapping[str, HostConnection],
+) -> RestartPolicy | None:
+    """What follows when a process fails; None: the job ends."""
+    configs = [parsed for parsed, _ in job_options.worker_configs(job, layout)]
     folders = {
-        (seat.site.name, seat.site.root / each.checkpoint_folder) for seat, each in zip(layout.seats, told, strict=True)
+        (worker.node.name, worker.node.root / parsed.checkpoint_folder)
+        for worker, parsed in zip(layout.workers, configs, strict=True)
     }
-    # Its state server stays where it is.
-    job_again = dataclasses.replace(plan.job, state_server_port=job.state_server_port)
 
-    def left() -> Plan:
-        """Without the hosts that are gone."""
-        return dataclasses.replace(plan, job=job_again, hosts=plan.hosts.only(there(links)))
+    def remaining(flags: Sequence[str] = ()) -> LaunchPlan:
+        """The plan without the hosts that are gone, with more flags for the workers."""
+        arguments = (*plan.job.worker_arguments, *flags)
+        # The state server keeps its port.
+        again = dataclasses.replace(plan.job, state_server_port=job.state_server_port, worker_arguments=arguments)
+        return dataclasses.replace(plan, job=again, hosts=plan.hosts.only(reachable(connections)))
 
     def files() -> dict[str, int]:
         found: dict[str, int] = {}
         for host, folder in sorted(folders):
-            if links[host].exit_code is not None:
+            if connections[host].exit_code is not None:
                 continue
             try:
-                found |= links[host].ask(do="checkpoints", folder=str(folder))["files"]
+                found |= connections[host].ask(do="checkpoints", folder=str(folder))["files"]
             except SetupError:
-                if links[host].exit_code is None:
+                if connections[host].exit_code is None:
                     raise
         return found
 
-    def build_again(resumes: bool, start: int) -> list[Role]:
-        job, layout = place(left(), links, facts)
-        return roles_of(survival.again(job, told[0], resumes, start), layout, links)
+    def build_again(flags: Sequence[str]) -> list[Role]:
+        return roles_of(*place(remaining(flags), connections, infos), connections)
 
-    return survival.of_job(job, told[0], files, lambda: len(left().hosts.workers), build_again)
+    return restart_policy.of_job(job, configs[0], files, lambda: len(remaining().hosts.workers), build_again)
 
 
-def roles_of(job: Job, layout: Layout, links: Mapping[str, Link]) -> list[Role]:
-    """The processes; whether a service is up its host says."""
+def roles_of(job: JobSpec, layout: Layout, connections: Mapping[str, HostConnection]) -> list[Role]:
+    """The processes; the host reports when a service is up."""
     return [
-        dataclasses.replace(role, is_ready=partial(links[role.host].is_ready, role.name))
+        dataclasses.replace(role, is_ready=partial(connections[role.host].is_ready, role.name))
         if role.kind is Kind.SERVICE
         else role
         for role in build(job, layout)
@@ -316,35 +329,42 @@ def roles_of(job: Job, layout: Layout, links: Mapping[str, Link]) -> list[Role]:
 
 
 def supervise(
-    job: Job,
+    job: JobSpec,
     layout: Layout,
-    links: Mapping[str, Link],
+    connections: Mapping[str, HostConnection],
     say: Callable[[str], None],
-    survives: Survival | None,
-    changes: Changes,
-    before: RunBefore,
-) -> Outcome:
+    policy: RestartPolicy | None,
+    changes: HostChanges,
+    before: PreviousRun,
+) -> JobOutcome:
     """Runs the processes on their hosts until all have ended."""
     service = (layout.state_server.address, job.state_server_port)
 
-    def start(role: Role) -> Running:
+    def start(role: Role) -> RunningProcess:
         is_service = role.kind is Kind.SERVICE
-        return links[role.host].start(role, layout.sites[role.host].folder, service if is_service else None)
+        return connections[role.host].start(role, layout.nodes[role.host].folder, service if is_service else None)
 
-    waits, together = Waits(grace_s=job.grace_s), job.algorithm.is_distributed
-    # After a change logs go on where they are.
-    appends = changes.have_come or before.goes_on
-    roles = [dataclasses.replace(role, appends=appends) for role in roles_of(job, layout, links)]
-    return Supervisor(roles, say, waits, start, list(links.values()), together, survives, changes, before.begins).run()
+    appends = changes.has_changed or before.is_resumed
+    return Supervisor(
+        [dataclasses.replace(role, appends=appends) for role in roles_of(job, layout, connections)],
+        say,
+        Timeouts(grace_s=job.grace_s),
+        start,
+        list(connections.values()),
+        leave_together=job.algorithm.is_distributed,
+        policy=policy,
+        wants_change=changes.look,
+        begins=before.begins,
+    ).run()
 
 
-def bring_home(job: Job, link: Link, say: Callable[[str], None]) -> bool:
-    """Fetches one host's logs; says where they are if that does not work, and returns whether it did."""
-    name = link.host.name
+def bring_home(job: JobSpec, connection: HostConnection, say: Callable[[str], None]) -> bool:
+    """Fetches one host's logs; says where they are if that fails, and returns whether it worked."""
+    name = connection.host.name
     try:
-        link.fetch_logs(job.log_folder / name, job.earlier)
+        fetch_logs(connection, job.log_folder / name, job.earlier)
     except (SetupError, OSError) as error:
-        say(f"error: the logs of {name} stay there, in {job.folder_there / name} of the project: {error}")
+        say(f"error: the logs of {name} stay there, in {job.remote_folder / name} of the project: {error}")
         return False
     return True
 
@@ -353,10 +373,10 @@ def main(arguments: Sequence[str]) -> int:
     """The command: parses, runs, returns the exit code."""
     try:
         return run(lambda: parse(arguments))
-    except (SetupError, OSError) as error:  # the disk here is full, say
+    except (SetupError, OSError) as error:  # an OSError: the disk here is full, for example
         print(f"error: {error}", file=sys.stderr)
         return EXIT_SETUP
-    except KeyboardInterrupt:  # before the job or after it; while it runs the supervisor obeys
+    except KeyboardInterrupt:  # before or after the job; while it runs the supervisor handles it
         print("stopped; logs that are not here stay on their hosts", file=sys.stderr)
         return EXIT_FORCED
 

@@ -1,4 +1,4 @@
-"""What the user sees of a job: the lines of its processes' logs that matter, and by whom they are."""
+"""Which lines of a job's logs the user sees, and which process wrote each."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from scripts.launch.process import Kind, Role, Running, last_lines
+from scripts.launch.process import Kind, Role, RunningProcess, last_lines
 from utils import BEGINS
 
-# The last ones are ssh's words for a connection that is gone.
+# The last ones are ssh's messages about a lost connection.
 _ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed by|broken pipe", re.IGNORECASE)
 _ROUND = re.compile(r"round \d+, ")
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
@@ -20,16 +20,15 @@ _WORTH_SHOWING = re.compile(r"\berror\b|\bwarning\b|Error:|, accuracy \d", re.IG
 
 
 class Forwarder:
-    """Says what processes write: all of one worker, and of the others what matters, once."""
+    """Prints what processes write: all lines of one worker; of the others the important lines, each once."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._ranks: dict[str, str] = {}  # name of a process elsewhere -> the rank that it reports
+        self._ranks: dict[str, str] = {}  # name of a process on another host -> the rank that it reports
         self._said: set[str] = set()
-        self.has_begun = False  # a worker has said that it trains
+        self.has_begun = False  # a worker has begun to train
 
-    def forward(self, processes: Sequence[Running]) -> None:
-        """Says what is new."""
+    def forward(self, processes: Sequence[RunningProcess]) -> None:
         for process in processes:
             role = process.role
             for line in process.new_lines():
@@ -37,16 +36,14 @@ class Forwarder:
                 rank = self._rank(role, line)
                 self.has_begun |= text == BEGINS
                 show_all = role.show_all or rank == "0"
-                # Of workers elsewhere nobody knows yet who is the first; they say what they wait for.
+                # On other hosts a worker has no rank at first; its lines say what it waits for.
                 is_waiting = bool(role.host) and role.kind is Kind.WORKER and not rank
-                # What is so for every role alike is said once.
                 if show_all or ((is_waiting or _WORTH_SHOWING.search(text)) and text not in self._said):
                     self._said.add(text)
                     self._say(f"{when}{role.name}{rank and f' rank {rank}'} | {text}")
 
     def _rank(self, role: Role, line: str) -> str:
-        """The rank of a worker on another host, once it has said so. On this machine the ports make it, and the name
-        has it."""
+        """The rank that a worker on another host has reported; on this machine its name has the rank."""
         reported = _RANK.match(line)
         if reported and role.host and role.kind is Kind.WORKER:
             self._ranks[role.name] = reported[1]
@@ -60,17 +57,17 @@ def parse_log_line(line: str) -> tuple[str, str]:
 
 
 def last_error(role: Role) -> str:
-    """The last line with an error that a process has written; empty if there is none."""
+    """The last line with an error in a process's log; empty if there is none."""
     return next((line.strip() for line in reversed(last_lines(role.log)) if _ERROR.search(line)), "")
 
 
 def has_trained(role: Role) -> bool:
-    """Whether a worker has said that a round was done."""
+    """Whether a worker's log has a round."""
     return any(_ROUND.match(parse_log_line(line)[1]) for line in last_lines(role.log))
 
 
 def has_ended_for(reason: str, role: Role) -> bool:
-    """Whether a worker has said that it ended, and that this was why."""
+    """Whether a worker's log says that it ended for this reason."""
     return any(f": {reason}; " in line for line in last_lines(role.log))
 
 

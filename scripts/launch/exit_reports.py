@@ -1,5 +1,4 @@
-"""What a launcher knows of processes that have ended as they should not: in words, and as scripts/launch/restarts.py
-asks."""
+"""What a launcher knows of failed processes: in words, and as scripts/launch/restarts.py takes it."""
 
 from __future__ import annotations
 
@@ -8,41 +7,43 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scripts.launch.console import has_trained, last_error
-from scripts.launch.process import Kind, Running, last_lines
-from scripts.launch.restarts import Death
+from scripts.launch.process import Kind, RunningProcess, last_lines
+from scripts.launch.restarts import ExitReport
 from utils import EXIT_PEER_LOST
 
 
 class Failure(NamedTuple):
-    """Of several processes at once.
+    """Processes that have failed at once.
 
     Attributes:
-        first: of the causes; EXIT_PEER_LOST is a consequence.
-        how: they have ended.
-        log: where more is said.
-        says_why: that log does.
+        processes: they have ended, or do not answer.
+        how: in words.
+        cause: the first that has failed by itself; with EXIT_PEER_LOST a process has not.
+        log: names its log and the last error in it.
+        has_error: the log has one.
     """
 
-    first: Running
+    processes: Sequence[RunningProcess]
     how: str
-    log: str
-    says_why: bool
+    cause: RunningProcess | None = None
+    log: str = ""
+    has_error: bool = False
 
 
-def failure_of(failed: Sequence[Running], links: Sequence[Running]) -> Failure:
-    """What has happened, for the user.
+def failure_of(failed: Sequence[RunningProcess], connections: Sequence[RunningProcess]) -> Failure:
+    """Describes a failure to the user.
 
     Args:
-        failed: one at least.
-        links: the connections to hosts.
+        failed: one or more.
+        connections: to hosts.
     """
     causes = [process for process in failed if process.exit_code != EXIT_PEER_LOST] or failed[:1]
     first = causes[0]
     how = " and ".join(f"{cause.role.label} {how_it_ended(cause.exit_code)}" for cause in causes)
-    lines, said = last_lines(first.role.log), last_error(first.role)
-    reason = (said and f", says: {said}") if lines else ", is empty: is the disk full?"
-    log = f" Its log, {first.role.log}{reason}" if lines or first not in links else ""  # ssh may say nothing
-    return Failure(first, how, log, bool(said))
+    lines, error = last_lines(first.role.log), last_error(first.role)
+    reason = (error and f", says: {error}") if lines else ", is empty: is the disk full?"
+    log = f" Its log, {first.role.log}{reason}" if lines or first not in connections else ""  # ssh may print nothing
+    return Failure(failed, how, first, log, bool(error))
 
 
 def how_it_ended(code: int | None) -> str:
@@ -54,19 +55,19 @@ def how_it_ended(code: int | None) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def death_of(process: Running, there: Sequence[Running], is_link: bool) -> Death:
-    """What is to be decided on.
+def report_of(process: RunningProcess, on_host: Sequence[RunningProcess], is_connection: bool) -> ExitReport:
+    """Makes the report of a failed process.
 
     Args:
-        there: the processes on the host to which it is the connection.
-        is_link: it is one.
+        on_host: of a connection: the processes on its host.
+        is_connection: to a host.
     """
-    workers = [other for other in (*there, process) if other.role.kind is Kind.WORKER]
-    return Death(
+    workers = [other for other in (*on_host, process) if other.role.kind is Kind.WORKER]
+    return ExitReport(
         process.role.kind,
         process.exit_code,
         last_error(process.role),
-        is_link=is_link,
-        with_service=len(there) > len(workers),
+        is_connection=is_connection,
+        with_service=len(on_host) > len(workers),
         has_trained=bool(workers) and all(has_trained(worker.role) for worker in workers),
     )

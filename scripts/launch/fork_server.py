@@ -1,15 +1,14 @@
-"""A process that has imported MXNet and read the data, computes nothing, and starts processes of a job by fork.
+"""The fork server: imports MXNet, reads the data, computes nothing, and starts processes of a job by fork.
 
-An import takes seconds, a fork a few hundredths of one. scripts/launch/forking.py starts it, and tells it in lines of
-JSON on stdin what to start; it answers on stdout.
+An import takes seconds, a fork a few hundredths of one. scripts/launch/forking.py starts it and sends requests as lines
+of JSON on stdin; it answers on stdout.
 
                                       ->  {"is": "ready"} once all is imported
     {"name": ..., "arguments": ..., "environment": ..., "folder": ..., "log": ...}
-                                      ->  {"is": "started", "pid": ...}, said by the new process itself, or "failed"
+                                      ->  {"is": "started", "pid": ...} from the new process itself, or "failed"
 
-The new process is main.py with these arguments, as if it had been started afresh. It is a child of the launcher, which
-adopts it (PR_SET_CHILD_SUBREAPER): so the launcher sees its exit code, it lives on when this process ends, and it dies
-with the launcher.
+The new process is main.py with these arguments, as in a fresh start. The launcher adopts it (PR_SET_CHILD_SUBREAPER):
+so the launcher sees its exit code, it lives on when this process ends, and it dies with the launcher.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ ADOPTION_S = 10.0
 
 
 def say(message: Mapping[str, Any]) -> None:
-    """Sends a message to the launcher; short enough to arrive in one piece."""
+    """Sends a message to the launcher, short enough to arrive in one piece."""
     os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 
 def warm(dataset: str, data_dir: str) -> None:
-    """Imports what a worker needs, and reads its data; what is missing the worker says itself."""
+    """Imports what a worker needs, and reads its data; missing data is reported by the worker."""
     for algorithm in OWNERS.values():
         pkgutil.resolve_name(algorithm.trainer)
     pkgutil.resolve_name("models")
     with contextlib.suppress(SetupError):
         worker.load_data(dataset, data_dir)
     gc.collect()
-    gc.freeze()  # a collection in a child would copy the pages that all share
+    gc.freeze()  # a collection in a child would copy the shared pages
 
 
 def fork(message: Mapping[str, Any], launcher: int) -> list[str] | None:
@@ -61,10 +60,10 @@ def fork(message: Mapping[str, Any], launcher: int) -> list[str] | None:
         return None
     try:
         if os.fork():
-            os._exit(EXIT_OK)  # and the launcher adopts the child
+            os._exit(EXIT_OK)  # so the launcher adopts the child
         return _become(message, launcher)
     except (OSError, TimeoutError):
-        say({"is": "failed"})  # a start afresh will say why
+        say({"is": "failed"})  # a fresh start will show why
         os._exit(EXIT_SETUP)
 
 
@@ -75,7 +74,7 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
             raise TimeoutError
         time.sleep(0.001)
     die_with(launcher)
-    os.setsid()  # the launcher can signal to it and whatever it starts; Ctrl-C is for the launcher alone
+    os.setsid()  # the launcher can signal its whole group; Ctrl-C is for the launcher alone
     name_process(message["name"])
     show_command([sys.executable, str(ROOT / "main.py"), *message["arguments"]])
     os.environ.clear()
@@ -93,7 +92,7 @@ def _become(message: Mapping[str, Any], launcher: int) -> list[str]:
 
 
 def serve(launcher: int) -> list[str]:
-    """Starts what the launcher asks for until it hangs up. Returns in each new process, with its arguments."""
+    """Starts processes until the launcher closes stdin. Returns in each new process only, with its arguments."""
     name_process(NAME)
     show_command([sys.executable, *sys.argv[:-1]])
     say({"is": "ready"})
@@ -105,9 +104,9 @@ def serve(launcher: int) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves one launcher; in a process that was started, returns main.py's exit code."""
+    """Serves one launcher; in a forked process, returns main.py's exit code."""
     launcher, dataset, data_dir = arguments[:3]
-    # MXNet has threads in a forked process from the beginning, and a signal must not reach one of those.
+    # In a forked process MXNet has threads from the beginning, and a signal must not reach one of those.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     warm(dataset, data_dir)
     return program.main(serve(int(launcher)))

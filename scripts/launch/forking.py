@@ -1,10 +1,10 @@
 """Starts a job's processes by fork where that saves their import of MXNet (scripts/launch/fork_server.py).
 
-Standard library only. The workers of a job on this machine are forked from one such server, so that all of them cost
-one import. A job that survives, or changes its hosts, on several hosts has one on each for what is started again; there
-the first processes are started afresh while it imports. So is whatever is started while it is not ready, or was killed.
-The state server imports no MXNet, and always is; scheduler and parameter server import hardly any of it, and do not
-wait for the import.
+Standard library only. All workers of a job on this machine are forked from one fork server, so they cost one import. On
+several hosts, a job that survives or changes its hosts has a fork server on each for what is started again; the first
+processes there are started afresh while it imports. So is every process that is started while the server is not ready,
+or after it was killed. The state server imports no MXNet and is always started afresh; scheduler and parameter server
+import little of it, and do not wait for the import.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from scripts.launch.process import Child, Kind, Process, Role, adopt, begin, ope
 from scripts.launch.roles import ROOT, base_environment
 
 FORK_SERVER_LOG = "fork-server.log"
-NAME = "fork server"  # and what `ps -o comm` calls it once it is ready
+NAME = "fork server"  # also what `ps -o comm` shows once it is ready
 ANSWER_S = 10.0
-IMPORT_S = 15.0  # the longest that an import is waited for; where it takes longer, fresh starts say why
-ROOM = " " * 4096  # for the commands of what is forked, in place of the server's own (process.show_command)
+IMPORT_S = 15.0  # the longest wait for the import; where it takes longer, fresh starts show why
+ROOM = " " * 4096  # for the commands of forked processes, in place of the server's own (process.show_command)
 PROGRAM = (sys.executable, str(ROOT / "main.py"))
 
 
@@ -38,7 +38,6 @@ class AdoptedChild:
         self.returncode: int | None = None
 
     def wait(self) -> int:
-        """Waits for its end; returns the exit code, or the negative signal that killed it."""
         if self.returncode is None:
             _, status = os.waitpid(self.pid, 0)
             self.returncode = os.waitstatus_to_exitcode(status)
@@ -46,38 +45,30 @@ class AdoptedChild:
 
 
 class ForkServer:
-    """The server of this process, from `warm` or the first that it could fork on; another one when that has died.
+    """A server that forks processes, which become children of this process.
 
-    What it starts becomes a child of this process.
+    It is started by `warm` or by the first start that can be a fork, and again when it has died.
 
     Args:
         dataset: of the workers.
-        data_dir: where it is.
-        log: gets what the server has to say.
-        patience_s: that the start of a worker waits for the server's import, which spares it its own.
+        data_dir: its folder.
+        log: gets the server's messages.
+        patience_s: how long the start of a worker waits for the server's import, which saves the worker its own.
     """
 
     def __init__(self, dataset: str, data_dir: str, log: Path, patience_s: float = 0.0) -> None:
+        program = [sys.executable, "-m", "scripts.launch.fork_server"]
         self._role = Role(
             name=NAME,
             kind=Kind.SERVICE,
-            # The log is there for people who look at the process, and for tests that look for what was left.
-            command=[
-                sys.executable,
-                "-m",
-                "scripts.launch.fork_server",
-                str(os.getpid()),
-                dataset,
-                data_dir,
-                str(log),
-                ROOM,
-            ],
+            # The log is an argument only so that `ps`, and tests that look for leftovers, can tell servers apart.
+            command=[*program, str(os.getpid()), dataset, data_dir, str(log), ROOM],
             environment=base_environment(os.environ),
             folder=ROOT,
             log=log,
         )
         self._server: subprocess.Popen[bytes] | None = None
-        self._heard, self._is_ready = b"", False
+        self._partial, self._is_ready = b"", False
         self._patience_s = patience_s
 
     @property
@@ -94,7 +85,7 @@ class ForkServer:
         return Process(role, self._begin)
 
     def close(self) -> None:
-        """Ends the server; what it has started lives on."""
+        """Ends the server; the processes that it has started live on."""
         if self._server is not None:
             self._server.kill()
             self._server.communicate()  # closes the pipes, too
@@ -103,9 +94,9 @@ class ForkServer:
     def _begin(self, role: Role, log: IO[bytes]) -> Child:
         # A forked MXNet computes in one thread, whatever MXSetNumOMPThreads is told: ResNet-18 with two thirds of
         # the speed that two threads have.
-        is_alike = tuple(role.command[:2]) == PROGRAM and role.environment.get("OMP_NUM_THREADS") == "1"
+        can_be_forked = tuple(role.command[:2]) == PROGRAM and role.environment.get("OMP_NUM_THREADS") == "1"
         patience_s = self._patience_s if role.environment.get("DMLC_ROLE", "worker") == "worker" else 0.0
-        if not is_alike or not self._can_fork(patience_s):
+        if not can_be_forked or not self._can_fork(patience_s):
             return begin(role, log)
         message = {
             "name": role.name,
@@ -120,14 +111,14 @@ class ForkServer:
             self._server.stdin.write(json.dumps(message).encode() + b"\n")
             self._server.stdin.flush()
             answer = self._started()
-        except (BrokenPipeError, EOFError):  # it has died, and has started nobody: who is started says so first
+        except (BrokenPipeError, EOFError):  # it died before the fork: a forked process reports itself first
             return begin(role, log)
         finally:
             adopt(False)
         return AdoptedChild(answer["pid"]) if answer["is"] == "started" else begin(role, log)
 
     def _started(self) -> dict[str, Any]:
-        """What the server says of a start. One that does not answer is killed; then nobody else can."""
+        """The answer to a start. A server that does not answer is killed, so that the answer cannot come later."""
         assert self._server
         try:
             return self._answer(ANSWER_S)
@@ -136,7 +127,7 @@ class ForkServer:
             return self._answer(ANSWER_S)
 
     def warm(self) -> None:
-        """Starts the server where none runs, so that it is ready when something is to be started.
+        """Starts the server where none runs, so that it is ready in time.
 
         Raises:
             OSError: it cannot be started.
@@ -146,10 +137,10 @@ class ForkServer:
         self.close()
         with open_log(self._role) as log:
             self._server = spawn(self._role, subprocess.PIPE, subprocess.PIPE, log)
-        self._heard, self._is_ready = b"", False
+        self._partial, self._is_ready = b"", False
 
     def is_warm(self) -> bool:
-        """Whether nobody need wait for the server any more: it is ready, or it has died."""
+        """Whether there is nothing to wait for: the server is ready, or it has died."""
         if self._server is None or self._server.poll() is not None:
             return True
         return self._listen(0.0)
@@ -157,33 +148,33 @@ class ForkServer:
     def _can_fork(self, patience_s: float) -> bool:
         try:
             self.warm()
-        except OSError:  # the role's own start says why
+        except OSError:  # a fresh start will show why
             return False
         return self._listen(patience_s)
 
     def _listen(self, patience_s: float) -> bool:
-        """Whether the server is ready, or says so in time."""
+        """Whether the server is ready, or becomes so in time."""
         if not self._is_ready:
             with contextlib.suppress(TimeoutError, EOFError):
                 self._is_ready = self._answer(patience_s)["is"] == "ready"
         return self._is_ready
 
     def _answer(self, patience_s: float) -> dict[str, Any]:
-        """The next message.
+        """The server's next message.
 
         Raises:
-            EOFError: the server has died, and there is none.
+            EOFError: the server has died without one.
             TimeoutError: there was none in time.
         """
         assert self._server and self._server.stdout
         pipe, until = self._server.stdout.fileno(), time.monotonic() + patience_s
-        while b"\n" not in self._heard:
+        while b"\n" not in self._partial:
             ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise TimeoutError(f"the fork server did not answer within {patience_s:g} s; its log: {self._role.log}")
             data = os.read(pipe, 1 << 16)
             if not data:
                 raise EOFError
-            self._heard += data
-        line, _, self._heard = self._heard.partition(b"\n")
+            self._partial += data
+        line, _, self._partial = self._partial.partition(b"\n")
         return dict(json.loads(line))

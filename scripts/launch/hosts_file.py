@@ -1,11 +1,11 @@
-"""Hosts files: a CSV with one row a host, for scripts/launch/cluster.py.
+"""Hosts files for scripts/launch/cluster.py: a CSV with one row a host.
 
     address,workers,devices,flags
     10.1.1.34,2,gpu0 gpu1,
     10.1.1.35,1,cpu,--min-step-time 0.1    # this host's workers get this flag too
 
-Other columns may follow (COLUMNS says what they are); what is empty has a default. Lines with # in front are comments.
-A host may have several rows, for workers with different flags.
+COLUMNS has the other columns; an empty cell has a default. Lines that begin with # are comments. A host may have
+several rows, for workers with different flags.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ COLUMNS = {
     "user": "to log in as",
     "port": "of its sshd",
     "folder": "of the project there; as on this machine",
-    "interface": "its network card to the other hosts; the one with the way to the scheduler",
+    "interface": "its network interface to the other hosts; the one with the route to the scheduler",
     "roles": f"what else runs there: {', '.join(ROLES)}, with spaces; what no row has runs on the first host",
     "step_time_s": "shortest time of a step: emulates a slower device",
-    "sample_time_s": "that each sample of its batch adds to that",
+    "sample_time_s": "seconds that each sample of its batch adds to that",
     "straggler_trace": "file beside this one that emulates a transient straggler",
 }
 _ONE_A_HOST = ("name", "user", "port", "folder", "interface")
@@ -47,7 +47,7 @@ _count, _seconds = at_least(0), at_least(0, float)
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and how to log in to it. Empty is what ssh, or this machine's example, says."""
+    """A host, and how to log in to it. An empty field is left to ssh, or is as on this machine."""
 
     name: str
     address: str
@@ -59,12 +59,12 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Worker:
+class HostWorker:
     """A worker of a host."""
 
     host: str  # its name
     device: str  # cpu, gpu0, ...
-    folder: str  # its log folder's name, which no other worker of the host has
+    folder: str  # name of its log folder, unique on the host
     flags: tuple[str, ...]
     step_time_s: float
     sample_time_s: float
@@ -73,14 +73,14 @@ class Worker:
 
 @dataclass(frozen=True)
 class Hosts:
-    """What a hosts file says."""
+    """The content of a hosts file."""
 
     hosts: dict[str, Host]  # by name, in the file's order
-    workers: tuple[Worker, ...]
-    places: Mapping[str, tuple[str, ...]]  # of ROLES: names of hosts, one at least
+    workers: tuple[HostWorker, ...]
+    places: Mapping[str, tuple[str, ...]]  # names of one or more hosts, by role
 
     def only(self, names: Collection[str]) -> Hosts:
-        """Those of these names. A role that none of them has is the first one's: its host had nothing to do in it."""
+        """The hosts of these names. The first one takes a role that none of them has, for this job an unused one."""
         hosts = {name: host for name, host in self.hosts.items() if name in names}
         return Hosts(
             hosts,
@@ -92,46 +92,63 @@ class Hosts:
         )
 
 
+@dataclass(frozen=True)
+class _Row:
+    where: str  # file and line
+    cells: Mapping[str, str]  # by column; empty where the file has none
+
+    def error(self, text: str) -> SetupError:
+        return SetupError(f"{self.where}: {text}")
+
+    def parsed(self, column: str, parse: Callable[[str], Any], default: str = "") -> Any:
+        try:
+            return parse(self.cells[column] or default)
+        except argparse.ArgumentTypeError as error:
+            raise SetupError(f"{self.where}, column {column}: {error}") from None
+        except ValueError:
+            raise SetupError(f"{self.where}, column {column}: {self.cells[column]!r} is no number") from None
+
+
 def read(path: Path) -> Hosts:
     """Reads a hosts file and checks the traces that it names.
 
     Raises:
-        SetupError: the file or a trace is not there or not of its form. The message names file and line.
+        SetupError: the file or a trace is missing or malformed. The message names file and line.
     """
     hosts: dict[str, Host] = {}
-    rows: list[tuple[str, dict[str, str], str]] = []
-    for where, cells in _rows(path):
-        host = _host(where, cells)
+    rows: list[tuple[_Row, str]] = []  # with the host's name
+    for row in _rows(path):
+        host = _host(row)
         known = hosts.setdefault(host.name, host)
         for column in ("address", *_ONE_A_HOST):
-            if cells[column] and getattr(host, column) != getattr(known, column):
-                raise SetupError(
-                    f"{where}: host {host.name} has {column} {getattr(host, column)!r} here and "
-                    f"{getattr(known, column)!r} in {known.where}: give it once, or another name in the column name"
+            here, there = getattr(host, column), getattr(known, column)
+            if row.cells[column] and here != there:
+                raise row.error(
+                    f"host {host.name} has {column} {here!r} here and {there!r} in {known.where}: give it once, or "
+                    "another name in the column name"
                 )
-        rows.append((where, cells, host.name))
+        rows.append((row, host.name))
     if not hosts:
         raise SetupError(f"hosts file {path} has no host; give one line for each, such as 10.1.1.34,1,cpu,")
-    devices = [(where, cells, name, device) for where, cells, name in rows for device in _devices(where, cells)]
-    of_host = Counter((name, device) for _, _, name, device in devices)
+    devices = [(row, name, device) for row, name in rows for device in _devices(row)]
+    of_host = Counter((name, device) for _, name, device in devices)
     numbers: Counter[tuple[str, str]] = Counter()
     workers = []
-    for where, cells, name, device in devices:
+    for row, name, device in devices:
         folder = _folder(device, numbers[name, device]) if of_host[name, device] > 1 else device
         numbers[name, device] += 1
-        workers.append(_worker(path, where, cells, name, device, folder))
+        workers.append(_worker(path, row, name, device, folder))
     if not workers:
         raise SetupError(f"hosts file {path} has no worker: give a host a number of workers above 0")
     first = next(iter(hosts))
-    places = {role: tuple(name for where, cells, name in rows if role in _roles(where, cells)) for role in ROLES}
+    places = {role: tuple(name for row, name in rows if role in _roles(row)) for role in ROLES}
     for role in ("scheduler", "state-server"):
         if len(places[role]) > 1:
             raise SetupError(f"hosts file {path}: {' and '.join(places[role])} both have the role {role}; give it once")
     return Hosts(hosts, tuple(workers), {role: names or (first,) for role, names in places.items()})
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows with where they are; what a row or the header leaves out is empty."""
+def _rows(path: Path) -> Iterator[_Row]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -156,7 +173,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 'put a value that has commas into quotes ("...")'
             )
         else:
-            yield where, dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
+            yield _Row(where, dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False)))
 
 
 def _check_header(where: str, header: list[str]) -> None:
@@ -169,29 +186,27 @@ def _check_header(where: str, header: list[str]) -> None:
         )
 
 
-def _host(where: str, cells: Mapping[str, str]) -> Host:
-    address = cells["address"]
+def _host(row: _Row) -> Host:
+    address, user = row.cells["address"], row.cells["user"]
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", address):
-        raise SetupError(
-            f"{where}: {address!r} is no address; give an IPv4 address or a name (the user has the column user)"
-        )
-    name = _parsed(where, cells, "name", device_name) or address
-    ssh_port = _parsed(where, cells, "port", port) if cells["port"] else ""
-    if cells["user"].startswith("-"):
-        raise SetupError(f"{where}: {cells['user']!r} is no user")
-    return Host(name, address, cells["user"], ssh_port, cells["folder"], cells["interface"], where)
+        raise row.error(f"{address!r} is no address; give an IPv4 address or a name (the user has the column user)")
+    name = row.parsed("name", device_name) or address
+    ssh_port = row.parsed("port", port) if row.cells["port"] else ""
+    if user.startswith("-"):
+        raise row.error(f"{user!r} is no user")
+    return Host(name, address, user, ssh_port, row.cells["folder"], row.cells["interface"], row.where)
 
 
-def _devices(where: str, cells: Mapping[str, str]) -> list[str]:
-    named = cells["devices"].split() or ["cpu"]
+def _devices(row: _Row) -> list[str]:
+    named = row.cells["devices"].split() or ["cpu"]
     for device in named:
         if not re.fullmatch(r"cpu|gpu(0|[1-9]\d*)", device):
-            raise SetupError(f"{where}: {device!r} is no device; give cpu, or gpu with its number, such as gpu0")
-    count = _parsed(where, cells, "workers", _count) if cells["workers"] else len(named)
+            raise row.error(f"{device!r} is no device; give cpu, or gpu with its number, such as gpu0")
+    count = row.parsed("workers", _count) if row.cells["workers"] else len(named)
     if len(named) not in (1, count):
-        raise SetupError(
-            f"{where}: {count} worker(s) and {len(named)} devices ({' '.join(named)}); "
-            "give one device for each worker, or one for all"
+        raise row.error(
+            f"{count} worker(s) and {len(named)} devices ({' '.join(named)}); give one device for each worker, or one "
+            "for all"
         )
     return named * count if len(named) == 1 else named
 
@@ -200,30 +215,20 @@ def _folder(device: str, number: int) -> str:
     return f"{device}{'' if device == 'cpu' else '-'}{number}"
 
 
-def _roles(where: str, cells: Mapping[str, str]) -> list[str]:
-    roles = cells["roles"].split()
+def _roles(row: _Row) -> list[str]:
+    roles = row.cells["roles"].split()
     for role in roles:
         if role not in ROLES:
-            raise SetupError(f"{where}: {role!r} is no role; choose from {', '.join(ROLES)}; workers have a column")
+            raise row.error(f"{role!r} is no role; choose from {', '.join(ROLES)}; workers have a column")
     return roles
 
 
-def _worker(path: Path, where: str, cells: Mapping[str, str], host: str, device: str, folder: str) -> Worker:
+def _worker(path: Path, row: _Row, host: str, device: str, folder: str) -> HostWorker:
+    flags, trace = row.cells["flags"], row.cells["straggler_trace"]
     try:
-        flags = tuple(shlex.split(cells["flags"]))
+        words = tuple(shlex.split(flags))
     except ValueError as error:
-        raise SetupError(f"{where}: flags {cells['flags']!r}: {error}") from None
-    trace = (cells["straggler_trace"] and straggler_trace.beside(path, cells["straggler_trace"], where)) or None
-    step_time_s, sample_time_s = (
-        _parsed(where, cells, column, _seconds, "0") for column in ("step_time_s", "sample_time_s")
-    )
-    return Worker(host, device, folder, flags, step_time_s, sample_time_s, trace)
-
-
-def _parsed(where: str, cells: Mapping[str, str], column: str, parse: Callable[[str], Any], default: str = "") -> Any:
-    try:
-        return parse(cells[column] or default)
-    except argparse.ArgumentTypeError as error:
-        raise SetupError(f"{where}, column {column}: {error}") from None
-    except ValueError:
-        raise SetupError(f"{where}, column {column}: {cells[column]!r} is no number") from None
+        raise row.error(f"flags {flags!r}: {error}") from None
+    step_time_s, sample_time_s = (row.parsed(column, _seconds, "0") for column in ("step_time_s", "sample_time_s"))
+    trace_path = straggler_trace.beside(path, trace, row.where) if trace else None
+    return HostWorker(host, device, folder, words, step_time_s, sample_time_s, trace_path)

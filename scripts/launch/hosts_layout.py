@@ -1,4 +1,4 @@
-"""Where the processes of a job on several hosts are: by the command line, the hosts file and what the hosts say."""
+"""The layout of a job on several hosts, from the command line, the hosts file and the hosts' answers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.launch import hosts_file
-from scripts.launch.hosts_file import Hosts
-from scripts.launch.roles import ROOT, Job, Layout, Seat, Site, base_environment, worker_flags
+from scripts.launch.hosts_file import Hosts, HostWorker
+from scripts.launch.roles import ROOT, JobSpec, Layout, Node, Placement, base_environment, worker_flags
 from utils import SetupError
 
 SECRET = ("ESYNC_TOKEN",)  # variables whose values are not shown
-# Variables of this shell that the processes on all hosts get.
-PASSED_ON = ("OMP_NUM_THREADS", *SECRET, "PS_", "MXNET_")
-# Stand for what the hosts would say.
+PASSED_ON = ("OMP_NUM_THREADS", *SECRET, "PS_", "MXNET_")  # prefixes of this shell's variables that all hosts get
+# Stand for the hosts' answers.
 EXAMPLE_PORT = 9091
-EXAMPLE_CARD = "CARD"
+EXAMPLE_INTERFACE = "INTERFACE"
 LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """What the command line and the hosts file ask for."""
 
-    job: Job  # ports are 0 where any free one will do
+    job: JobSpec  # port 0: any free one
     hosts: Hosts
     ssh: tuple[str, ...]
     base_port: int
@@ -36,8 +34,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a host says of itself."""
+class HostInfo:
+    """What only the host itself knows."""
 
     python: str
     root: str
@@ -46,13 +44,14 @@ class Facts:
     interface: str
 
 
-def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequence[int]]) -> tuple[Job, Layout]:
-    """Where the job's processes are.
+def make_layout(
+    plan: LaunchPlan, infos: Mapping[str, HostInfo], ports: Mapping[str, Sequence[int]]
+) -> tuple[JobSpec, Layout]:
+    """Places the job's processes.
 
     Args:
-        plan: what was asked for.
-        facts: by host.
-        ports: free ones of each host, ascending; as many as `num_ports` says.
+        infos: by host.
+        ports: free ones of each host, ascending, `num_ports` of them.
     """
     left = {name: iter(numbers) for name, numbers in ports.items()}
     scheduler, state_server, servers = _places(plan)
@@ -63,16 +62,16 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
         state_server_port=plan.job.state_server_port or next(left[state_server]),
     )
     processes = Counter([*servers, *(worker.host for worker in plan.hosts.workers)])
-    sites = {name: _site(job, name, facts[name], processes[name]) for name in plan.hosts.hosts}
+    nodes = {name: _node(job, name, infos[name], processes[name]) for name in plan.hosts.hosts}
     scheduler_port = next(left[scheduler]) if has_scheduler else 0
     server_ports = tuple(next(left[name]) for name in servers)
-    seats = []
+    workers = []
     for worker in plan.hosts.workers:
-        site = sites[worker.host]
-        trace = str(site.folder / trace_file(worker)) if worker.straggler_trace else ""
-        seats.append(
-            Seat(
-                site=site,
+        node = nodes[worker.host]
+        trace = str(node.folder / trace_file(worker)) if worker.straggler_trace else ""
+        workers.append(
+            Placement(
+                node=node,
                 device=worker.folder,
                 flags=worker_flags(worker.device, worker.step_time_s, worker.sample_time_s, trace),
                 port=next(left[worker.host]),
@@ -81,12 +80,12 @@ def make_layout(plan: Plan, facts: Mapping[str, Facts], ports: Mapping[str, Sequ
                 more_flags=worker.flags,
             )
         )
-    where = tuple(sites[name] for name in servers)
-    return job, Layout(sites[scheduler], sites[state_server], where, tuple(seats), scheduler_port, server_ports)
+    where = tuple(nodes[name] for name in servers)
+    return job, Layout(nodes[scheduler], nodes[state_server], where, tuple(workers), scheduler_port, server_ports)
 
 
-def _places(plan: Plan) -> tuple[str, str, list[str]]:
-    """Hosts of the scheduler, where there is one, and the state server, and of each parameter server."""
+def _places(plan: LaunchPlan) -> tuple[str, str, list[str]]:
+    """The hosts of the scheduler, if any, of the state server, and of each parameter server."""
     places = plan.hosts.places
     among = places["server"]
     count = plan.job.num_servers if plan.job.has_parameter_server else 0
@@ -94,10 +93,10 @@ def _places(plan: Plan) -> tuple[str, str, list[str]]:
     return places["scheduler"][0], places["state-server"][0], servers
 
 
-def num_ports(plan: Plan) -> Counter[str]:
-    """How many ports each host must find, beside those that have a flag.
+def num_ports(plan: LaunchPlan) -> Counter[str]:
+    """The number of ports that each host must find, beside those that have a flag.
 
-    The scheduler has two: where all meet, and where its MXNet listens.
+    The scheduler has two: the rendezvous, and its MXNet's.
     """
     scheduler, state_server, servers = _places(plan)
     found = [] if plan.job.state_server_port else [state_server]
@@ -106,14 +105,14 @@ def num_ports(plan: Plan) -> Counter[str]:
     return Counter([*found, *servers, *(worker.host for worker in plan.hosts.workers)])
 
 
-def port_ranges(plan: Plan, base: int, addresses: Mapping[str, str]) -> dict[str, Sequence[int]]:
-    """The ports of each host from a base port on, without those that have a flag of their own.
+def port_ranges(plan: LaunchPlan, base: int, addresses: Mapping[str, str]) -> dict[str, Sequence[int]]:
+    """The ports of each host from a base port on, without those that have a flag.
 
     Args:
         addresses: by host; two names may be one machine.
 
     Raises:
-        SetupError: there are not so many.
+        SetupError: there are too few.
     """
     given = (plan.job.root_port, plan.job.state_server_port)
     left: dict[str, Iterator[int]] = {}
@@ -129,32 +128,34 @@ def port_ranges(plan: Plan, base: int, addresses: Mapping[str, str]) -> dict[str
     return ports
 
 
-def _site(job: Job, name: str, facts: Facts, num_processes: int) -> Site:
-    root = Path(facts.root)
-    # Where several processes share the cores, more threads than cores cost far more than they bring.
-    threads = max(1, facts.cores // num_processes) if num_processes > 1 else None
+def _node(job: JobSpec, name: str, infos: HostInfo, num_processes: int) -> Node:
+    root = Path(infos.root)
+    # More threads than cores slow all processes of the host down.
+    threads = max(1, infos.cores // num_processes) if num_processes > 1 else None
     given = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-    return Site(
+    return Node(
         name=name,
-        address=facts.address,
-        interface=facts.interface,
-        python=facts.python,
+        address=infos.address,
+        interface=infos.interface,
+        python=infos.python,
         root=root,
-        log_folder=root / job.folder_there,
+        log_folder=root / job.remote_folder,
         environment=base_environment(given, threads),
     )
 
 
-def trace_file(worker: hosts_file.Worker) -> str:
-    """Name of a worker's straggler trace in the host's log folder."""
+def trace_file(worker: HostWorker) -> str:
+    """The name of a worker's straggler trace in the host's log folder."""
     return f".straggler-trace-{worker.folder}.csv"
 
 
-def example(plan: Plan) -> tuple[Job, Layout]:
-    """The job without a word from the hosts."""
-    facts = {
-        name: Facts(".venv/bin/python", host.folder or str(ROOT), 1, host.address, host.interface or EXAMPLE_CARD)
+def example(plan: LaunchPlan) -> tuple[JobSpec, Layout]:
+    """The job and an example of its layout, before the hosts are asked."""
+    infos = {
+        name: HostInfo(
+            ".venv/bin/python", host.folder or str(ROOT), 1, host.address, host.interface or EXAMPLE_INTERFACE
+        )
         for name, host in plan.hosts.hosts.items()
     }
-    addresses = {name: fact.address for name, fact in facts.items()}
-    return make_layout(plan, facts, port_ranges(plan, plan.base_port or EXAMPLE_PORT, addresses))
+    addresses = {name: info.address for name, info in infos.items()}
+    return make_layout(plan, infos, port_ranges(plan, plan.base_port or EXAMPLE_PORT, addresses))

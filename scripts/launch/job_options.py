@@ -1,8 +1,4 @@
-"""What the launchers share, for one machine and for several: a job's options, checks of its flags, its log folder.
-
-scripts/launch/local_cluster.py and scripts/launch/cluster.py say what a job is; scripts/launch/roles.py makes its
-processes, and scripts/launch/supervisor.py runs them.
-"""
+"""What both launchers (local_cluster.py, cluster.py) share: a job's options, checks of its flags, its log folder."""
 
 from __future__ import annotations
 
@@ -19,16 +15,16 @@ from config import preset_flags
 from flag_values import at_least, several
 from scripts.launch.ports import port_or_zero
 from scripts.launch.restarts import DEFAULT_RESTARTS
-from scripts.launch.roles import ROOT, Job, Layout, main_flags
+from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
-from scripts.launch.supervisor import Outcome
+from scripts.launch.supervisor import JobOutcome
 from trainer import command_line
 from trainer.rendezvous.config_check import ProcessInfo, differences
 from trainer.run_logs.earlier_runs import LOCK_FILE
 from utils import EXIT_OK, SetupError
 
-# main.py's flags that say where a worker belongs and what it is filed as.
-CLUSTERS_OWN = (
+# main.py's flags that only the launcher sets.
+LAUNCHER_FLAGS = (
     "mode",
     "network",
     "collective",
@@ -44,7 +40,7 @@ CLUSTERS_OWN = (
 
 
 def names(allowed: Collection[str] | None) -> Callable[[str], tuple[str, ...]]:
-    """Makes a parser for names with commas, of those that are allowed; None: of any."""
+    """Makes a parser for names with commas; None: any names are allowed."""
 
     def parse(text: str) -> str:
         if allowed is not None and text not in allowed:
@@ -72,7 +68,7 @@ def _on(workers: Workers) -> tuple[str, ...]:
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag of the network, with its names in the help but not in the usage."""
+    """Adds the flag of the network; its names are in the help but not in the usage."""
     names = ", ".join(config.NETWORKS)
     parser.add_argument(
         "-n", "--network", choices=config.NETWORKS, default="lenet", metavar="NETWORK", help=f"one of {names}"
@@ -80,18 +76,18 @@ def add_network(parser: argparse.ArgumentParser) -> None:
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and the module's text as it is."""
+    """Shows defaults, and the module's docstring unchanged."""
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """What comes before `--`, and what comes after it."""
+    """The arguments before `--`, and those behind it."""
     words = list(arguments)
     cut = words.index("--") if "--" in words else len(words)
     return words[:cut], tuple(words[cut + 1 :])
 
 
 def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
-    """Adds the options that all jobs have, but for the mode and the workers."""
+    """Adds the options of a job, except its mode and workers."""
     add_network(parser)
     parser.add_argument(
         "--collective",
@@ -113,20 +109,20 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
         "--restarts",
         type=at_least(0),
         default=DEFAULT_RESTARTS,
-        help=f"with --on-worker-death {config.RESTART} behind `--`: how often the job may be started again without a "
-        f"new checkpoint between; with {config.CONTINUE}: how often workers may be, each less than a minute after the "
-        "one before",
+        help=f"with --on-worker-death {config.RESTART} behind `--`: most starts of the job again without a new "
+        f"checkpoint between them; with {config.CONTINUE}: most starts of workers again, each less than a minute after "
+        "the one before",
     )
 
 
 def add_log_base(parser: argparse.ArgumentParser, default: Path) -> None:
-    """Adds the options that say where a run is filed."""
+    """Adds the options for a run's log tree."""
     parser.add_argument("--log-base", type=Path, default=default, help="folder of the log tree")
     add_run(parser)
 
 
 def log_base(given: argparse.Namespace) -> Path:
-    """The log tree that a run is filed in."""
+    """A run's log tree."""
     base: Path = given.log_base
     return base / run_of(given)
 
@@ -134,24 +130,16 @@ def log_base(given: argparse.Namespace) -> Path:
 seconds = at_least(0, float)
 
 
-def check_split(mode: str, split_by_class: bool) -> None:
-    """Makes sure that there is something to split.
+def check_options(given: argparse.Namespace) -> None:
+    """Checks the options that not every job can have.
 
     Raises:
-        SetupError: there is not.
+        SetupError: one does nothing in this job.
     """
-    if split_by_class and not OWNERS[mode].is_distributed:
+    if given.split_by_class and not OWNERS[given.mode].is_distributed:
         raise SetupError(
-            f"--split-by-class does nothing in mode {mode}, where each device has all classes: leave it out"
+            f"--split-by-class does nothing in mode {given.mode}, where each device has all classes: leave it out"
         )
-
-
-def check_collective(given: argparse.Namespace) -> None:
-    """Makes sure that no option is about processes that there are not.
-
-    Raises:
-        SetupError: one is.
-    """
     if given.collective == config.PS:
         return
     for option, value, default in (("--servers", given.servers, 1), ("--root-port", given.root_port, 0)):
@@ -163,47 +151,47 @@ def check_collective(given: argparse.Namespace) -> None:
 
 
 def check_ports(root_port: int, state_server_port: int) -> None:
-    """Makes sure that the two ports that were asked for are two.
+    """Checks that the two ports differ.
 
     Raises:
-        SetupError: they are the same.
+        SetupError: they do not.
     """
     if root_port and root_port == state_server_port:
         raise SetupError(f"--root-port and --state-server-port are both {root_port}: choose two")
 
 
 def taking_part(mode: str, step_times_s: Sequence[float]) -> tuple[int, ...]:
-    """Which workers of a cluster take part in a mode, ascending, by the step times of all.
+    """The indices of the workers that take part in a mode, ascending, given the step times of all.
 
     Raises:
-        SetupError: nobody does.
+        SetupError: none does.
     """
-    who = ENTRIES[mode].workers
-    if not (places := who.among(step_times_s)):
-        raise SetupError(f"-m {mode} takes {who.value}, and the cluster has no other: give it two workers or more")
+    workers = ENTRIES[mode].workers
+    if not (places := workers.among(step_times_s)):
+        raise SetupError(f"-m {mode} takes {workers.value}, and the cluster has no other: give it two workers or more")
     return places
 
 
 def check_known(mode: str, step_times_s: Mapping[str, float]) -> None:
-    """Makes sure that a mode can choose among workers of machines of their own.
+    """Checks that a mode can choose workers by their step times.
 
     Args:
-        step_times_s: by worker; 0: nobody says.
+        step_times_s: by worker; 0: unknown.
 
     Raises:
-        SetupError: it cannot.
+        SetupError: a step time is unknown.
     """
     unknown = [name for name, seconds in step_times_s.items() if not seconds]
     if unknown:
         raise SetupError(
-            f"-m {mode} takes {ENTRIES[mode].workers.value}, and nothing says how long a step of {unknown[0]} takes: "
+            f"-m {mode} takes {ENTRIES[mode].workers.value}, and the step time of {unknown[0]} is unknown: "
             "give each worker a step_time_s above 0 in the hosts file, which emulates it; or choose yourself, by a "
             f"hosts file without the others and -m {OWNERS[mode].name}"
         )
 
 
 def chosen(mode: str, names: Sequence[str]) -> str:
-    """Who takes part, for the user, where that is not everybody."""
+    """Tells the user which workers a mode has chosen."""
     return f"{mode} takes {ENTRIES[mode].workers.value}: {', '.join(names)}"
 
 
@@ -211,88 +199,98 @@ def chosen(mode: str, names: Sequence[str]) -> str:
 
 
 def check_flags(
-    job: Job,
+    job: JobSpec,
     layout: Layout,
     ours: tuple[str, ...] = (),
     fixed: Sequence[str] = (),
     whose: str = "the cluster",
     where: str = "behind `--`",
 ) -> list[config.Config]:
-    """Makes sure that every worker will start, and as what it is logged as.
+    """Checks that every worker will start, and that its logs belong where they are filed.
 
     Args:
         job: with all flags behind `--`.
         layout: the workers, with their own flags.
-        ours: those of the flags behind `--` that are not the user's.
-        fixed: fields of Config that the user's flags must leave alone, beside the cluster's own.
-        whose: the one who says otherwise, for the message.
+        ours: the flags behind `--` that are not the user's.
+        fixed: more fields of Config that the user's flags must not change.
+        whose: flags the user's contradict, for the message.
         where: the user's flags are, for the message.
 
     Returns:
-        What each worker's flags say.
+        Each worker's parsed flags.
 
     Raises:
-        SetupError: a flag of the user's contradicts the cluster, or workers differ where they must not. Wrong flags
+        SetupError: one of the user's flags contradicts the cluster, or workers differ where they must not. Wrong flags
             end the process, as in main.py.
     """
     pairs = list(worker_configs(job, layout, ours))
-    # A trace for all may come behind `--`, but not beside those of single workers: which of the two would be meant?
+    # A trace for all workers behind `--` would be ambiguous beside those of single workers.
     traces = ("straggler_trace",) if any(own.straggler_trace for _, own in pairs) else ()
     for parsed, own in pairs:
-        command_line.check_job(parsed, job.num_servers, len(layout.seats))
-        for name in (*CLUSTERS_OWN, *traces, *fixed):
+        command_line.check_job(parsed, job.num_servers, len(layout.workers))
+        for name in (*LAUNCHER_FLAGS, *traces, *fixed):
             value, expected = getattr(parsed, name), getattr(own, name)
             if value != expected:
                 flag = "--" + name.replace("_", "-")
-                there = "not given" if expected == "" else expected
+                ours_is = "not given" if expected == "" else expected
                 raise SetupError(
-                    f"{flag} {value} {where} contradicts {whose}, where it is {there}: "
+                    f"{flag} {value} {where} contradicts {whose}, where it is {ours_is}: "
                     "leave it out, or use an option of this script instead (--help)"
                 )
         if parsed.entry != own.entry:
             raise SetupError(
                 f"the flags {where} make {parsed.entry} of -m {job.mode}: leave them out, or give -m {parsed.entry}"
             )
-    told = [parsed for parsed, _ in pairs]
-    _check_restarts(job, layout, told[0])
-    if job.algorithm.is_distributed:  # the processes compare theirs as well, once they meet
-        _check_equal(layout, told)
-    return told
+    configs = [parsed for parsed, _ in pairs]
+    _check_restarts(job, layout, configs[0])
+    if job.algorithm.is_distributed:  # the processes also compare theirs when they meet
+        _check_equal(layout, configs)
+    return configs
 
 
-def _check_restarts(job: Job, layout: Layout, told: config.Config) -> None:
-    if told.on_worker_death == config.END:
+def _check_restarts(job: JobSpec, layout: Layout, parsed: config.Config) -> None:
+    if parsed.on_worker_death == config.END:
         if job.restarts != DEFAULT_RESTARTS:
             raise SetupError(
                 f"--restarts {job.restarts} does nothing without --on-worker-death {config.RESTART} or "
                 f"{config.CONTINUE} behind `--`: leave it out, or give both"
             )
-    elif len(layout.seats) > 1 and not job.algorithm.is_distributed:
+    elif len(layout.workers) > 1 and not job.algorithm.is_distributed:
         raise SetupError(
             f"--on-worker-death {config.RESTART} is for one job, and in mode {job.mode} each of the workers (here "
-            f"{len(layout.seats)}) is one by itself: start one at a time, or leave it out"
+            f"{len(layout.workers)}) is one by itself: start one at a time, or leave it out"
         )
 
 
-def _check_equal(layout: Layout, told: Sequence[config.Config]) -> None:
-    cards = [
+def _check_equal(layout: Layout, configs: Sequence[config.Config]) -> None:
+    processes = [
         ProcessInfo(
-            "worker", seat.site.name, seat.device, seat.site.address, seat.port, setup=command_line.job_setup(parsed)
+            "worker",
+            worker.node.name,
+            worker.device,
+            worker.node.address,
+            worker.port,
+            setup=command_line.job_setup(parsed),
         )
-        for seat, parsed in zip(layout.seats, told, strict=True)
+        for worker, parsed in zip(layout.workers, configs, strict=True)
     ]
-    if found := differences(cards):
+    if found := differences(processes):
         raise SetupError(f"the workers' flags differ: {'; '.join(found.values())}; give such a flag once, behind `--`")
 
 
 def worker_configs(
-    job: Job, layout: Layout, ours: tuple[str, ...] = ()
+    job: JobSpec, layout: Layout, ours: tuple[str, ...] = ()
 ) -> Iterator[tuple[config.Config, config.Config]]:
-    """What each worker's flags say, and what they would say without the user's, with only `ours` behind `--`."""
+    """Each worker's flags, and what they would be with only `ours` behind `--`."""
     plain = dataclasses.replace(job, worker_arguments=ours)
-    for seat in layout.seats:
-        own = main_flags(plain, layout, dataclasses.replace(seat, more_flags=()))
-        yield command_line.parse(main_flags(job, layout, seat)), command_line.parse(own)
+    for worker in layout.workers:
+        own = main_flags(plain, layout, dataclasses.replace(worker, more_flags=()))
+        yield command_line.parse(main_flags(job, layout, worker)), command_line.parse(own)
+
+
+def first_config(job: JobSpec, layout: Layout) -> config.Config:
+    """The first worker's flags."""
+    return next(worker_configs(job, layout))[0]
 
 
 # -------------------------------------------------------------------------------------------------- the log folder
@@ -300,10 +298,10 @@ def worker_configs(
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Makes a log folder and keeps other clusters out of it.
+    """Makes a log folder and locks it against other clusters.
 
     Raises:
-        SetupError: it cannot be written to, or another cluster that still runs writes there.
+        SetupError: it cannot be written to, or another running cluster has locked it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -318,17 +316,17 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
-def warnings(job: Job, layout: Layout) -> list[str]:
-    """What the user should know before the job begins, or goes on with others than before."""
+def warnings(job: JobSpec, layout: Layout) -> list[str]:
+    """Lines for the user before the job begins, or resumes on other hosts."""
     return [*filter(None, [job.chosen, _checkpoints_apart(job, layout)])]
 
 
-def _checkpoints_apart(job: Job, layout: Layout) -> str:
-    """A warning where each host has checkpoints of its own, and a job needs those of all; empty where it does not."""
-    if not job.algorithm.is_distributed or len({seat.site.name for seat in layout.seats}) == 1:
+def _checkpoints_apart(job: JobSpec, layout: Layout) -> str:
+    """A warning if the job needs the checkpoints of all hosts and each host can read only its own; else empty."""
+    if not job.algorithm.is_distributed or len({worker.node.name for worker in layout.workers}) == 1:
         return ""
-    every = [told for told, _ in worker_configs(job, layout)]
-    if not any(told.ckpt_frequency and not told.survives and not told.checkpoint for told in every):
+    configs = [parsed for parsed, _ in worker_configs(job, layout)]
+    if not any(parsed.ckpt_frequency and not parsed.survives and not parsed.checkpoint for parsed in configs):
         return ""
     return (
         "warning: each host keeps the checkpoints of its own workers: without those of the others a job may find no "
@@ -336,8 +334,8 @@ def _checkpoints_apart(job: Job, layout: Layout) -> str:
     )
 
 
-def last_word(job: Job, outcome: Outcome) -> list[str]:
-    """What the user is told once the job has ended well."""
+def last_word(job: JobSpec, outcome: JobOutcome) -> list[str]:
+    """Lines for the user when the job has ended well."""
     if outcome.exit_code != EXIT_OK or outcome.changes:
         return []
     return [f"{'stopped' if outcome.was_stopped else 'done'}; the logs are in {job.log_folder}"]

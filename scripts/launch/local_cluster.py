@@ -1,10 +1,10 @@
-"""Starts a whole job on this machine, waits for it, and leaves no process behind whatever happens.
+"""Runs a whole job on this machine, and leaves no process behind whatever happens.
 
-State server (where the mode has one), scheduler, parameter servers and CPU workers on 127.0.0.1; each worker pads its
-steps to the time that it is given, so that one machine stands for several of different speeds. What follows `--` goes
-to every worker's main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a
-process in LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once. A process that
-dies ends it too; with --ckpt-frequency N --on-worker-death restart behind `--` all go on from the newest checkpoint.
+The state server (if the mode has one), scheduler, parameter servers and CPU workers run on 127.0.0.1. Each worker pads
+its steps to a given time, so one machine emulates several of different speeds. What follows `--` goes to every worker's
+main.py. Logs: LOG_BASE/NETWORK/MODE/HOST/cpuN/iter-*.txt, as summary.py reads them, and one log a process in
+LOG_BASE/NETWORK/MODE/. Ctrl-C ends the job with the workers' rounds, a second one at once. A process that dies ends it
+too; with --ckpt-frequency N --on-worker-death restart behind `--` all go on from the newest checkpoint.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died, 130 killed.
 """
 
@@ -19,19 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 import config
 from algorithms import ENTRIES, OWNERS, Workers
 from flag_values import several
-from scripts.launch import job_options, survival
+from scripts.launch import job_options, restart_policy
 from scripts.launch.console import console
 from scripts.launch.forking import FORK_SERVER_LOG, IMPORT_S, ForkServer
 from scripts.launch.ports import free_ports, is_free
-from scripts.launch.process import Process, Role, Running
-from scripts.launch.roles import ROOT, Options, build_roles, local_layout
-from scripts.launch.run_before import run_before
+from scripts.launch.previous_run import previous_run
+from scripts.launch.process import Process, Role, RunningProcess
+from scripts.launch.restart_policy import RestartPolicy, files_in
+from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
 from scripts.launch.run_option import run_of
-from scripts.launch.supervisor import Outcome, Supervisor, Waits
-from scripts.launch.survival import Survival, files_in
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer import straggler_trace
 from trainer.simulation import cluster_file
-from trainer.simulation.cluster_file import Cluster, Worker
+from trainer.simulation.cluster_file import ClusterProfile, Worker
 from utils import SetupError
 
 DEFAULT_WORKERS = "0.03,0.06,0.3"
@@ -42,7 +42,7 @@ MOST_WORKERS = 100  # that a number alone asks for: each is a process with MXNet
 # ------------------------------------------------------------------------------------------------- the command line
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> LocalJobSpec:
     """Parses the command line; a bad value ends the process with exit code 2.
 
     Raises:
@@ -59,11 +59,10 @@ def parse(arguments: Sequence[str]) -> Options:
     job_options.add_mode(parser)
     add_job(parser)
     given = parser.parse_args(own)
-    job_options.check_split(given.mode, given.split_by_class)
-    job_options.check_collective(given)
-    options = _with_workers(given, chosen_cluster(given), worker_arguments)
-    check_worker_flags(options)
-    return options
+    job_options.check_options(given)
+    job = _with_workers(given, chosen_cluster(given), worker_arguments)
+    check_worker_flags(job)
+    return job
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +74,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         type=_workers,
         default=argparse.SUPPRESS,
         help="shortest time of a local step in seconds, one number a worker, with commas (0: as fast as this "
-        "machine); a whole number alone, such as 3: so many workers that are as fast as this machine (3.0: one of 3 s) "
+        "machine); a whole number alone, such as 3: that many workers, as fast as this machine (3.0: one of 3 s) "
         f"(default: {DEFAULT_WORKERS}; in mode local: {STANDALONE_WORKERS})",
     )
     which.add_argument(
@@ -87,8 +86,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen_cluster(given: argparse.Namespace) -> Cluster:
-    """The cluster that --workers or --cluster asks for, or the mode's own.
+def chosen_cluster(given: argparse.Namespace) -> ClusterProfile:
+    """The cluster that --workers or --cluster asks for, or the mode's default.
 
     Raises:
         SetupError: the cluster file, or a trace that it names, is missing or malformed.
@@ -98,30 +97,28 @@ def chosen_cluster(given: argparse.Namespace) -> Cluster:
     one_will_do = not OWNERS[given.mode].is_distributed and ENTRIES[given.mode].workers is Workers.ALL
     default = step_times_or_count(STANDALONE_WORKERS if one_will_do else DEFAULT_WORKERS)
     asked = getattr(given, "workers", default)
-    return Cluster(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
+    return ClusterProfile(tuple(map(Worker, (0.0,) * asked if isinstance(asked, int) else asked)))
 
 
 def counted(given: argparse.Namespace) -> str:
-    """What --workers was taken for, where it is a number of workers; else empty."""
+    """Tells the user what a number of workers was taken for; empty if --workers gives step times."""
     if not isinstance(count := getattr(given, "workers", ()), int):
         return ""
     return f"--workers {count}: {count} worker(s), each as fast as this machine ({one_of(count)})"
 
 
-def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tuple[str, ...]) -> Options:
+def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]) -> LocalJobSpec:
     """The job that was asked for, with ports that are free now.
 
     Raises:
         SetupError: a port that was asked for is in use.
     """
-    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(chosen.workers))
-    return Options(
+    root_port, state_server_port, *worker_ports = _ports(given.root_port, given.state_server_port, len(cluster.workers))
+    return LocalJobSpec(
         mode=given.mode,
         network=given.network,
         num_servers=given.servers,
-        step_times_s=tuple(worker.step_time_s for worker in chosen.workers),
-        sample_times_s=tuple(worker.sample_time_s for worker in chosen.workers),
-        straggler_traces=tuple(worker.straggler_trace for worker in chosen.workers),
+        cluster=cluster,
         log_base=job_options.log_base(given).resolve(),
         data_dir=given.data_dir.resolve(),
         split_by_class=given.split_by_class,
@@ -131,7 +128,6 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
         worker_ports=tuple(worker_ports),
         worker_arguments=worker_arguments,
         grace_s=given.grace,
-        left_out=cluster_file.left_out(chosen),
         collective=given.collective,
         restarts=given.restarts,
         has_free_root_port=not given.root_port,
@@ -139,34 +135,36 @@ def to_options(given: argparse.Namespace, chosen: Cluster, worker_arguments: tup
     )
 
 
-def _with_workers(given: argparse.Namespace, cluster: Cluster, worker_arguments: tuple[str, ...]) -> Options:
-    """The job of those workers of the cluster that take part in the mode."""
-    options = to_options(given, cluster, worker_arguments)
+def _with_workers(
+    given: argparse.Namespace, cluster: ClusterProfile, worker_arguments: tuple[str, ...]
+) -> LocalJobSpec:
+    """The job with those workers of the cluster that take part in the mode."""
+    job = to_job_spec(given, cluster, worker_arguments)
     if ENTRIES[given.mode].workers is Workers.ALL:
-        return options
-    step_times_s = [told.shortest_step_s for told, _ in worker_configs(options)]
+        return job
+    step_times_s = [parsed.shortest_step_s for parsed, _ in worker_configs(job)]
     rows = job_options.taking_part(given.mode, step_times_s)
     names = [f"row {row} ({step_times_s[row]:g} s a step)" for row in rows]
-    options = to_options(given, cluster.of(rows), worker_arguments)
-    return dataclasses.replace(options, chosen=job_options.chosen(given.mode, names))
+    job = to_job_spec(given, cluster.of(rows), worker_arguments)
+    return dataclasses.replace(job, chosen=job_options.chosen(given.mode, names))
 
 
 def check_worker_flags(
-    options: Options, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), whose: str = "the cluster"
+    job: LocalJobSpec, ours: tuple[str, ...] = (), fixed: Sequence[str] = (), whose: str = "the cluster"
 ) -> None:
-    """Makes sure that every worker will start, and as what it is logged as; job_options.check_flags has the arguments.
+    """Checks the flags of every worker; job_options.check_flags has the arguments.
 
     Raises:
         SetupError: a flag behind `--` contradicts the cluster. Wrong flags end the process, as in main.py.
     """
-    for parsed in job_options.check_flags(options, local_layout(options, {}), ours, fixed, whose):
+    for parsed in job_options.check_flags(job, local_layout(job), ours, fixed, whose):
         if parsed.straggler_trace:
             straggler_trace.read(ROOT / parsed.straggler_trace)
 
 
-def worker_configs(options: Options, ours: tuple[str, ...] = ()) -> Iterator[tuple[config.Config, config.Config]]:
-    """What each worker's flags say, and what they would say without the user's behind `--`, with only `ours` there."""
-    return job_options.worker_configs(options, local_layout(options, {}), ours)
+def worker_configs(job: LocalJobSpec, ours: tuple[str, ...] = ()) -> Iterator[tuple[config.Config, config.Config]]:
+    """Each worker's flags, and what they would be with only `ours` behind `--`."""
+    return job_options.worker_configs(job, local_layout(job), ours)
 
 
 def _ports(root_port: int, state_server_port: int, num_workers: int) -> list[int]:
@@ -185,7 +183,7 @@ _step_times = several(
 
 
 def step_times_or_count(text: str) -> tuple[float, ...] | int:
-    """Parses what --workers holds: step times, or, where it is a whole number alone, how many workers there are."""
+    """Parses --workers: step times, or a number of workers."""
     try:
         return int(text)
     except ValueError:
@@ -194,7 +192,7 @@ def step_times_or_count(text: str) -> tuple[float, ...] | int:
 
 
 def one_of(seconds: int) -> str:
-    """How to ask for a single worker."""
+    """Tells how to ask for a single worker."""
     return f"{seconds}.0 is one worker {f'of {seconds} s a step' if seconds else 'as fast as this machine'}"
 
 
@@ -209,66 +207,79 @@ def _workers(text: str) -> tuple[float, ...] | int:
 # -------------------------------------------------------------------------------------------------------- the job
 
 
-def warnings(options: Options) -> list[str]:
-    """What the user should know before the job begins."""
-    left_out = f"warning: {options.left_out}" if options.left_out else ""
-    return [*filter(None, [options.counted, left_out]), *job_options.warnings(options, local_layout(options, {}))]
+def warnings(job: LocalJobSpec) -> list[str]:
+    """Lines for the user before the job begins."""
+    ignored = cluster_file.left_out(job.cluster)
+    warning = f"warning: {ignored}" if ignored else ""
+    return [*filter(None, [job.counted, warning]), *job_options.warnings(job, local_layout(job))]
 
 
 def run(
-    options: Options,
-    build: Callable[[Options], list[Role]] = build_roles,
+    job: LocalJobSpec,
+    build: Callable[[LocalJobSpec], list[Role]] = build_roles,
     say: Callable[[str], None] = console,
-) -> Outcome:
+) -> JobOutcome:
     """Runs one job to its end.
 
     Args:
-        options: what to run.
-        build: makes the processes; the tests give stand-ins.
+        build: makes the processes; tests give stand-ins.
         say: prints a line for the user.
     """
-    with job_options.claimed(options.log_folder):
-        for line in warnings(options):
+    with job_options.claimed(job.log_folder):
+        for line in warnings(job):
             say(line)
-        before = run_before(options, local_layout(options, {}), say)
-        waits, together = Waits(grace_s=options.grace_s), options.algorithm.is_distributed
-        told = next(worker_configs(options))[0]
-        kept = survival_of(options, told, build)
-        roles = [dataclasses.replace(role, appends=before.goes_on) for role in build(options)]
+        before = previous_run(job, local_layout(job), say)
+        worker_config = job_options.first_config(job, local_layout(job))
+        policy = policy_of(job, worker_config, build)
+        roles = [dataclasses.replace(role, appends=before.is_resumed) for role in build(job)]
         with contextlib.ExitStack() as stack:
-            start: Callable[[Role], Running] = Process
-            if len(options.devices) > 1 or (kept and not told.leaves_out):
-                log = options.log_folder / FORK_SERVER_LOG
-                forks = ForkServer(told.dataset, told.data_dir, log, IMPORT_S)
+            start: Callable[[Role], RunningProcess] = Process
+            if len(job.devices) > 1 or (policy and not worker_config.leaves_out):
+                log = job.log_folder / FORK_SERVER_LOG
+                forks = ForkServer(worker_config.dataset, worker_config.data_dir, log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
             outcome = Supervisor(
-                roles, say, waits, start, leave_together=together, survival=kept, begins=before.begins
+                roles,
+                say,
+                Timeouts(grace_s=job.grace_s),
+                start,
+                leave_together=job.algorithm.is_distributed,
+                policy=policy,
+                begins=before.begins,
             ).run()
-        for line in job_options.last_word(options, outcome):
+        for line in job_options.last_word(job, outcome):
             say(line)
         return outcome
 
 
-def survival_of(options: Options, told: config.Config, build: Callable[[Options], list[Role]]) -> Survival | None:
-    """What is done when a process dies: None where the job ends.
+def policy_of(
+    job: LocalJobSpec, worker_config: config.Config, build: Callable[[LocalJobSpec], list[Role]]
+) -> RestartPolicy | None:
+    """What follows when a process fails; None: the job ends.
 
     Args:
-        told: a worker's flags.
+        worker_config: a worker's flags.
         build: makes the processes.
     """
 
-    def build_again(resumes: bool, start: int) -> list[Role]:
-        free_root_port, *worker_ports = free_ports(len(options.worker_ports) + 1)
-        root_port = free_root_port if options.has_free_root_port else options.root_port
-        fresh = dataclasses.replace(options, root_port=root_port, worker_ports=tuple(worker_ports))
-        return build(survival.again(fresh, told, resumes, start))
+    def build_again(flags: Sequence[str]) -> list[Role]:
+        free_root_port, *worker_ports = free_ports(len(job.worker_ports) + 1)
+        return build(
+            dataclasses.replace(
+                job,
+                root_port=free_root_port if job.has_free_root_port else job.root_port,
+                worker_ports=tuple(worker_ports),
+                worker_arguments=(*job.worker_arguments, *flags),
+            )
+        )
 
-    folder = ROOT / told.checkpoint_folder
-    return survival.of_job(options, told, lambda: files_in(folder), lambda: len(options.devices), build_again)
+    folder = ROOT / worker_config.checkpoint_folder
+    num_workers = len(job.devices)
+    return restart_policy.of_job(job, worker_config, lambda: files_in(folder), lambda: num_workers, build_again)
 
 
-def main(arguments: Sequence[str], build: Callable[[Options], list[Role]] = build_roles) -> int:
+def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] = build_roles) -> int:
     """The command: parses, runs, returns the exit code."""
     try:
         return run(parse(arguments), build).exit_code

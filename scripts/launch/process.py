@@ -1,7 +1,7 @@
-"""One process of a job: what to start, and the process itself, which dies with the one that started it.
+"""One process of a job: what to start, and the running process, which dies with the one that started it.
 
-A process on another host (scripts/launch/link.py) has the same face; there scripts/launch/remote.py starts it as one of
-these.
+RemoteProcess in scripts/launch/host_connection.py has the same interface; on its host scripts/launch/remote.py starts
+it as one of these.
 """
 
 from __future__ import annotations
@@ -28,57 +28,56 @@ class Kind(enum.Enum):
 
     WORKER = "worker"  # ends by itself; the job is done when all have
     SERVER = "server"  # ends by itself once the workers have (scheduler, parameter server)
-    SERVICE = "service"  # never ends by itself (state server, connection to a host)
+    SERVICE = "service"  # does not end by itself (state server, connection to a host)
 
 
 @dataclass(frozen=True)
 class Role:
-    """One process of the job."""
+    """One process of a job."""
 
     name: str
     kind: Kind
     command: Sequence[str]
     environment: Mapping[str, str]
-    folder: Path  # it runs in
-    log: Path  # gets its output, both streams; on the machine of the one who launches
-    title: str = ""  # what the user calls it, where the name alone says too little
+    folder: Path  # working directory
+    log: Path  # gets both output streams; on the launcher's machine
+    title: str = ""  # for messages, where the name says too little
     show_all: bool = False  # on the console; else only warnings and errors
-    is_ready: Callable[[], bool] | None = None  # the workers start after it says yes
-    page: str = ""  # address that people open in a browser, once it is ready
-    host: str = ""  # where it runs, if not on this machine: its command, variables and folder are that host's
-    appends: bool = False  # to the log of the process before it, whose place it takes
+    is_ready: Callable[[], bool] | None = None  # the workers start once it returns True
+    page: str = ""  # URL for the user, once it is ready
+    host: str = ""  # empty: this machine; else command, variables and folder are that host's
+    appends: bool = False  # to the log of the process that it replaces
 
     @property
     def label(self) -> str:
-        """Name and title, for messages."""
         return f"{self.name} ({self.title})" if self.title else self.name
 
 
-class Running(Protocol):
+class RunningProcess(Protocol):
     """A role that was started, here or on another host."""
 
     role: Role
-    ended_at: float | None  # noted by the supervisor
+    ended_at: float | None  # the supervisor sets it
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that killed it."""
 
     def new_lines(self) -> list[str]:
-        """What it wrote since the last call, whole lines only."""
+        """The whole lines that it has written since the last call."""
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process and whatever it started."""
+        """Sends a signal to the process and its children."""
 
     def reap(self) -> None:
         """Waits for the end of a process that was killed or has ended."""
 
 
-STARTED_AGAIN = "=== started again: "  # between what two processes have written, and when
+STARTED_AGAIN = "=== started again: "  # and the time: stands between the logs of two processes
 
 
 def open_log(role: Role) -> IO[bytes]:
-    """The log of a process that starts, behind that of the one before it where there was one."""
+    """Opens the log of a process that starts."""
     log = role.log.open("ab" if role.appends else "wb")
     if role.appends:
         log.write(f"{STARTED_AGAIN}{time.strftime(LOG_TIME_FORMAT)}\n".encode())
@@ -87,25 +86,25 @@ def open_log(role: Role) -> IO[bytes]:
 
 
 def last_lines(log: Path) -> list[str]:
-    """What the process that was started last has written."""
+    """The lines of the process that was started last."""
     _, is_again, text = log.read_text(errors="replace").rpartition(STARTED_AGAIN)
     return text.splitlines()[1 if is_again else 0 :]
 
 
 def die_with(parent: int) -> None:
-    """Even `kill -9` of the parent ends this process from now on: Linux kills it when the thread that forked ends."""
+    """Makes Linux kill this process when the thread of the parent that forked it ends, also by `kill -9`."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(EXIT_FORCED)
 
 
 def name_process(name: str) -> None:
-    """What `ps -o comm` and `top` call this process: the first 15 characters."""
+    """Sets the name that `ps -o comm` and `top` show: the first 15 characters."""
     _libc.prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def show_command(words: Sequence[str]) -> None:
-    """What `ps` and /proc/PID/cmdline say that this process was started with; cut to the room of what it was."""
+    """Sets the command that `ps` and /proc/PID/cmdline show, cut to the length of the original one."""
     numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(numbers[45]), int(numbers[46])  # arg_start and arg_end of proc(5)
     text = b"".join(word.encode() + b"\0" for word in words)[: end - begin - 1]
@@ -113,7 +112,7 @@ def show_command(words: Sequence[str]) -> None:
 
 
 def adopt(yes: bool) -> None:
-    """Whether this process becomes the parent of what its children leave behind; without it, that is process 1."""
+    """Makes this process, in place of process 1, the parent of its children's orphans; or no longer."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
@@ -149,7 +148,7 @@ def begin(role: Role, log: IO[bytes]) -> Child:
 
 
 def code_of(child: Child) -> int | None:
-    """Exit code of a child, which stays a zombie; None while it runs; negative: the signal that killed it."""
+    """Exit code of a child, without reaping it; None while it runs; negative: the signal that killed it."""
     if child.returncode is not None:  # it was waited for
         return child.returncode
     ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -159,13 +158,9 @@ def code_of(child: Child) -> int | None:
 
 
 class Process:
-    """A role that runs here. Its zombie is kept until the end, so that its id cannot become somebody else's."""
+    """A role that runs here. It is reaped at the end only, so that its id cannot become another process's."""
 
     def __init__(self, role: Role, begin: Callable[[Role, IO[bytes]], Child] = begin) -> None:
-        """
-        Args:
-            begin: makes the child, given its log.
-        """
         self.role = role
         with open_log(role) as log:
             begins_at = log.tell()
@@ -177,19 +172,15 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that killed it."""
         return code_of(self._child)
 
     def new_lines(self) -> list[str]:
-        """What it wrote since the last call, whole lines only."""
         *lines, self._partial = (self._partial + self._log.read()).split(b"\n")
         return [line.decode(errors="replace").rstrip() for line in lines]
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process and whatever it started."""
         os.killpg(self._child.pid, number)
 
     def reap(self) -> None:
-        """Waits for the end of a process that was killed or has ended."""
         self._child.wait()
         self._log.close()

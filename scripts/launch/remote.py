@@ -1,21 +1,20 @@
-"""The hand of scripts/launch/cluster.py on a host: starts processes, passes on what they write, and ends them.
+"""The agent that cluster.py starts over ssh on a host: starts processes, forwards their output, ends with its stdin.
 
-It is told what to do in lines of JSON on stdin, and answers in such lines on stdout. Stdin is its life line: when that
-ends, because the launcher or the connection is gone, or a minute passes without a sign of them, it kills all that it
-started.
+It reads requests as lines of JSON on stdin and answers with such lines on stdout. When stdin closes, because the
+launcher or the connection is gone, or when it receives nothing for a minute, it kills all that it has started.
 
     {"do": "start", "name": ..., ...}   ->  {"is": "line", ...} for each line, {"is": "ended", "code": ...} at the end
     {"do": "send", "name": ..., "signal": 15}
     {"do": "network", ...}              ->  {"is": "network", "address": ..., "interface": ...}
     {"do": "ports", "count": 3}         ->  {"is": "ports", "ports": [...]}
     {"do": "checkpoints", ...}          ->  {"is": "checkpoints", "files": {...}}, names and when they were written
-    {"do": "warm", "folder": ..., ...}  ->  {"is": "warm"} once processes can be forked here, or never will be;
+    {"do": "warm", "folder": ..., ...}  ->  {"is": "warm"} once it is known whether processes can be forked here;
                                             {"is": "cold", "text": ...}: why this host cannot get ready
     {"do": "begin", "folder": ..., ...} ->  {"is": "begun"}; logs that change from here on are this job's
     {"do": "fetch"}                     ->  {"is": "part", "data": ...} of a tar archive, then {"is": "fetched"}
     {"do": "ping"}
 
-What it cannot do it answers with {"is": "error", "text": ...}.
+A request that fails is answered with {"is": "error", "text": ...}.
 """
 
 from __future__ import annotations
@@ -37,34 +36,34 @@ from scripts.launch import host_network
 from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
 from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
+from scripts.launch.restart_policy import files_in
 from scripts.launch.roles import ROOT, answers, base_environment
-from scripts.launch.survival import files_in
 from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError
 
 POLL_S = 0.1
-SILENCE_S = 60  # the launcher pings every few seconds; so a connection that is cut is noticed without TCP's patience
+SILENCE_S = 60  # the launcher pings every few seconds, so a cut connection is noticed before TCP gives it up
 PART_BYTES = 48 * 1024
-COMPRESSION = 1  # models hardly shrink, and text does at every level
+COMPRESSION = 1  # models hardly shrink, and text shrinks at every level
 ENDING = (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 Message = Mapping[str, Any]
 
 
-def say(**message: Any) -> None:
+def say(kind: str, **message: Any) -> None:
     """Sends a message to the launcher."""
-    data = json.dumps(message).encode() + b"\n"
+    data = json.dumps({"is": kind, **message}).encode() + b"\n"
     while data:
         data = data[os.write(sys.stdout.fileno(), data) :]
 
 
-class Job:
-    """The processes of a job on this host, and the logs that they write."""
+class Agent:
+    """The processes of a job on this host, and their logs."""
 
     def __init__(self) -> None:
         self._processes: dict[str, Process] = {}
         self._waiting: dict[str, Callable[[], bool]] = {}  # services that are not up yet
         self._ended: set[str] = set()
-        self._logs: Logs | None = None
+        self._logs: HostLogs | None = None
         self._forks: ForkServer | None = None
         self._is_asked_to_warm = False
 
@@ -73,7 +72,7 @@ class Job:
 
         Raises:
             SetupError: it cannot be done here.
-            OSError: so says the system.
+            OSError: likewise.
         """
         match message["do"]:
             case "start":
@@ -83,26 +82,26 @@ class Job:
                     self._processes[message["name"]].send(signal.Signals(message["signal"]))
             case "network":
                 address, interface = host_network.find(message["address"], message["interface"], message["toward"])
-                say(**{"is": "network"}, address=address, interface=interface)
+                say("network", address=address, interface=interface)
             case "ports":
-                say(**{"is": "ports"}, ports=free_ports(message["count"]))
+                say("ports", ports=free_ports(message["count"]))
             case "checkpoints":
-                say(**{"is": "checkpoints"}, files=files_in(Path(message["folder"])))
+                say("checkpoints", files=files_in(Path(message["folder"])))
             case "warm":
                 self._warm(message)
             case "begin":
                 folder = _folder(message)
                 for name, text in message["files"].items():
                     (folder / name).write_text(text)
-                self._logs = self._logs or Logs(folder)
+                self._logs = self._logs or HostLogs(folder)
                 self._logs.watch(message["devices"])
                 if message.get("forks"):
                     self._fork_from(message)
-                say(**{"is": "begun"})
+                say("begun")
             case "fetch":
                 if self._logs:
                     self._logs.send()
-                say(**{"is": "fetched"})
+                say("fetched")
             case "ping":
                 pass
             case other:
@@ -112,12 +111,12 @@ class Job:
         try:
             self._fork_from(message).warm()
         except OSError as error:
-            say(**{"is": "cold"}, text=str(error))
+            say("cold", text=str(error))
         else:
             self._is_asked_to_warm = True
 
     def _fork_from(self, message: Message) -> ForkServer:
-        """What is started from now on is forked where it can be."""
+        """Makes a fork server, which starts processes from now on where it can."""
         if self._forks is None:
             dataset, data_dir = message["forks"]
             self._forks = ForkServer(dataset, data_dir, _folder(message) / FORK_SERVER_LOG)
@@ -133,39 +132,39 @@ class Job:
             log=Path(message["log"]),
             appends=message["appends"],
         )
-        if before := self._processes.pop(role.name, None):  # whose place it takes
+        if before := self._processes.pop(role.name, None):  # it is replaced
             before.send(signal.SIGKILL)
             before.reap()
             self._ended.discard(role.name)
         try:
             self._processes[role.name] = self._forks.start(role) if self._forks else Process(role)
         except OSError as error:
-            say(**{"is": "line"}, name=role.name, text=f"error: it cannot be started: {error}")
-            say(**{"is": "ended"}, name=role.name, code=EXIT_SETUP)
+            say("line", name=role.name, text=f"error: it cannot be started: {error}")
+            say("ended", name=role.name, code=EXIT_SETUP)
             return
         if message["service"]:
             self._waiting[role.name] = answers(*message["service"])
 
     def look(self) -> None:
-        """Tells what is new of the processes."""
+        """Reports what the processes have written since the last call, and which are ready or have ended."""
         if self._is_asked_to_warm and self._forks and self._forks.is_warm():
             self._is_asked_to_warm = False
-            say(**{"is": "warm"})
+            say("warm")
         for name, process in self._processes.items():
             if name in self._ended:
                 continue
-            code = process.exit_code  # asked before its last lines are read
+            code = process.exit_code  # read before its last lines
             for line in process.new_lines():
-                say(**{"is": "line"}, name=name, text=line)
+                say("line", name=name, text=line)
             if name in self._waiting and self._waiting[name]():
                 del self._waiting[name]
-                say(**{"is": "ready"}, name=name)
+                say("ready", name=name)
             if code is not None:
                 self._ended.add(name)
-                say(**{"is": "ended"}, name=name, code=code)
+                say("ended", name=name, code=code)
 
     def kill(self) -> None:
-        """Ends everything at once, also what a process that has ended left behind (a zombie keeps its group)."""
+        """Kills all processes, also the children of those that have ended (a zombie keeps its group)."""
         for process in self._processes.values():
             process.send(signal.SIGKILL)
         if self._forks:
@@ -173,14 +172,14 @@ class Job:
 
 
 def _folder(message: Message) -> Path:
-    """Of this host in the log tree, which is made; a relative one is the project's."""
+    """Makes this host's folder in the log tree; a relative one is the project's."""
     folder = ROOT / message["folder"]
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-class Logs:
-    """The folder of this host in the log tree, and which of the logs there are this job's."""
+class HostLogs:
+    """This host's folder in the log tree, and which of its logs are this job's."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -188,7 +187,7 @@ class Logs:
         self._before = dict(_signatures(folder.iterdir()))
 
     def watch(self, devices: list[str]) -> None:
-        """The job has workers of these names from now on, which may have left logs in an earlier one."""
+        """Adds workers' folders; logs that are in them already are of an earlier job."""
         new = [device for device in devices if device not in self._devices]
         self._devices += new
         self._before |= dict(_signatures(self._runs(new)))
@@ -197,14 +196,14 @@ class Logs:
         return [self.folder / device / RUN_FILE for device in devices]
 
     def _changed(self) -> Iterator[Path]:
-        """A worker that begins empties its folder and writes run.json: then all that is there is this job's."""
+        """A worker that begins empties its folder and writes run.json: then all files in it are this job's."""
         for path, signature in _signatures([*self.folder.iterdir(), *self._runs(self._devices)]):
             if self._before.get(path) == signature or path.suffix == ".log":  # the launcher has the processes' lines
                 continue
             if path.parent == self.folder:
                 yield path
             else:
-                yield from (there for there in sorted(path.parent.rglob("*")) if there.is_file())
+                yield from (file for file in sorted(path.parent.rglob("*")) if file.is_file())
 
     def send(self) -> None:
         """Sends this job's logs, named relative to the folder."""
@@ -219,7 +218,7 @@ class Logs:
 
 
 def _signatures(paths: Iterable[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """What tells whether a file is still the one that it was."""
+    """Inode and time of each file: they differ once it is written again."""
     for path in paths:
         if path.is_file():
             status = path.stat()
@@ -231,9 +230,9 @@ class _Parts(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        part = data[:PART_BYTES]  # who writes decides how much comes at once, and that differs between Pythons
-        say(**{"is": "part"}, data=base64.b64encode(part).decode())
-        # Nobody reads the pings meanwhile; but what goes through, however slowly, says as well that somebody is there.
+        part = data[:PART_BYTES]  # the caller decides how much comes at once, and that differs between Pythons
+        say("part", data=base64.b64encode(part).decode())
+        # Pings are not read meanwhile; but data that leaves, however slowly, shows as well that the launcher is there.
         signal.alarm(SILENCE_S)
         return len(part)
 
@@ -242,10 +241,10 @@ def _leave(*_: object) -> NoReturn:
     sys.exit(EXIT_OK)
 
 
-def serve(job: Job) -> None:
-    """Does what the launcher asks until it hangs up."""
-    heard = b""
-    say(**{"is": "hello"}, python=sys.executable, root=str(ROOT), cores=os.cpu_count() or 1)
+def serve(agent: Agent) -> None:
+    """Does what the launcher asks until stdin closes."""
+    partial = b""
+    say("hello", python=sys.executable, root=str(ROOT), cores=os.cpu_count() or 1)
     signal.alarm(SILENCE_S)
     while True:
         ready, _, _ = select.select([sys.stdin.fileno()], [], [], POLL_S)
@@ -254,29 +253,29 @@ def serve(job: Job) -> None:
             if not data:
                 return
             signal.alarm(SILENCE_S)
-            *lines, heard = (heard + data).split(b"\n")
+            *lines, partial = (partial + data).split(b"\n")
             for line in lines:
                 try:
-                    job.do(json.loads(line))
+                    agent.do(json.loads(line))
                 except (SetupError, OSError) as error:
-                    say(**{"is": "error"}, text=str(error))
-        job.look()
+                    say("error", text=str(error))
+        agent.look()
 
 
 def main() -> int:
     """Serves one launcher; what was started here ends with it."""
-    # A signal gets this process out of everything, also a write to a connection at whose end nobody is.
+    # A signal interrupts everything, also a write to a connection that is not read.
     for number in ENDING:
         signal.signal(number, _leave)
-    job = Job()
+    agent = Agent()
     try:
-        serve(job)
+        serve(agent)
     except BrokenPipeError:
         pass
     finally:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
-        job.kill()
+        agent.kill()
     return EXIT_OK
 
 

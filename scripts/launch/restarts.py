@@ -1,9 +1,9 @@
-"""What a launcher does when processes of a job have died (--on-worker-death restart, or continue): a pure function.
+"""What a launcher does when processes of a job have failed (--on-worker-death restart or continue): a pure function.
 
-    decide(deaths, ..., tries) -> whom to start again, after how long, from which round; or nobody, and why
+    decide(reports, ..., history) -> which processes to restart, after how long, from which round; or none, and why
 
-Nobody where the same would happen again: a wrong flag or file, training that has diverged, or as many starts as
---restarts says without a new checkpoint between them. Nobody is started on a host that is gone.
+Nothing is restarted where it would fail again: after a wrong flag or file, after training has diverged, after
+--restarts restarts without a new checkpoint. Nothing is restarted on a host that is gone.
 """
 
 from __future__ import annotations
@@ -16,137 +16,136 @@ from scripts.launch.process import Kind
 from utils import DIVERGED, EXIT_PEER_LOST, EXIT_SETUP
 
 DEFAULT_RESTARTS = 5
-CALM_S = 60.0  # whoever dies after so long may be started again at once
+STABLE_S = 60.0  # a process that fails after this uptime is restarted at once
 LONGEST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Death:
-    """A process that has ended as it should not, or that does not answer."""
+class ExitReport:
+    """A process that has ended and should not have, or that does not answer."""
 
     kind: Kind
-    exit_code: int | None  # negative: the signal that killed it; None: it is there, and does not answer
-    said: str = ""  # its last line with an error
-    is_link: bool = False  # it was the connection to a host
-    with_service: bool = False  # on which other processes ran than workers
-    has_trained: bool = False  # a round at least; of a connection: all workers there
+    exit_code: int | None  # negative: the signal that killed it; None: it runs and does not answer
+    error: str = ""  # the last line of its log with an error
+    is_connection: bool = False  # to a host
+    with_service: bool = False  # of a connection: the host had other processes than workers
+    has_trained: bool = False  # a round at least; of a connection: all workers of the host
 
 
-class Whom(enum.Enum):
-    """Who is started again."""
+class Action(enum.Enum):
+    """What a failure leads to."""
 
-    ALL = "all"  # but the services that still run
-    ALONE = "alone"  # those that have died
-    LEFT_OUT = "left out"  # nobody, and the others go on
-    NOBODY = "nobody"  # and the job ends
+    RESTART_ALL = "restart all"  # but services that still run
+    RESTART_FAILED = "restart failed"
+    LEAVE_OUT = "leave out"  # the others continue without the failed
+    END_JOB = "end job"
 
 
 @dataclass(frozen=True)
-class Tries:
-    """What there was before a death.
+class RestartHistory:
+    """Earlier restarts.
 
     Attributes:
-        checkpoint: the newest round that the job could go on from; None: there was none.
-        in_vain: starts since then.
-        in_a_row: deaths, each less than CALM_S behind the start before it.
+        checkpoint: the newest round that the job could resume from; None: there was none.
+        restarts: since that checkpoint.
+        in_a_row: failures, each less than STABLE_S after the start before it.
     """
 
     checkpoint: int | None = None
-    in_vain: int = 0
+    restarts: int = 0
     in_a_row: int = 0
 
 
 @dataclass(frozen=True)
-class Decision:
+class RestartDecision:
     """What is done.
 
     Attributes:
-        wait_s: seconds until the start.
-        text: what is lost, and what comes now; empty where the deaths alone say why nobody is started.
-        tries: from now on.
+        wait_s: seconds until the restart.
+        text: what is lost and what follows; empty where the reports alone explain the end of the job.
+        history: with this restart.
     """
 
-    whom: Whom
+    action: Action
     wait_s: float
     text: str
-    tries: Tries
+    history: RestartHistory
 
 
 def decide(
-    deaths: Sequence[Death],
-    lived_s: float,
+    reports: Sequence[ExitReport],
+    uptime_s: float,
     checkpoint: int | None,
-    tries: Tries,
+    history: RestartHistory,
     limit: int,
     service_was_away: bool = False,
-    others_go_on: bool = False,
-    anybody_left: bool = True,
-    takes_back: bool = True,
-) -> Decision:
-    """What follows from deaths that were seen together.
+    others_continue: bool = False,
+    any_worker_left: bool = True,
+    can_rejoin: bool = True,
+) -> RestartDecision:
+    """Decides on failures that were seen together.
 
     Args:
-        deaths: one or more; those with EXIT_PEER_LOST are the consequence of others, or of one that is frozen.
-        lived_s: seconds since the last start.
-        checkpoint: the round that the job would go on from now; None: there is none.
-        tries: what there was before.
-        limit: starts without a new checkpoint between them.
-        service_was_away: a service was, since the workers were started: that one of them did not find it is no mistake
-            of the user's.
-        others_go_on: the workers that are left do.
-        anybody_left: of the workers.
-        takes_back: where the others go on, they take in who comes back.
+        reports: one or more; EXIT_PEER_LOST is the consequence of another failure, or of a frozen process.
+        uptime_s: seconds since the last start.
+        checkpoint: the round that the job would resume from now; None: there is none.
+        limit: restarts without a new checkpoint between them.
+        service_was_away: since the workers were started, so a worker that did not find it has no wrong flags.
+        others_continue: workers continue without the failed ones.
+        can_rejoin: where they do, a restarted worker can rejoin them.
     """
-    nobody = Decision(Whom.NOBODY, 0.0, "", tries)
-    if any(DIVERGED in death.said for death in deaths):
-        return nobody
-    if is_host := any(death.is_link for death in deaths):
-        only_workers = all(death.is_link and not death.with_service and death.has_trained for death in deaths)
-        if not (anybody_left and only_workers):
-            return nobody
-        if others_go_on:
-            return Decision(Whom.LEFT_OUT, 0.0, "the others go on without the workers there", tries)
-    if others_go_on and not takes_back and any(death.kind is not Kind.SERVICE for death in deaths):
-        if anybody_left and all(death.kind is Kind.WORKER and death.has_trained for death in deaths):
-            return Decision(
-                Whom.LEFT_OUT, 0.0, f"the others go on without {'it' if len(deaths) == 1 else 'them'}", tries
-            )
-        return nobody
-    causes = [death for death in deaths if death.exit_code != EXIT_PEER_LOST]
-    if causes and all(death.exit_code == EXIT_SETUP for death in causes) and not service_was_away:
-        return nobody
-    if (checkpoint or 0) > (tries.checkpoint or 0):
-        tries = replace(tries, checkpoint=checkpoint, in_vain=0)
-    if others_go_on and lived_s >= CALM_S:
-        tries = replace(tries, in_vain=0)
-    without = f"in less than {CALM_S:g} s each" if others_go_on else "without a new checkpoint"
-    if tries.in_vain >= limit:
-        text = f"given up after {_times(limit, 'start')} {without} (--restarts)"
-        return Decision(Whom.NOBODY, 0.0, text, tries)
-    in_a_row = 0 if lived_s >= CALM_S else tries.in_a_row
+    end_job = RestartDecision(Action.END_JOB, 0.0, "", history)
+    if any(DIVERGED in report.error for report in reports):
+        return end_job
+    if is_host := any(report.is_connection for report in reports):
+        only_workers = all(
+            report.is_connection and not report.with_service and report.has_trained for report in reports
+        )
+        if not (any_worker_left and only_workers):
+            return end_job
+        if others_continue:
+            return RestartDecision(Action.LEAVE_OUT, 0.0, "the others go on without the workers there", history)
+    if others_continue and not can_rejoin and any(report.kind is not Kind.SERVICE for report in reports):
+        if any_worker_left and all(report.kind is Kind.WORKER and report.has_trained for report in reports):
+            text = f"the others go on without {'it' if len(reports) == 1 else 'them'}"
+            return RestartDecision(Action.LEAVE_OUT, 0.0, text, history)
+        return end_job
+    causes = [report for report in reports if report.exit_code != EXIT_PEER_LOST]
+    if causes and all(report.exit_code == EXIT_SETUP for report in causes) and not service_was_away:
+        return end_job
+    if (checkpoint or 0) > (history.checkpoint or 0):
+        history = replace(history, checkpoint=checkpoint, restarts=0)
+    if others_continue and uptime_s >= STABLE_S:
+        history = replace(history, restarts=0)
+    without = f"in less than {STABLE_S:g} s each" if others_continue else "without a new checkpoint"
+    if history.restarts >= limit:
+        text = f"given up after {_count(limit, 'start')} {without} (--restarts)"
+        return RestartDecision(Action.END_JOB, 0.0, text, history)
+    in_a_row = 0 if uptime_s >= STABLE_S else history.in_a_row
     wait_s = min(LONGEST_WAIT_S, 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
-    tries = replace(tries, in_vain=tries.in_vain + 1, in_a_row=in_a_row + 1)
-    services = all(death.kind is Kind.SERVICE for death in deaths) and not is_host
-    everybody = "all others" if is_host else "all"
-    alone = (services or others_go_on) and all(death.exit_code is not None for death in deaths)
+    history = replace(history, restarts=history.restarts + 1, in_a_row=in_a_row + 1)
+    services = all(report.kind is Kind.SERVICE for report in reports) and not is_host
+    only_failed = (services or others_continue) and all(report.exit_code is not None for report in reports)
     when = f" in {wait_s:g} s" if wait_s else ""
-    left = f"{_times(limit - tries.in_vain, 'more try', 'more tries')} {without}"
-    if alone and not anybody_left:
-        text = f"no worker is left: all are started again{when}, and go on from their checkpoints, if any; {left}"
-    elif alone and not services:
-        text = f"the others go on; who has died is started again{when}, and comes back between two rounds; {left}"
-    elif alone:
-        text = f"nothing is lost: it is started again{when}, and training goes on; {left}"
+    left = f"{_count(limit - history.restarts, 'more try', 'more tries')} {without}"
+    if only_failed and not any_worker_left:
+        text = f"no worker is left: all are started again{when}, and go on from their checkpoints, if any"
+    elif only_failed and not services:
+        text = f"the others go on; the lost worker is started again{when}, and comes back between two rounds"
+    elif only_failed:
+        text = f"nothing is lost: it is started again{when}, and training goes on"
     elif checkpoint is None:
         anew = " without the workers there" if is_host else ""
-        text = f"there is no checkpoint yet, so all is lost: the job begins anew{anew}{when}; {left}"
+        text = f"there is no checkpoint yet, so all is lost: the job begins anew{anew}{when}"
     else:
+        which = "all others" if is_host else "all"
         text = (
-            f"what came after round {checkpoint} is lost: {everybody} are started again{when} and go on after round "
-            f"{checkpoint}; {left}"
+            f"what came after round {checkpoint} is lost: {which} are started again{when} and go on after round "
+            f"{checkpoint}"
         )
-    return Decision(Whom.ALONE if alone else Whom.ALL, wait_s, text, tries)
+    action = Action.RESTART_FAILED if only_failed else Action.RESTART_ALL
+    return RestartDecision(action, wait_s, f"{text}; {left}", history)
 
 
-def _times(count: int, one: str, several: str = "") -> str:
-    return f"{count or 'no'} {one if count == 1 else several or one + 's'}"
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number or 'no'} {one if number == 1 else several or one + 's'}"

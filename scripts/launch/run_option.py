@@ -1,4 +1,4 @@
-"""The option that gives a run a name: LOG_BASE/NAME is a log tree of its own, which `-b LOG_BASE/NAME` reads."""
+"""The option --run NAME: LOG_BASE/NAME is a log tree of its own, which summary.py reads with `-b LOG_BASE/NAME`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from config import NETWORKS, NO_NETWORK
 from flag_values import text_like
 from utils import EARLIER, SEED_FOLDER
 
-# Folders of a log tree that are no run's.
+# Folders of a log tree that belong to no run.
 TAKEN = (*NETWORKS, NO_NETWORK, EARLIER, "figures", "trials")
 
 _name = text_like(
@@ -18,7 +18,7 @@ _name = text_like(
 
 
 def run_name(text: str) -> str:
-    """Parses the name of a run, a folder in the log tree that has the networks' folders and others, too."""
+    """Parses the name of a run; it must differ from the other folders of the log tree."""
     if (name := _name(text)) in TAKEN or SEED_FOLDER.fullmatch(name):
         raise argparse.ArgumentTypeError(f"{text!r} has a meaning of its own in a log tree; choose another name")
     return name
@@ -36,5 +36,5 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_of(given: argparse.Namespace) -> str:
-    """The name that was given; empty where none was."""
+    """The given name; empty if there is none."""
     return str(getattr(given, "run", ""))

@@ -1,4 +1,4 @@
-"""Runs commands at the same time, so many at once; a signal goes to those that run, and no other is begun then."""
+"""Runs commands in parallel, a given number at once; a signal is passed on, and no further command starts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from types import FrameType
 from utils import EXIT_OK
 
 POLL_S = 0.1
-_KILLED = 128  # plus the signal's number: the exit code of a process that a signal has ended
+_KILLED = 128  # plus the signal's number: the exit code of a killed process
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
 
 def run_side_by_side(commands: Mapping[str, Sequence[str]], at_once: int) -> int:
-    """Runs all commands, by name; returns the first exit code that is not 0, else 0.
+    """Runs all commands, by name, also after one has failed; returns the first exit code that is not 0, else 0.
 
-    One that fails does not keep the others from running. Each is in a session of its own, so that it gets a signal
-    once: from here.
+    Each runs in a session of its own, so that it gets a signal only once, from here.
     """
     waiting, running, codes = list(commands.items()), dict[str, subprocess.Popen[bytes]](), dict[str, int]()
     stopped: list[int] = []

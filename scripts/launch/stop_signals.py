@@ -13,10 +13,10 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Notes the signals that come in the block, in the main thread, and does nothing about them."""
+    """Notes the signals that arrive in the `with` block, in the main thread, and does nothing else."""
 
     def __init__(self) -> None:
-        self._came: list[tuple[float, str]] = []
+        self._arrived: list[tuple[float, str]] = []
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -30,16 +30,16 @@ class StopSignals:
 
     @property
     def first(self) -> str:
-        """The name of the first; empty if none came."""
-        return self._came[0][1] if self._came else ""
+        """The name of the first; empty if none has arrived."""
+        return self._arrived[0][1] if self._arrived else ""
 
     @property
     def is_repeated(self) -> bool:
-        """Whether somebody has asked a second time."""
-        return any(at > self._came[0][0] + SAME_SIGNAL_S for at, _ in self._came)
+        """Whether a second one has arrived, later than a duplicate of the first."""
+        return any(at > self._arrived[0][0] + SAME_SIGNAL_S for at, _ in self._arrived)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._came.append((time.monotonic(), signal.Signals(number).name))
+        self._arrived.append((time.monotonic(), signal.Signals(number).name))
 
 
 def _is_nohup(number: signal.Signals) -> bool:

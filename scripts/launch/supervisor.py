@@ -1,16 +1,15 @@
 """Runs the processes of one job, here or on several hosts, and leaves none behind whatever happens.
 
-Standard library only. One thread, one loop that looks at every process ten times a second; so a process that dies is
-noticed within a second, and nothing here can block on a process that does not answer.
+Standard library only. One thread, one loop that looks at every process ten times a second: so a process that dies is
+noticed within a second, and a process that does not answer blocks nothing here.
 
-    RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round, also where others are to take part
+    RUNNING --signal--> STOPPING: the workers got SIGTERM and end with their round, also where the hosts change
        |                   |
        +--workers done-----+--> SETTLING: the parameter servers end by themselves --> everything is stopped
 
-A failure, a second signal or a wait that was too long ends any of these states: everything is killed. Where the job is
-to survive (scripts/launch/survival.py), a failure while it is RUNNING kills all but the services, and starts all again;
-a service that has died, or a worker without which the others go on, is started again alone, while the others run; or,
-where nobody takes it back or its host is gone, it is left out.
+A failure, a second signal or a timeout ends any of these states: everything is killed. With a restart policy a failure
+in RUNNING kills all but the services and starts all again. A service, or a worker without which the others continue, is
+started again alone while the others run, or is left out where it cannot rejoin or its host is gone.
 """
 
 from __future__ import annotations
@@ -20,49 +19,42 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from scripts.launch.console import Forwarder, has_ended_for, has_trained
-from scripts.launch.exit_reports import death_of, failure_of, how_it_ended
-from scripts.launch.process import Kind, Process, Role, Running
-from scripts.launch.restarts import Whom
+from scripts.launch.exit_reports import Failure, failure_of, how_it_ended, report_of
+from scripts.launch.process import Kind, Process, Role, RunningProcess
+from scripts.launch.restart_policy import RestartPolicy
+from scripts.launch.restarts import Action
 from scripts.launch.stop_signals import StopSignals
-from scripts.launch.survival import Survival
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, STOPPED, SetupError
 
 POLL_S = 0.1
-CAUSE_S = 0.5  # the longest that the end of a killed process may be seen after that of the peer which has noticed it
+CAUSE_S = 0.5  # the end of a killed process may be seen this much later than that of the peer that has lost it
 
 _TOO_EARLY = "stopped before every worker had begun"
 
 
-class Waits(NamedTuple):
-    """Seconds that the supervisor waits before it kills."""
+class Timeouts(NamedTuple):
+    """Seconds until the supervisor kills."""
 
     # For the workers to end after a signal; and, since those of a distributed job leave together, for the others after
     # one of them has ended.
     grace_s: float = 60.0
     settle_s: float = 15.0  # for the servers to end by themselves after the workers
-    lead_s: float = 5.0  # by which a server that ends as it should may be seen to do so before its workers are
+    lead_s: float = 5.0  # the end of a server may be seen this much earlier than that of its workers
     ready_s: float = 60.0  # for a service to accept connections
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """How a job ended."""
 
     exit_code: int  # utils.EXIT_*
     was_stopped: bool  # by a signal
-    failed_log: Path | None = None  # of the process that ended the job, where one did
-    # Where the workers may change:
-    has_trained: bool = False  # each worker, a round at least
-    changes: bool = False  # the workers have ended for others to take part, or were lost meanwhile and are to survive
-
-
-class Change(Protocol):
-    """Somebody who may want other workers to take part."""
-
-    def look(self, all_train: Callable[[], bool]) -> bool:
-        """Called in each step: whether the workers are to end with their round now, which they can where all train."""
+    failed_log: Path | None = None  # of the process whose failure ended the job
+    # Where the hosts may change:
+    has_trained: bool = False  # each worker has done a round
+    changes: bool = False  # the workers have ended so that the hosts change; or were lost then and can be restarted
 
 
 class _State(enum.Enum):
@@ -83,7 +75,7 @@ class _Finished(Exception):
 class _StartAgain(Exception):
     """Leaves the loop; all but the services that run and answer are killed and started again."""
 
-    def __init__(self, wait_s: float, failed: Sequence[Running]) -> None:
+    def __init__(self, wait_s: float, failed: Sequence[RunningProcess]) -> None:
         super().__init__()
         self.wait_s = wait_s
         self.failed = failed
@@ -96,50 +88,50 @@ class Supervisor:
         self,
         roles: Sequence[Role],
         say: Callable[[str], None],
-        waits: Waits,
-        start: Callable[[Role], Running] = Process,
-        links: Sequence[Running] = (),
+        timeouts: Timeouts,
+        start: Callable[[Role], RunningProcess] = Process,
+        connections: Sequence[RunningProcess] = (),
         leave_together: bool = False,
-        survival: Survival | None = None,
-        change: Change | None = None,
+        policy: RestartPolicy | None = None,
+        wants_change: Callable[[Callable[[], bool]], bool] | None = None,
         begins: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
             roles: started in this order, but workers last, once every service is ready.
             say: prints a line for the user.
-            waits: how long to be patient.
+            timeouts: seconds until processes are killed.
             start: starts a role.
-            links: services that run already, without which nothing can be started on their hosts; they are watched, and
-                left alone.
-            leave_together: the workers do, also where no server is among the roles.
-            survival: says what is done when a process has died; None: the job ends.
-            change: other workers may take part then, in a job that goes on from a checkpoint of this one.
+            connections: to the hosts, which are there already; the loop watches them and does not end them.
+            leave_together: the workers do, even if no server is among the roles.
+            policy: what follows from a failed process; None: the job ends.
+            wants_change: asked in each step whether the workers are to end with their round now, since a job on other
+                hosts resumes from a checkpoint of this one. Its argument tells whether all workers train.
             begins: called once, when a worker has begun to train.
         """
         self._roles = roles
-        self._waits = waits
+        self._timeouts = timeouts
         self._say = say
         self._start_role = start
-        self._links = links
+        self._connections = connections
         self._leave_together = leave_together or any(role.kind is Kind.SERVER for role in roles)
-        if survival is not None and survival.others_go_on:
-            self._leave_together = False  # one may be let go, and the others go on
-        self._survival = survival
-        self._change = change
+        if policy is not None and policy.others_continue:
+            self._leave_together = False  # one may leave, and the others continue
+        self._policy = policy
+        self._wants_change = wants_change
         self._begins = begins
         self._has_begun = False
         self._is_changing = False
         self._console = Forwarder(say)
-        self._processes: list[Running] = []
+        self._processes: list[RunningProcess] = []
         self._signals = StopSignals()
         self._state = _State.RUNNING
         self._since = self._started_at = time.monotonic()
-        self._left_out: list[Running] = []  # processes without which the others go on
-        self._due: list[tuple[float, Running]] = []  # processes that are started again alone, and when
+        self._left_out: list[RunningProcess] = []
+        self._due: list[tuple[float, RunningProcess]] = []  # when failed processes are started again alone
         self._service_was_away = False  # since the last start of all
 
-    def run(self) -> Outcome:
+    def run(self) -> JobOutcome:
         """Runs the job, in the main thread. Every process has ended when this returns or raises."""
         with self._signals:
             try:
@@ -148,7 +140,7 @@ class Supervisor:
                 while True:
                     try:
                         if again is not None:
-                            self._clear(again)
+                            self._prepare_restart(again)
                             pages = []
                         self._run(pages)
                     except _StartAgain as another:
@@ -160,23 +152,23 @@ class Supervisor:
             finally:
                 _kill([*self._processes, *self._left_out])
 
-    def _outcome(self, end: _Finished) -> Outcome:
-        how = Outcome(end.exit_code, bool(self._signals.first), end.failed_log)
-        if self._change is None:  # nobody asks what else the logs say
-            return how
+    def _outcome(self, end: _Finished) -> JobOutcome:
+        outcome = JobOutcome(end.exit_code, bool(self._signals.first), end.failed_log)
+        if self._wants_change is None:  # the other fields are not used
+            return outcome
         workers = [worker.role for worker in self._of(Kind.WORKER)]
         if end.exit_code == EXIT_OK:
-            has_way = any(has_ended_for(reason, role) for reason in (STOPPED, LEFT) for role in workers)
+            can_change = any(has_ended_for(reason, role) for reason in (STOPPED, LEFT) for role in workers)
         else:
-            has_way = self._survival is not None
-        return how._replace(
-            has_trained=bool(workers) and all(map(has_trained, workers)), changes=self._is_changing and has_way
+            can_change = self._policy is not None
+        return outcome._replace(
+            has_trained=bool(workers) and all(map(has_trained, workers)), changes=self._is_changing and can_change
         )
 
     # ------------------------------------------------------------------------------------------------- start
 
     def _run(self, pages: Sequence[str]) -> NoReturn:
-        """Starts what does not run, and looks at it until the job is over."""
+        """Starts what does not run, and steps until the job is over."""
         self._service_was_away = False
         self._enter(_State.RUNNING, time.monotonic())
         self._start(Kind.SERVICE, Kind.SERVER)
@@ -206,63 +198,61 @@ class Supervisor:
         while waiting:
             self._step()
             waiting = [role for role in waiting if role.is_ready and not role.is_ready()]
-            if waiting and time.monotonic() > self._since + self._waits.ready_s:
+            if waiting and time.monotonic() > self._since + self._timeouts.ready_s:
                 names = [role.name for role in waiting]
                 silent = [process for process in self._processes if process.role.name in names]
-                how = f"{waiting[0].label} did not answer within {self._waits.ready_s:g} s"
-                log = f" Its log: {waiting[0].log}"
-                self._end(how, log, silent, _Finished(EXIT_PEER_LOST, f"error: {how}.{log}", waiting[0].log))
+                how = f"{silent[0].role.label} did not answer within {self._timeouts.ready_s:g} s"
+                self._end(Failure(silent, how, silent[0], f" Its log: {silent[0].role.log}"))
             if waiting:
                 time.sleep(POLL_S)
 
-    def _clear(self, again: _StartAgain) -> None:
-        """Kills what is left but the services, and waits as long as it was decided."""
-        kept = [
+    def _prepare_restart(self, again: _StartAgain) -> None:
+        """Kills all but the services, waits as the policy decided, and takes the roles of the restart."""
+        services = [
             process for process in self._of(Kind.SERVICE) if process.exit_code is None and process not in again.failed
         ]
-        ending = [process for process in self._processes if process not in kept]
+        ending = [process for process in self._processes if process not in services]
         self._due = []
         _kill(ending)
-        self._look_for_hosts_that_are_gone(ending)
-        self._processes = kept
+        self._give_up_lost_hosts(ending)
+        self._processes = services
         until = time.monotonic() + again.wait_s
         while time.monotonic() < until:
             self._step()
             time.sleep(POLL_S)
-        assert self._survival is not None
+        assert self._policy is not None
         try:
-            self._roles = self._survival.roles()
+            self._roles = self._policy.roles()
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {error}") from None
 
-    def _look_for_hosts_that_are_gone(self, killed: Sequence[Running]) -> None:
-        """Of a process there nobody sees the end: it ends within a minute, since it has lost its launcher."""
-        gone = [link.role.host for link in self._links if link.ended_at is not None]
+    def _give_up_lost_hosts(self, killed: Sequence[RunningProcess]) -> None:
+        """Gives up the hosts that do not confirm a kill: without the launcher their processes end within a minute."""
+        gone = [connection.role.host for connection in self._connections if connection.ended_at is not None]
         unseen = [process for process in killed if process.exit_code is None and process.role.host not in gone]
         if not unseen:
             return
         hosts = {process.role.host for process in unseen}
-        links = [link for link in self._links if link.role.host in hosts]
-        for link in links:
-            if link.exit_code is None:
-                _kill([link])
-            link.ended_at = time.monotonic()
-        how = f"nobody saw the end of {', '.join(process.role.label for process in unseen)}"
-        end = _Finished(EXIT_PEER_LOST, f"error: {how}: nothing is started again")
-        if not links:
-            raise end
-        self._end(how, "", links, end)
+        connections = [connection for connection in self._connections if connection.role.host in hosts]
+        for connection in connections:
+            if connection.exit_code is None:
+                _kill([connection])
+            connection.ended_at = time.monotonic()
+        how = f"the end of {', '.join(process.role.label for process in unseen)} is not confirmed"
+        if not connections:
+            raise _Finished(EXIT_PEER_LOST, f"error: {how}: nothing is started again")
+        self._end(Failure(connections, how))
 
     def _start_due(self, now: float) -> None:
-        """Starts the processes again whose time has come, while the others run; workers once the services answer."""
+        """Starts single processes again whose time has come; workers once the services answer."""
         for at, process in [(at, process) for at, process in self._due if now >= at]:
-            if process.role.kind is Kind.WORKER and now < at + self._waits.ready_s and not self._services_answer():
+            if process.role.kind is Kind.WORKER and now < at + self._timeouts.ready_s and not self._services_answer():
                 continue
             self._due = [each for each in self._due if each[1] is not process]
             self._processes.remove(process)
             _kill([process])
-            assert self._survival is not None
-            self._start_one(self._survival.alone(process.role))
+            assert self._policy is not None
+            self._start_one(self._policy.restarted(process.role))
 
     def _services_answer(self) -> bool:
         return all(role.is_ready() for role in self._roles if role.is_ready)
@@ -270,7 +260,7 @@ class Supervisor:
     # -------------------------------------------------------------------------------------------------- loop
 
     def _step(self) -> None:
-        """Looks once at everything. Raises _Finished when the job is over, _StartAgain when it begins again."""
+        """Looks once at everything. Raises _Finished when the job is over, _StartAgain when all are started again."""
         now = time.monotonic()
         self._console.forward(self._processes)
         if self._console.has_begun and not self._has_begun:
@@ -287,7 +277,7 @@ class Supervisor:
     def _enter(self, state: _State, now: float) -> None:
         self._state, self._since = state, now
 
-    def _of(self, kind: Kind) -> list[Running]:
+    def _of(self, kind: Kind) -> list[RunningProcess]:
         return [process for process in self._processes if process.role.kind is kind]
 
     def _note_ends(self, now: float) -> None:
@@ -295,29 +285,24 @@ class Supervisor:
         for process in new:
             process.ended_at = now
         failed = [process for process in new if process.exit_code != EXIT_OK or process.role.kind is Kind.SERVICE]
-        if self._state is not _State.SETTLING:
-            links = [process for process in failed if process in self._links]
-            if links:
-                self._fail(links)  # which may leave out all that ran there
-            others = [process for process in failed if process in self._processes]
-            if self._survival is not None and not self._survival.takes_back:
-                services = [process for process in others if process.role.kind is Kind.SERVICE]
-                others = [process for process in others if process not in services]
-                if services:
-                    self._fail(services)
-            if others:
-                self._fail(others)
+        if self._state is _State.SETTLING:
+            for process in failed:
+                role, code = process.role, process.exit_code
+                if code != EXIT_OK:
+                    self._say(f"warning: {role.label} {how_it_ended(code)} at the very end; its log: {role.log}")
             return
-        for process in failed:
-            role, code = process.role, process.exit_code
-            if code != EXIT_OK:
-                self._say(f"warning: {role.label} {how_it_ended(code)} at the very end; its log: {role.log}")
+        self._fail([process for process in failed if process in self._connections])  # may leave out all on the host
+        others = [process for process in failed if process in self._processes]
+        if self._policy is not None and not self._policy.can_rejoin:
+            self._fail([process for process in others if process.role.kind is Kind.SERVICE])
+            others = [process for process in others if process.role.kind is not Kind.SERVICE]
+        self._fail(others)
 
-    def _newly_ended(self, until: float) -> list[Running]:
-        """The processes whose end is not noted yet. Where all of these have only lost a peer, it waits so long for the
-        cause: the system closes the connections of a process that was killed some time before it tells of its end."""
+    def _newly_ended(self, until: float) -> list[RunningProcess]:
+        """The processes whose end is not noted yet. Where all of these have only lost a peer, it waits until then for
+        the cause: the system closes a killed process's connections some time before it tells of its end."""
         while True:
-            watched = [*self._links, *self._processes]
+            watched = [*self._connections, *self._processes]
             new = [process for process in watched if process.ended_at is None and process.exit_code is not None]
             has_cause = not new or any(process.exit_code != EXIT_PEER_LOST for process in new)
             if has_cause or self._state is not _State.RUNNING or time.monotonic() > until:
@@ -326,41 +311,40 @@ class Supervisor:
 
     def _await_workers(self, now: float) -> None:
         for server in self._of(Kind.SERVER):
-            if server.ended_at is not None and now > server.ended_at + self._waits.lead_s:
+            if server.ended_at is not None and now > server.ended_at + self._timeouts.lead_s:
                 if self._others_are_done(server):
                     self._enter(_State.SETTLING, now)
                     return
                 self._fail([server])
         due = [process for _, process in self._due if process.role.kind is Kind.WORKER]
-        workers = [worker for worker in self._of(Kind.WORKER) if worker not in due]
-        ended_at = [worker.ended_at for worker in workers if worker.ended_at is not None]
-        left = [worker for worker in self._of(Kind.WORKER) if worker.ended_at is None]
-        grace_s = self._waits.grace_s
-        died_at = min((worker.ended_at or now for worker in due), default=0.0)
-        if ended_at and not left and max(ended_at) >= died_at:
-            self._due = []  # the others have come to the end of the job meanwhile
+        workers = self._of(Kind.WORKER)
+        ended_at = [worker.ended_at for worker in workers if worker.ended_at is not None and worker not in due]
+        left = [worker for worker in workers if worker.ended_at is None]
+        grace_s = self._timeouts.grace_s
+        failed_at = min((worker.ended_at or now for worker in due), default=0.0)
+        if ended_at and not left and max(ended_at) >= failed_at:
+            self._due = []  # the others have finished the job meanwhile
             self._enter(_State.SETTLING, now)
         elif self._state is _State.STOPPING and now > self._since + grace_s:
-            self._stay(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
+            self._fail_to_end(left, EXIT_FORCED, f"{grace_s:g} s after they were asked to")
         elif self._leave_together and ended_at and now > min(ended_at) + grace_s:
-            self._stay(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
+            self._fail_to_end(left, EXIT_PEER_LOST, f"{grace_s:g} s after the first worker")
 
-    def _others_are_done(self, server: Running) -> bool:
-        """Whether the workers that are still there are frozen ones, without which the others went on to the end."""
-        if self._survival is None or self._survival.takes_back or server.exit_code != EXIT_OK:
+    def _others_are_done(self, server: RunningProcess) -> bool:
+        """Whether the workers that still run are frozen ones, without which the others have finished."""
+        if self._policy is None or self._policy.can_rejoin or server.exit_code != EXIT_OK:
             return False
         left = ", ".join(worker.role.label for worker in self._of(Kind.WORKER) if worker.ended_at is None)
         self._say(f"warning: {left} did not end with the others; killed")
         return True
 
-    def _stay(self, left: Sequence[Running], exit_code: int, when: str) -> None:
-        """Workers do not end when they should."""
-        how = f"{', '.join(process.role.label for process in left)} did not end within {when}"
-        self._end(how, "", left, _Finished(exit_code, f"error: {how}; killing what is left"))
+    def _fail_to_end(self, left: Sequence[RunningProcess], exit_code: int, when: str) -> None:
+        names = ", ".join(process.role.label for process in left)
+        self._end(Failure(left, f"{names} did not end within {when}"), exit_code)
 
     def _settle(self, now: float) -> None:
         left = [server.role.label for server in self._of(Kind.SERVER) if server.ended_at is None]
-        settle_s = self._waits.settle_s
+        settle_s = self._timeouts.settle_s
         if left and now <= self._since + settle_s:
             return
         if left:
@@ -370,101 +354,95 @@ class Supervisor:
 
     # ---------------------------------------------------------------------------------------------- failures
 
-    def _fail(self, failed: Sequence[Running]) -> None:
-        """Processes have ended that should not."""
-        first, how, log, says_why = failure_of(failed, self._links)
-        if self._state is _State.STOPPING and first.exit_code in (EXIT_FORCED, -signal.SIGTERM):
+    def _fail(self, failed: Sequence[RunningProcess]) -> None:
+        if not failed:
+            return
+        failure = failure_of(failed, self._connections)
+        code = failure.cause and failure.cause.exit_code
+        if self._state is _State.STOPPING and code in (EXIT_FORCED, -signal.SIGTERM):
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
         self._console.forward(self._processes)
-        code = EXIT_SETUP if first.exit_code == EXIT_SETUP else EXIT_PEER_LOST
-        end = _Finished(code, f"error: {how}; stopping the job.{log}", first.role.log)
-        self._end(how, log, failed, end, says_why)
+        self._end(failure, EXIT_SETUP if code == EXIT_SETUP else EXIT_PEER_LOST)
 
-    def _on_host_of(self, link: Running) -> list[Running]:
-        """The processes on the host to which a connection leads; none where it is no connection."""
-        return [process for process in self._processes if link in self._links and process.role.host == link.role.host]
+    def _on_host_of(self, connection: RunningProcess) -> list[RunningProcess]:
+        """The processes on a connection's host; none of a process that is no connection."""
+        if connection not in self._connections:
+            return []
+        return [process for process in self._processes if process.role.host == connection.role.host]
 
-    def _end(self, how: str, log: str, failed: Sequence[Running], end: _Finished, says_why: bool = False) -> None:
-        """Ends the job, unless it is to survive.
-
-        Args:
-            how: the processes have failed, in words.
-            log: where more is said.
-            failed: they have ended, or do not answer.
-            end: of a job that is not to survive.
-            says_why: the log does.
-        """
-        if self._survival is None or self._state is not _State.RUNNING:
-            raise end
-        deaths = [death_of(process, self._on_host_of(process), process in self._links) for process in failed]
+    def _end(self, failure: Failure, exit_code: int = EXIT_PEER_LOST) -> None:
+        """Ends the job, unless the policy decides otherwise."""
+        failed, how, cause, log, has_error = failure
+        failed_log = cause.role.log if cause else None
+        if self._policy is None or self._state is not _State.RUNNING:
+            raise _Finished(exit_code, f"error: {how}; stopping the job.{log}", failed_log)
+        reports = [report_of(process, self._on_host_of(process), process in self._connections) for process in failed]
         now = time.monotonic()
+        gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
         try:
             workers = self._of(Kind.WORKER)
-            gone = [*failed, *(other for process in failed for other in self._on_host_of(process))]
-            anybody_left = not workers or any(self._may_go_on(worker) for worker in workers if worker not in gone)
-            decision = self._survival.after(deaths, now - self._started_at, self._service_was_away, anybody_left)
+            any_worker_left = not workers or any(self._can_continue(worker) for worker in workers if worker not in gone)
+            uptime_s = now - self._started_at
+            decision = self._policy.after(reports, uptime_s, self._service_was_away, any_worker_left)
         except SetupError as error:
             raise _Finished(EXIT_PEER_LOST, f"error: {how}, and {error}") from None
-        if decision.whom is Whom.NOBODY:
+        if decision.action is Action.END_JOB:
             why = decision.text and f": {decision.text}"
-            raise _Finished(end.exit_code, f"error: {how}; stopping the job{why}.{log}", end.failed_log)
-        self._say(f"{how}: {decision.text}.{log if says_why else ''}")
-        if decision.whom is Whom.LEFT_OUT:
-            self._console.forward(gone)
-            self._left_out += [process for process in self._processes if process in gone]
-            self._processes = [process for process in self._processes if process not in gone]
-            self._due = [(at, process) for at, process in self._due if process not in gone]
-            return
-        if decision.whom is Whom.ALL:
+            raise _Finished(exit_code, f"error: {how}; stopping the job{why}.{log}", failed_log)
+        self._say(f"{how}: {decision.text}.{log if has_error else ''}")
+        if decision.action is Action.RESTART_ALL:
             raise _StartAgain(decision.wait_s, failed)
-        self._service_was_away = True
-        self._due += [(now + decision.wait_s, process) for process in failed]
+        if decision.action is Action.RESTART_FAILED:
+            self._service_was_away = True
+            self._due += [(now + decision.wait_s, process) for process in failed]
+            return
+        self._console.forward(gone)
+        self._left_out += [process for process in self._processes if process in gone]
+        self._processes = [process for process in self._processes if process not in gone]
+        self._due = [(at, process) for at, process in self._due if process not in gone]
 
-    def _may_go_on(self, worker: Running) -> bool:
-        """Whether a worker that was not lost is reason enough to go on."""
-        assert self._survival is not None
-        if worker.exit_code is None or not self._survival.others_go_on:
+    def _can_continue(self, worker: RunningProcess) -> bool:
+        """Whether the job can continue for a worker that was not lost."""
+        assert self._policy is not None
+        if worker.exit_code is None or not self._policy.others_continue:
             return True
-        # One that was frozen may wake up when the others are done.
+        # A frozen worker may wake up when the others are done.
         is_done = worker.exit_code == EXIT_OK and not has_ended_for(LEFT, worker.role)
-        return is_done and not self._survival.takes_back
+        return is_done and not self._policy.can_rejoin
 
     # ----------------------------------------------------------------------------------------------- signals
 
     def _obey_signals(self, now: float) -> None:
         if not self._signals.first:
-            self._look_for_change(now)
+            if self._wants_change is not None and self._wants_change(self._all_train):
+                self._is_changing = True
+                self._stop([worker for worker in self._of(Kind.WORKER) if worker.exit_code is None], now)
             return
         if self._signals.is_repeated:
             raise _Finished(EXIT_FORCED, "a second signal: everything is killed at once")
         if self._is_changing:
             self._is_changing = False
-            self._say(f"{self._signals.first}: the job does not go on with others")
+            self._say(f"{self._signals.first}: the job does not continue on other hosts")
         if self._state is not _State.RUNNING:
             return
-        name, grace_s, workers = self._signals.first, self._waits.grace_s, self._of(Kind.WORKER)
+        name, grace_s, workers = self._signals.first, self._timeouts.grace_s, self._of(Kind.WORKER)
         self._say(f"{name}: the workers end with this round, within {grace_s:g} s; once more kills them at once")
         if not workers:
             raise _Finished(EXIT_FORCED, _TOO_EARLY)
         self._stop(workers, now)
-
-    def _look_for_change(self, now: float) -> None:
-        if self._change is not None and self._change.look(self._all_train):
-            self._is_changing = True
-            self._stop([worker for worker in self._of(Kind.WORKER) if worker.exit_code is None], now)
 
     def _all_train(self) -> bool:
         workers = [worker for worker in self._of(Kind.WORKER) if worker.exit_code is None]
         is_calm = self._state is _State.RUNNING and not self._due
         return is_calm and bool(workers) and all(has_trained(worker.role) for worker in workers)
 
-    def _stop(self, workers: Sequence[Running], now: float) -> None:
+    def _stop(self, workers: Sequence[RunningProcess], now: float) -> None:
         self._enter(_State.STOPPING, now)
         for worker in workers:
             worker.send(signal.SIGTERM)
 
 
-def _kill(processes: Sequence[Running]) -> None:
+def _kill(processes: Sequence[RunningProcess]) -> None:
     for process in processes:
         process.send(signal.SIGKILL)
     for process in processes:

@@ -1,7 +1,7 @@
-"""A worker of a distributed job, with its logs filed as summary.py reads them: logs/NETWORK/MODE/HOST/DEVICE/.
+"""A worker of a distributed job that files its logs where summary.py reads them: logs/NETWORK/MODE/HOST/DEVICE/.
 
-Becomes main.py with the same flags and, in front of them, a log folder, and where the logs of the run before are moved.
-A log folder that the user gives wins, and is main.py's own: it is emptied.
+It becomes main.py with the same flags, preceded by the log folder and the folder for older logs. With the user's own
+log folder, main.py empties that instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from utils import EARLIER
 
 
 def main_flags(arguments: Sequence[str], host: str) -> list[str]:
-    """The flags for main.py; wrong ones end the process, as there."""
+    """The flags for main.py; wrong ones end the process, as in main.py."""
     parser = argparse.ArgumentParser(prog="scripts/worker.sh", add_help=False, allow_abbrev=False)
     add_run(parser)
     own, flags = parser.parse_known_args(arguments)

@@ -7,10 +7,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.max_tree import Tournament
-from server.messages import Action
+from server.max_tree import MaxTree
 from server.policies import POLICIES, Policy
 from server.state import SILENCE_S, Row, Table
+from server.worker import Action
 
 import config
 from trainer import command_line
@@ -279,7 +279,7 @@ delays = st.one_of(st.integers(0, 5).map(float), st.just(math.inf), st.just(-1.0
 @given(st.lists(delays, min_size=1, max_size=40), st.lists(st.tuples(st.integers(0, 39), delays), max_size=60))
 def test_the_index_finds_what_a_look_at_all_workers_finds(start: list[float], changes: list[tuple[int, float]]) -> None:
     current = list(start)
-    index = Tournament(start)
+    index = MaxTree(start)
     for rank, delay in [(0, current[0]), *changes]:
         rank %= len(current)
         current[rank] = delay

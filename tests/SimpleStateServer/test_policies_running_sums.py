@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from server.handlers import Handlers
-from server.messages import Action, Query, Report, Reset, Status
+from server.messages import Query, Report, Reset, Status
 from server.policies import POLICIES
 from server.policies.sync_switch import delay
 from server.state import STEP_TIME_WINDOW, Row, Table
 from server.throughputs import Throughputs, throughput
+from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 GREEDY, ELASTIC = "sync-switch-greedy", "sync-switch-elastic"

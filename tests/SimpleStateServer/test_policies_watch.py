@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from server.messages import Action
 from server.policies import POLICIES, Sync
 from server.state import STEP_TIME_WINDOW, Row, Table
+from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 

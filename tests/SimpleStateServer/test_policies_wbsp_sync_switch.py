@@ -7,13 +7,14 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.fields import BadMessage
+from server.errors import BadMessage
 from server.handlers import Handlers
-from server.messages import Action, Query, Report, Reset
+from server.messages import Query, Report, Reset
 from server.policies import POLICIES
 from server.policies.sync_switch import MARGIN
 from server.state import STEP_TIME_WINDOW, Row, Table
 from server.wire import parse
+from server.worker import Action
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 SYNC_SWITCH = ("sync-switch-none", "sync-switch-greedy", "sync-switch-elastic")

@@ -6,11 +6,12 @@ import json
 
 import pytest
 from scripted_job import ScriptedJob
-from server.fields import BadMessage
-from server.messages import MAX_REASON, Action, Report, Status
+from server.errors import BadMessage
+from server.messages import MAX_REASON, Report, Status
 from server.policies import POLICIES
 from server.timeline import timeline
 from server.wire import parse
+from server.worker import Action, Decision
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 TRAINING, WAITING = "training", "waiting"
@@ -21,7 +22,7 @@ def tell(
 ) -> None:
     """A worker says where it is, how long its last step took, and what the optimizer on the server has decided."""
     status = Status(rank, steps, round, seconds, 0.1)
-    decision = action, f"because of round {round}"
+    decision = Decision(action, f"because of round {round}")
     job.handlers.report(Report(f"worker-{rank}", job.id, status, samples=64, decision=decision, way=way), now)
 
 
@@ -37,7 +38,15 @@ def wire(**decision: object) -> bytes:
 def test_a_decision_is_read_off_the_wire() -> None:
     message = parse(wire(action="SYNC", reason="is the slowest"), POLICIES)
     assert isinstance(message, Report)
-    assert message.decision == (SYNC, "is the slowest")
+    assert message.decision == Decision(SYNC, "is the slowest")
+
+
+def test_a_field_that_is_given_twice_is_refused_and_a_colon_in_a_text_is_none() -> None:
+    body = wire(action="SYNC", reason="10:20: the slowest")
+    message = parse(body, POLICIES)
+    assert isinstance(message, Report) and message.decision == Decision(SYNC, "10:20: the slowest")
+    with pytest.raises(BadMessage, match="'rank' is given more than once"):
+        parse(body.replace(b'"rank": 0', b'"rank": 0, "rank": 0'), POLICIES)
 
 
 @pytest.mark.parametrize("bad", [{"action": "STOP"}, {}, {"action": "SYNC", "reason": "x" * (MAX_REASON + 1)}])
@@ -100,7 +109,7 @@ def test_whom_elastic_has_left_out_is_a_straggler_and_left_out() -> None:
     assert job.states(36.7) == [TRAINING, TRAINING, TRAINING, "left out"]
     assert marks(job, 36.7) == ["", "", "", "straggler"]
     snapshot = job.snapshot(36.7)
-    lanes = timeline(snapshot, snapshot.rows, job.doings(36.7))["lanes"]
+    lanes = timeline(snapshot, snapshot.rows, job.worker_states(36.7))["lanes"]
     kind, begin, end, round = lanes[3]["spans"][-1]
     assert (kind, round, begin - end) == ("left-out", 6, pytest.approx(0.7))
 

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.conflict import Conflict
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
 from server.jobs import Jobs
 from server.messages import (
     MAX_ACCURACIES,
-    Action,
-    Device,
-    Doing,
+    PublishedReset,
     Query,
     Report,
     Reset,
     Response,
     Status,
     Total,
-)  # fmt: skip
+)
 from server.policies import POLICIES
 from server.router import Router
 from server.snapshot import Snapshot
 from server.state import HISTORY_ROUNDS, Row, Table
+from server.worker import Action, Activity, Device
 
 TRAIN, SYNC = Action.TRAIN, Action.SYNC
 
@@ -186,10 +184,10 @@ def test_a_job_goes_on_with_the_workers_of_another_generation_and_hears_no_more_
         handlers.reset(Reset("worker-0", "a", 3, "journal", 0.5), now=4.0)
     assert late.value.code == "stale"
     with pytest.raises(Conflict, match="generation 3 of job 'a' is not known here") as early:
-        handlers.report(dataclasses.replace(report(0, 8), generation=3), now=4.0)
+        handlers.report(msgspec.structs.replace(report(0, 8), generation=3), now=4.0)
     assert early.value.code == "unknown-job"
     for rank in range(2):  # in whatever round they are
-        handlers.report(dataclasses.replace(report(rank, 9 + rank), generation=2), now=5.0)
+        handlers.report(msgspec.structs.replace(report(rank, 9 + rank), generation=2), now=5.0)
     snapshot = shown(handlers, 6.0)
     assert (len(snapshot.rows), snapshot.round, snapshot.began) == (2, 10, 0.0)
     assert [(point.round, point.accuracy) for point in snapshot.curve] == [(7, 0.5)]
@@ -410,7 +408,7 @@ def test_a_second_job_begins_beside_the_first_and_neither_hears_of_the_other() -
 def test_an_init_takes_the_place_of_the_init_before_it_and_of_no_other_job() -> None:
     handlers = job_of(1, job="a")
     for number in (1, 2):
-        handlers.reset(Reset("published", f"init-{number}", 1, "preprint", 0.5, published=True), now=float(number))
+        handlers.reset(PublishedReset("published", f"init-{number}", 1, "preprint", 0.5), now=float(number))
     assert handlers.query(query(0, None, 1, job=None), now=3.0).job == "init-2"
     assert handlers.query(query(0, 1, 1, job="a"), now=3.0).job == "a"
     ended = {job.id: job.ended for job in handlers.overview(4.0).jobs}
@@ -423,7 +421,7 @@ def test_the_job_that_ended_first_makes_room_for_the_next() -> None:
         handlers.reset(Reset("w", job, 1, "journal", 0.5), now=0.0)
         handlers.report(report(0, 1, job), now=0.0)
     for now, job in ((1.0, "c"), (2.0, "b")):
-        handlers.report(report(0, 1, job, doing=Doing.ENDED), now=now)
+        handlers.report(report(0, 1, job, doing=Activity.ENDED), now=now)
     handlers.reset(Reset("w", "d", 1, "journal", 0.5), now=3.0)
     assert ids(handlers) == ["a", "b", "d"]
 
@@ -471,8 +469,8 @@ def test_jobs_of_very_many_workers_cannot_begin_as_fast_as_somebody_likes() -> N
 def test_that_a_worker_evaluates_may_be_heard_after_it_has_left_and_changes_nothing_then() -> None:
     handlers = job_of(1)
     handlers.report(report(0, 1), now=1.0)
-    handlers.report(report(0, 1, doing=Doing.ENDED), now=2.0)
-    handlers.report(report(0, 1, doing=Doing.EVALUATING), now=2.1)
+    handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
+    handlers.report(report(0, 1, doing=Activity.EVALUATING), now=2.1)
     assert shown(handlers, 3.0).ended == 2.0
 
 
@@ -508,13 +506,13 @@ def test_what_a_worker_has_done_is_by_its_own_count_where_it_tells_it() -> None:
 def test_an_evaluation_lasts_until_the_worker_speaks_again() -> None:
     handlers = job_of(1)
     handlers.report(report(0, 1), now=0.0)
-    handlers.report(report(0, 1, doing=Doing.EVALUATING), now=5.0)
+    handlers.report(report(0, 1, doing=Activity.EVALUATING), now=5.0)
     row = shown(handlers, 6.0).rows[0]
-    assert (row.doing, row.evaluating) == (Doing.EVALUATING, 5.0)
+    assert (row.doing, row.evaluating) == (Activity.EVALUATING, 5.0)
     assert row.silence_limit > 60  # ResNet-50 on a slow CPU
     handlers.report(report(0, 2), now=8.0)
     row = shown(handlers, 8.0).rows[0]
-    assert (row.doing, row.evaluating, row.past[-1].evaluating) == (Doing.TRAINING, None, 5.0)
+    assert (row.doing, row.evaluating, row.past[-1].evaluating) == (Activity.TRAINING, None, 5.0)
 
 
 def test_a_job_ends_when_all_its_workers_have_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -522,9 +520,9 @@ def test_a_job_ends_when_all_its_workers_have_left(caplog: pytest.LogCaptureFixt
     handlers = job_of(2)
     for rank in (0, 1):
         handlers.report(report(rank, 1), now=1.0)
-    handlers.report(report(0, 1, doing=Doing.ENDED), now=2.0)
+    handlers.report(report(0, 1, doing=Activity.ENDED), now=2.0)
     assert shown(handlers, 2.0).ended is None
-    handlers.report(report(1, 1, doing=Doing.ENDED), now=3.0)
+    handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
     assert shown(handlers, 3.0).ended == 3.0
     assert [line for line in caplog.messages if "has ended" in line] == [
         "job a has ended: all 2 worker(s) have left | round 1 | 3.0 s"
@@ -615,12 +613,12 @@ def test_a_job_of_many_workers_begins_without_making_them() -> None:
 
 def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
     handlers = Handlers(Jobs(max_rows=20))
-    handlers.reset(Reset("published", "init-1", 4, "journal", 0.5, published=True), 0.0)
+    handlers.reset(PublishedReset("published", "init-1", 4, "journal", 0.5), 0.0)
     handlers.report(Report("worker-0", None, Status(0, round=1)), 0.5)
     handlers.reset(Reset("worker-0", "a", 10, "journal", 0.5), 1.0)
     handlers.report(Report("worker-0", "a", Status(0, round=1)), 1.0)
     handlers.reset(Reset("worker-0", "idle", 2, "journal", 0.5), 1.0)
-    for message in (Reset("published", "init-2", 11, "journal", 0.5, published=True), Reset("w", "b", 7, "wbsp", 0.5)):
+    for message in (PublishedReset("published", "init-2", 11, "journal", 0.5), Reset("w", "b", 7, "wbsp", 0.5)):
         with pytest.raises(Conflict) as caught:
             handlers.reset(message, 2.0)
         assert caught.value.code == "too-many-jobs"
@@ -632,9 +630,9 @@ def test_a_job_for_which_there_is_no_room_ends_and_forgets_none() -> None:
 def test_a_job_whose_worker_speaks_after_all_have_left_goes_on() -> None:
     handlers = job_of(2)
     for rank in range(2):
-        handlers.report(report(rank, 1, doing=Doing.ENDED), now=1.0)
+        handlers.report(report(rank, 1, doing=Activity.ENDED), now=1.0)
     assert shown(handlers, 1.0).ended == 1.0
     handlers.query(query(1, 1, 1), now=2.0)
     assert (shown(handlers, 2.0).ended, shown(handlers, 2.0).at_work) == (None, True)
-    handlers.report(report(1, 1, doing=Doing.ENDED), now=3.0)
+    handlers.report(report(1, 1, doing=Activity.ENDED), now=3.0)
     assert shown(handlers, 3.0).ended == 3.0

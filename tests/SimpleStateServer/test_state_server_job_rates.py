@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_job import ENDED, ScriptedJob
-from server.job_rates import MAX_POINTS, Pace, rates
+from server.job_rates import MAX_POINTS, JobRates, rates
 from server.messages import Limits, Total
-from server.response_cache import SHARE, KeptAnswers
+from server.response_cache import SHARE, ResponseCache
 from server.state import Row
 
 
@@ -31,7 +31,7 @@ def train(job: ScriptedJob, rounds: int, seconds: float = 2.0, begin: float = 0.
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=2000))
 def test_the_history_is_bounded_and_its_last_mark_is_all_that_was_done(pauses: list[float]) -> None:
-    pace, row, now = Pace(0.0), Row(0), 0.0
+    pace, row, now = JobRates(0.0), Row(0), 0.0
     for count, pause in enumerate(pauses, start=1):
         now += pause
         after = row._replace(heard=now, samples=64 * count, computing=0.5 * count, round=count)
@@ -44,7 +44,7 @@ def test_the_history_is_bounded_and_its_last_mark_is_all_that_was_done(pauses: l
 
 
 def test_of_a_long_history_less_is_kept_everywhere_and_not_of_its_beginning_alone() -> None:
-    pace = Pace(0.0)
+    pace = JobRates(0.0)
     for now in range(5 * MAX_POINTS):
         pace.note(Row(0, samples=now), Row(0, samples=now + 1, heard=float(now)))
     times = [mark.time for mark in pace.marks[:-1]]  # the last one is of now
@@ -219,7 +219,7 @@ class Costly:
 
 def test_what_was_cheap_is_made_twice_a_second_at_most() -> None:
     clock = Clock()
-    kept, make = KeptAnswers(clock), Costly(clock, 0.001)
+    kept, make = ResponseCache(clock), Costly(clock, 0.001)
     for _ in range(1000):
         kept.get("a", make)
         clock.now += 0.01
@@ -228,7 +228,7 @@ def test_what_was_cheap_is_made_twice_a_second_at_most() -> None:
 
 def test_readers_together_do_not_take_more_than_their_share_of_the_time() -> None:
     clock = Clock()
-    kept = KeptAnswers(clock)
+    kept = ResponseCache(clock)
     makes = {key: Costly(clock, 0.05) for key in range(40)}
     for key, make in makes.items():
         kept.get(key, make)  # everybody gets an answer once
@@ -242,7 +242,7 @@ def test_readers_together_do_not_take_more_than_their_share_of_the_time() -> Non
 
 
 def test_a_failure_is_not_kept() -> None:
-    kept = KeptAnswers(Clock())
+    kept = ResponseCache(Clock())
 
     def fail() -> bytes:
         raise KeyError

@@ -10,9 +10,10 @@ import requests
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_job import ENDED, ScriptedJob
-from server.messages import Device, Limits, Reset
+from server.messages import Limits, Reset
 from server.metrics import MAX_WORKER_SERIES, StateCollector, exposition
 from server.router import Router
+from server.worker import Device
 from state_server_process import StateServerProcess
 
 TIMEOUT_S = 10

@@ -16,7 +16,7 @@ from server.answers import Answer, json_answer
 from server.curve import Curve, Point
 from server.refusals import MAX_KINDS, PAUSE_S, Refusals
 from server.serving.connections import Connections
-from server.serving.limits import Limits
+from server.serving.limits import ConnectionLimits
 from server.serving.protocol import LINGER_BYTES, Connection, Service
 from server.serving.request import Request
 from server.traffic import Traffic
@@ -80,7 +80,7 @@ class House:
 
     def __init__(self, **limits: Any) -> None:
         traffic = Traffic(CollectorRegistry())
-        self.limits = Limits(**limits)
+        self.limits = ConnectionLimits(**limits)
         self.connections = Connections(self.limits, traffic.connections, traffic.connections_closed)
         self.asked: list[Request] = []
         self.refused: list[int] = []

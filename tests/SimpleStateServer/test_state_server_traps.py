@@ -1,7 +1,4 @@
-"""Nobody stops the production server: whatever strangers send, or do not send, the workers are answered.
-
-The attacks are those of experiments/benchmarks/traps.py, where a job trains beside them.
-"""
+"""Nobody stops the production server: whatever strangers send, or do not send, the workers are answered."""
 
 import contextlib
 import select
@@ -9,12 +6,13 @@ import socket
 import threading
 import time
 
+import attacks
 import pytest
 import requests
+from attacks import Target
 from state_server_process import clients, running_state_server
 
-from experiments.benchmarks import attacks, process_stat
-from experiments.benchmarks.attacks import Target
+from experiments.benchmarks import process_stat
 
 SERVE = ("serve",)
 SOON_S = 5.0  # generous for an answer that takes a millisecond: these machines are shared

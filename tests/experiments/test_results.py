@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import pages
+from experiments import markdown
 from experiments.reproduction import reproduce, reproduction, reproduction_figures
 from experiments.reproduction.reproduction_parts import SCALES
 from experiments.run_lines import RUNS_FILE
@@ -34,7 +34,7 @@ def test_what_the_page_of_a_comparison_shows_is_made_again_from_its_runs(name):
     its = comparison.Comparison(comparison.read(RESULTS / name))
     target, page = command.target_of(its), (RESULTS / name / "README.md").read_text()
     again = f"run .venv/bin/python experiments/study/write_comparison.py results/{name}"
-    assert page == pages.updated(page, pages.TABLES, command.part_of_page(its, target)), again
+    assert page == markdown.updated(page, markdown.TABLES, command.part_of_page(its, target)), again
     details = comparison_tables.details(its, command.TARGETS, target)
     assert (RESULTS / name / "details.md").read_text() == details, again
     assert all((RESULTS / name / figure).exists() for figure in command.figures(its))
@@ -45,5 +45,5 @@ def test_what_the_page_shows_of_the_published_experiments_is_made_again_from_the
     folder = RESULTS / "reproduction" / scale
     rows, page = reproduce.in_order(reproduction.read(folder), SCALES[scale]), (folder / "README.md").read_text()
     again = f"run scripts/reproduce.sh --{scale} --tables --folder results/reproduction/{scale}"
-    assert page == pages.updated(page, pages.TABLES, reproduce.part_of_page(rows)), again
+    assert page == markdown.updated(page, markdown.TABLES, reproduce.part_of_page(rows)), again
     assert all((folder / f"{figure}.png").exists() for figure in reproduction_figures.drawn(rows))

@@ -11,7 +11,7 @@ import pytest
 
 import draw
 from algorithms import ENTRIES
-from experiments import pages
+from experiments import markdown
 from experiments.benchmarks import collectives, compression
 from experiments.study import comparison, real_comparison, real_vs_virtual
 from report import metrics
@@ -44,11 +44,11 @@ def of_compression() -> str:
 @pytest.mark.parametrize(
     ("name", "mark", "part"),
     [
-        ("collectives", pages.TABLES, lambda: collectives.tables(RESULTS / "collectives")),
-        ("compression", pages.TABLES, of_compression),
+        ("collectives", markdown.TABLES, lambda: collectives.tables(RESULTS / "collectives")),
+        ("compression", markdown.TABLES, of_compression),
         ("real-comparison-mlp", real_comparison.MARK, real_and_virtual),
         *(
-            (name, pages.TABLES, lambda name=name: real_vs_virtual.table(real_vs_virtual.read(RESULTS / name)))
+            (name, markdown.TABLES, lambda name=name: real_vs_virtual.table(real_vs_virtual.read(RESULTS / name)))
             for name in ("real-vs-virtual", "real-vs-virtual-mlp")
         ),
     ],
@@ -56,7 +56,7 @@ def of_compression() -> str:
 )
 def test_the_tables_of_a_page_are_made_again_from_its_raw_data(name, mark, part):
     page = page_of(name)
-    assert page == pages.updated(page, mark, part())
+    assert page == markdown.updated(page, mark, part())
 
 
 def test_there_are_tables_of_draw_to_compare():

@@ -24,6 +24,7 @@ from page import Page
 
 import models
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local import LocalTrainer
@@ -39,12 +40,11 @@ from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
-from trainer.rates import parse_schedule
 from trainer.rendezvous import roles
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.run_logs.measure import Measure
 from trainer.runtime.environment import prepare_environment
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN, Rule
@@ -165,7 +165,7 @@ def train_in_cluster(algorithm: str, path: str) -> None:
 def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarray]]:
     """The final weights by rank of workers in one process, whose steps take the same time."""
     clock = VirtualClock()
-    server = MemoryServer(clock, kind_of(algorithm), [Link()] * num_workers)
+    server = MemoryServer(clock, kind_of(algorithm), [WorkerLink()] * num_workers)
     shared = [MemoryTransport(server, rank) for rank in range(num_workers)]
     trainers = [trainer_of(algorithm, each, 1, clock=clock, min_step_s=1.0) for each in shared]
     done: dict[int, list[np.ndarray]] = {}
@@ -178,12 +178,13 @@ def train_in_memory(algorithm: str, num_workers: int = 2) -> list[list[np.ndarra
 
 
 def take_turns(trainer: Trainer, shared: Transport, folder: Path, clock: Clock) -> None:
+    loop = Loop(trainer)
     trainer.broadcast()
     trainer.measure = Measure(folder, clock.now)
     for turn in [0, 1, 1, 0, 1, 0]:
         if turn == shared.rank:
             trainer.rounds += 1
-            trainer._train_round()
+            loop.train_round()
         mx.nd.waitall()
         shared.barrier()
 

@@ -26,7 +26,7 @@ from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
@@ -77,7 +77,7 @@ class Worker:
     step_s: float = 1.0
     sample_s: float = 0.0
     samples: int = 1
-    link: Link = field(default_factory=Link)
+    link: WorkerLink = field(default_factory=WorkerLink)
 
 
 @dataclass

@@ -8,8 +8,7 @@ Host N is called hN and has the address 10.77.0.N on its card eth0; the desk, 10
 no sshd. The bridge is in a namespace too, so nothing of this machine's own network is touched, and several of these
 networks live side by side with the same addresses. All hosts share this machine's files, users and clock.
 
-The kernel here has no netem: delays are a program's (experiments/benchmarks/delayed_switch.py). What nftables can do
-with packets it can do on one host's link.
+The kernel here has no netem. What nftables can do with packets it can do on one host's link.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 SSHD = "/usr/sbin/sshd"
-DELAYED_SWITCH = str(Path(__file__).resolve().parents[2] / "experiments" / "benchmarks" / "delayed_switch.py")
 PREFIX = "esync-test-"  # of the namespaces' names; then come this process's id and the host's name
 START_S = 20.0
 
@@ -93,12 +90,6 @@ class Host:
             f"chain in {{ type filter hook input priority 0; {drop.replace('oifname', 'iifname')}; }}\n"
             f"chain out {{ type filter hook output priority 0; {drop}; }}\n}}\n"
         )
-
-    def narrow(self, mbit: int) -> None:
-        """Lets no more than so many Mbit/s through the link, each way; what is more waits."""
-        bucket = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "16k", "latency", "1s")
-        self.run("tc", "qdisc", "add", "dev", "eth0", *bucket)
-        _run("tc", "-n", self._switch, "qdisc", "add", "dev", self.plug, *bucket)
 
     def close_ports(self, ports: str) -> None:
         """Drops connections from other hosts to these TCP ports (`9091`, `10000-20000`, `{ 22, 80 }`): a firewall."""
@@ -188,28 +179,6 @@ class Network:
                     if command and "[listener]" not in command:
                         found.append(f"{host.name}: {command}")
         return found
-
-    @contextlib.contextmanager
-    def delayed(self, seconds: float, far: Host | None = None) -> Iterator[None]:
-        """Every frame between two hosts travels so much longer.
-
-        Args:
-            far: only those to and from this host do.
-        """
-        plugs = [host.plug for host in self.hosts]
-        for plug in plugs:
-            _run("ip", "-n", self.switch, "link", "set", plug, "nomaster")
-        command = ["nsenter", f"--net=/run/netns/{self.switch}", "--", sys.executable, DELAYED_SWITCH, str(seconds)]
-        only = ["--far", far.plug] if far else []
-        cable = subprocess.Popen([*command, *plugs, *only], stdout=subprocess.PIPE)
-        try:
-            assert cable.stdout is not None and cable.stdout.readline() == b"ready\n"
-            yield
-        finally:
-            cable.kill()
-            cable.communicate()
-            for plug in plugs:
-                _run("ip", "-n", self.switch, "link", "set", plug, "master", "bridge")
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ from typing import Any
 
 from server.handlers import Handlers
 from server.jobs import Jobs
-from server.messages import Doing, Limits, Query, Report, Reset, Status
+from server.messages import Limits, Query, Report, Reset, Status
 from server.snapshot import Overview, Snapshot
 from server.status import status
-from server.worker_states import WorkerStates, doings
+from server.worker import Activity
+from server.worker_states import WorkerStates, states_of
 
-EVALUATING, ENDED = Doing.EVALUATING, Doing.ENDED
+EVALUATING, ENDED = Activity.EVALUATING, Activity.ENDED
 
 
 class ScriptedJob:
@@ -72,14 +73,14 @@ class ScriptedJob:
         """What the page gets."""
         return status(self.snapshot(now), self.overview(now))
 
-    def doings(self, now: float) -> WorkerStates:
+    def worker_states(self, now: float) -> WorkerStates:
         """What each worker does."""
-        return doings(self.snapshot(now))
+        return states_of(self.snapshot(now))
 
     def states(self, now: float) -> list[str]:
         """The same by rank."""
-        return self.doings(now).states
+        return self.worker_states(now).states
 
     def whom(self, rank: int, now: float) -> str:
         """For whom a worker waits."""
-        return self.doings(now).whom(self.snapshot(now).rows[rank])
+        return self.worker_states(now).whom(self.snapshot(now).rows[rank])

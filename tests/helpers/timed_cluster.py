@@ -20,7 +20,7 @@ from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.simulation import stub_network
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 
@@ -117,7 +117,7 @@ def follow(
     """
     clock = VirtualClock()
     state_server = InProcessServer(clock)
-    links = [Link(latency_s=worker.transmission_s) for worker in workers]
+    links = [WorkerLink(latency_s=worker.transmission_s) for worker in workers]
     server = MemoryServer(clock, TransportKind.SUM, links)
     trainers: list[_Watched] = []
     for rank, worker in enumerate(workers):

@@ -58,7 +58,7 @@ def of_track(events: list[dict], name: str) -> list[dict]:
     return [event for event in events if (event["pid"], event["tid"]) == track and event["ph"] != "M"]
 
 
-def written(folder: Path, limit: int = trace.MAX_SLICES, in_step: bool = True) -> tuple[trace.Written, list[dict]]:
+def written(folder: Path, limit: int = trace.MAX_SLICES, in_step: bool = True) -> tuple[trace.TraceSummary, list[dict]]:
     devices = sorted(path for path in folder.glob("*/*") if path.is_dir())
     told = trace.write(folder / "trace.json", job_logs.read(devices, pytest.fail), "a job", in_step, pytest.fail, limit)
     return told, check(folder / "trace.json")
@@ -77,7 +77,7 @@ def test_a_round_encloses_the_stages_of_its_steps_which_end_when_it_ends(tmp_pat
     assert sum(stage["dur"] for stage in stages) == 3 * 1_125_000 + 750_000
     assert [stage["ts"] for stage in stages[1:]] == [stage["ts"] + stage["dur"] for stage in stages[:-1]]
     assert (counter["ph"], counter["ts"], counter["args"]) == ("C", 8_000_000, {"accuracy": 0.5})
-    assert told == trace.Written(slices=16, until_s=None, apart_s=0.0)
+    assert told == trace.TraceSummary(slices=16, until_s=None, apart_s=0.0)
 
 
 def test_hosts_are_processes_and_workers_their_tracks_with_clocks_of_their_own(tmp_path):

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_tree import FAST, NEVER, SLOW, device, published_device
 
+from algorithms import ENTRIES, PALETTE
 from report import metrics
 from report.definitions import MODEL_BYTES
 from report.metrics import Device, Event, SpeedUp
@@ -34,11 +35,18 @@ def test_every_mode_has_a_file_of_its_own_and_one_worker_alone_only_one_split():
     assert {"local-niid", "alone-niid"}.isdisjoint(metrics.MODES)
 
 
-def test_no_two_algorithms_look_alike_in_colour_or_in_black_and_white():
-    for looks in ("colour", "line", "marker", "hatch"):
-        values = [getattr(algorithm.look, looks) for algorithm in metrics.COMPARED]
-        assert len(set(values)) == len(values), looks
-    assert metrics.STANDALONE.look.line not in [algorithm.look.line for algorithm in metrics.COMPARED]
+# What one figure may draw together: every algorithm with every preset, whichever are added to the table.
+COLOURS = {entry.title: entry.look.colour for entry in metrics.COMPARED}
+FREE = [look for look in PALETTE if look not in [entry.look for entry in metrics.COMPARED]]
+COLOURS_TO_COME = {f"look {number} of the palette": look.colour for number, look in enumerate(FREE, 1)}
+PAPER = {"white paper": "#FFFFFF"}
+
+
+def test_no_two_curves_of_a_figure_look_alike_in_black_and_white():
+    for part in ("line", "marker", "hatch"):
+        values = [getattr(look, part) for look in (*(entry.look for entry in metrics.COMPARED), *FREE)]
+        assert len(set(values)) == len(values), part
+        assert part != "line" or metrics.STANDALONE.look.line not in values
 
 
 def linear(colour):
@@ -54,7 +62,7 @@ def cielab(light):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-# What people see who lack one of the three cones (Machado, Oliveira and Fernandes 2009, severity 1).
+# Vision without one of the three cones (Machado, Oliveira and Fernandes 2009, severity 1).
 EYES = {
     "all cones": np.eye(3),
     "no red": np.array([[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]]),
@@ -63,11 +71,29 @@ EYES = {
 }
 
 
+def too_alike(colours, eyes):
+    """Pairs that these eyes cannot tell apart for certain; a distance of 2 is just noticeable side by side."""
+    seen = {title: cielab(EYES[eyes] @ linear(colour)) for title, colour in colours.items()}
+    return [
+        (one, other)
+        for one, other in itertools.combinations(seen, 2)
+        if np.linalg.norm(seen[one] - seen[other]) < (30 if other in PAPER else 15)
+    ]
+
+
 @pytest.mark.parametrize("eyes", EYES)
-def test_colour_blind_readers_can_tell_the_colours_apart(eyes):
-    looks = {each.title: cielab(EYES[eyes] @ linear(each.look.colour)) for each in metrics.COMPARED}
-    for (one, its_look), (other, other_look) in itertools.combinations(looks.items(), 2):
-        assert np.linalg.norm(its_look - other_look) > 15, f"{one} and {other}"  # 2 is just noticeable side by side
+def test_colour_blind_readers_can_tell_the_curves_of_a_figure_apart_and_from_the_paper(eyes):
+    assert too_alike({**COLOURS, **COLOURS_TO_COME, **PAPER}, eyes) == []
+
+
+@pytest.mark.parametrize("colour", ["#FFFFFF", "#FFFFCC", "#EEEEEE"])
+def test_a_white_curve_is_not_seen_on_white_paper(colour):
+    assert ("new", "white paper") in too_alike({"new": colour, **PAPER}, "all cones")
+
+
+def test_a_row_without_a_look_of_its_own_has_the_next_of_the_palette():
+    without = [entry for entry in ENTRIES.values() if entry.own_look is None]
+    assert [entry.look for entry in without] == list(PALETTE[: len(without)])
 
 
 # -------------------------------------------------------------------------------------------------- numbers
@@ -133,7 +159,7 @@ def test_the_lost_share_is_that_of_the_steps_of_all_workers():
     assert metrics.lost_share(workers) == 11 / 110
 
 
-def test_the_lost_share_is_unknown_where_one_worker_did_not_count_or_nobody_took_a_step():
+def test_the_lost_share_is_unknown_where_one_worker_did_not_count_or_there_are_no_steps():
     assert metrics.lost_share([device(steps_list=[1, 1], lost_steps_list=[0, 0]), device()]) is None
     assert metrics.lost_share([device(steps_list=[1, 1])]) is None
     assert metrics.lost_share([device(steps_list=[0, 0], lost_steps_list=[0, 0])]) is None

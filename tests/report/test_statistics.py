@@ -101,17 +101,6 @@ def test_times_as_fast_are_those_of_pairs():
         statistics.times_as_fast([1, 2], [1])
 
 
-def test_a_score_is_the_median_over_studies_of_the_fastest_trial():
-    assert statistics.study_score([[9, 5, INF], [7, INF, 8], [INF, INF, INF]]) == 7.0
-    assert statistics.study_score([[9, 5], [INF], [INF]]) == INF
-
-
-@pytest.mark.parametrize("studies", [[], [[1.0], []]])
-def test_a_score_of_nothing_is_refused(studies):
-    with pytest.raises(ValueError):
-        statistics.study_score(studies)
-
-
 # ---------------------------------------------------------------------------------------------------- numbers
 
 

@@ -28,7 +28,7 @@ def test_a_slow_down_keeps_two_decimals():
     assert speed_up_line(esync=[(96.0, 0.9)], sync=[(6.0, 0.9)])[0].startswith("ESync, i.i.d.: 0.06x")
 
 
-def test_nobody_at_the_target_is_said_with_the_best_accuracies():
+def test_a_target_that_no_run_reached_is_reported_with_the_best_accuracies():
     [line] = speed_up_line(esync=FAST, sync=NEVER, target=0.925)
     assert line == "ESync, i.i.d.: unknown: neither reached 0.925; at best ESync 0.8000, SSGD 0.6000"
 

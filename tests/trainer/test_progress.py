@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainer.clock import RealClock
-from trainer.coordinator.background import Background
+from trainer.coordinator.asker import NOTICE_REST_S, Asker
 from trainer.progress import Curve, Point, Progress, Total
+from trainer.simulation.in_process import InProcessServer
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.survival.trainer_state import resume_progress
 
@@ -65,27 +66,27 @@ def test_in_the_background_the_newest_task_takes_the_place_of_those_that_wait() 
         done.append((number, clock.now()))
 
     def work() -> None:
-        background = Background(clock, "test")
+        background = Asker(InProcessServer(clock).link(), clock, dict)
         background.wait_until_idle(9.0)  # there is nothing to wait for
         for number in range(5):
-            background.do(partial(task, number))
+            background.notify(partial(task, number))
             clock.sleep(0.2)
         background.wait_until_idle(0.5)
         assert done == [(0, 1.0)]
         background.wait_until_idle(9.0)
-        assert done == [(0, 1.0), (4, 2.0)]
-        background.do(partial(task, 5))
+        assert done == [(0, 1.0), (4, 2.0 + NOTICE_REST_S)]
+        background.notify(partial(task, 5))
         background.wait_until_idle(9.0)
 
     run_all(clock, [work])
-    assert done == [(0, 1.0), (4, 2.0), (5, 3.0)]
+    assert done == [(0, 1.0), (4, 2.0 + NOTICE_REST_S), (5, 3.0 + 2 * NOTICE_REST_S)]
 
 
 def test_the_background_works_beside_its_caller_in_real_time_too() -> None:
     clock, go_on = RealClock(), threading.Event()
     done: list[int] = []
-    background = Background(clock, "test")
-    background.do(lambda: (go_on.wait(SOON_S), done.append(0)))
+    background = Asker(InProcessServer(clock).link(), clock, dict)
+    background.notify(lambda: (go_on.wait(SOON_S), done.append(0)))
     assert done == []
     go_on.set()
     background.wait_until_idle(SOON_S)

@@ -13,6 +13,7 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from one_worker import a_context, some_batch
 
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
@@ -22,7 +23,6 @@ from trainer.context import Context
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
 from trainer.loop import Loop
-from trainer.rates import parse_schedule
 from trainer.steps import PLAIN, Rule, Stepper, which_decay
 from trainer.stop import Limits
 from trainer.trainer import Trainer

@@ -38,7 +38,7 @@ class AsyncTrainer(Trainer):
         super().__init__(context)
         self._transport = transport = context.shared
         num_workers = self.membership.num_workers
-        self._values = mx.nd.zeros((num_counters + (context.run.keeper is not None),))  # the last: when to save
+        self._values = mx.nd.zeros((num_counters + (context.run.checkpoints is not None),))  # the last: when to save
         decays, rule = which_decay(self.parameters.weights), context.run.rule
         if compensation is None:
             self._num_models, keys_per_worker = 1, len(decays)
@@ -62,10 +62,10 @@ class AsyncTrainer(Trainer):
         self._optimizer.checks_gradients = self.checks.are_on
         weights = self.parameters.weights
         models = [weights for _ in self._models]
-        if self.context.run.keeper is not None:
-            self._optimizer.writer = self.context.run.keeper.for_server()
-            if self.context.run.keeper.of_server is not None:
-                models = self._restored(self.context.run.keeper.of_server)
+        if self.context.run.checkpoints is not None:
+            self._optimizer.writer = self.context.run.checkpoints.for_server()
+            if self.context.run.checkpoints.of_server is not None:
+                models = self._restored(self.context.run.checkpoints.of_server)
         if self.membership.rank == 0:
             self._transport.set_optimizer(self._optimizer)
         for model, first in zip(self._models, models, strict=True):

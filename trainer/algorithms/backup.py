@@ -48,7 +48,7 @@ class BackupTrainer(Trainer):
             self._keys, self._num_backup, self._learning_rate, decays, counts, self.context.run.rule
         )
         optimizer.checks_uploads = self.checks.are_on
-        self._link.define(optimizer, model, self.context.run.keeper)
+        self._link.define(optimizer, model, self.context.run.checkpoints)
         self.parameters.write_back(model)
 
     def save_server(self) -> None:

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.coordinator.batch_size_questions import BatchSizeQuestions
 from trainer.coordinator.job import begin_job
+from trainer.coordinator.queries import Queries
 from trainer.engine import mx
 
 
@@ -35,7 +35,7 @@ class LBBSPTrainer(SyncTrainer):
         self._batch_size = batch_size  # b, and the size of each first batch
         self.numbers = [0.0]
         self._state = context.state
-        self._questions = BatchSizeQuestions(context.state, self.clock)
+        self._questions = Queries(context.state, self.clock, waits=False)
 
     def broadcast(self) -> None:
         begin_job(self.context, self.progress, self.resumes)  # before any rank leaves the broadcast and asks
@@ -43,7 +43,7 @@ class LBBSPTrainer(SyncTrainer):
         self._state.report(self.rounds + 1, self.step_s, 0.0, None, self.step_samples)
 
     def begin_round(self) -> None:
-        self.context.task.batches.resize(self._questions.newest() or self._batch_size)
+        self.context.task.batches.resize(self._questions.batch_size() or self._batch_size)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
         self.compute_gradients(images, labels)  # unweighted: the summed loss weighs each sample alike
@@ -53,7 +53,7 @@ class LBBSPTrainer(SyncTrainer):
     def computed(self) -> None:
         """Reports the step time and asks for the next batch size while the gradients travel."""
         self.step_s = self.emulation.step_age_s
-        self._questions.ask(self.rounds, self.step_s, self.step_samples, self.accuracy.take)
+        self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples, self.accuracy.take)
 
     def statistics_weight(self) -> float:
         """b_k / b: BatchNorm's statistics are averaged like the gradients."""

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from trainer import state_server_path  # noqa: F401  (the imports below need it)
 
 # isort: split
-from server.messages import Action
 from server.policies import POLICIES, Decision
 from server.state import Row, Table
+from server.worker import Action
 
 __all__ = ["Action", "Decision", "PolicyRunner", "UploadReport"]
 
@@ -61,7 +61,7 @@ class PolicyRunner:
     def decide(self, rank: int, now: float) -> Decision:
         """The policy's decision on a worker that has uploaded."""
         decision = self._policy.decide(self._table, rank, now)
-        self._table.put(self._row(rank).answered(decision.action, decision.reason, now))
+        self._table.put(self._row(rank).answered(decision, now))
         return decision
 
     def remove_worker(self, rank: int) -> None:

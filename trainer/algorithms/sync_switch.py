@@ -14,6 +14,7 @@ from typing import Any
 
 from algorithms import ELASTIC, GREEDY, SWITCH, EventKind
 from config import SAME, Config
+from rates import Ramp, parse_ramp, parse_schedule
 from trainer.algorithms.schedule import Schedule, phase_under
 from trainer.algorithms.server_policies import UploadReport
 from trainer.algorithms.sync_switch_optimizer import (
@@ -27,7 +28,6 @@ from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
-from trainer.rates import Ramp, parse_ramp, parse_schedule
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
@@ -65,7 +65,7 @@ class SyncSwitchTrainer(Trainer):
         schedule = Schedule(settings.order, settings.steps, self.membership.num_workers, settings.policy)
         optimizer = SyncSwitchOptimizer(self._keys, schedule, settings, which_decay(self.parameters.weights))
         optimizer.checks_uploads = self.checks.are_on
-        self._link.define(optimizer, model, self.context.run.keeper)
+        self._link.define(optimizer, model, self.context.run.checkpoints)
         self.parameters.write_back(model)
         self._status = SyncSwitchStatus.read(self._link.status())
         if self._status.finished:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rates import CONSTANT, Ramp, RateSchedule
 from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol, phase_under
 from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
 from trainer.algorithms.whole_models import (
@@ -22,7 +23,6 @@ from trainer.algorithms.whole_models import (
 )
 from trainer.engine import mx
 from trainer.parameters import wait_for
-from trainer.rates import CONSTANT, Ramp, RateSchedule
 from trainer.steps import sgd_step
 
 

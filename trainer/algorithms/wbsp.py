@@ -92,7 +92,7 @@ class WBSPTrainer(Trainer):
         self._released = self._base = self._packed_model()
         optimizer = WBSPOptimizer(self._keys)
         optimizer.checks_uploads = self.checks.are_on
-        self._link.define(optimizer, self._released, self.context.run.keeper)
+        self._link.define(optimizer, self._released, self.context.run.checkpoints)
         self.parameters.replace(self._buckets.unpack(self._released))
         if self.resumes:
             self._release = WBSPStatus.read(self._link.status()).release

@@ -226,20 +226,23 @@ class ModelLink:
         self._lost_told: set[int] = set()
 
     def define(
-        self, optimizer: WholeModelOptimizer, model: Sequence[mx.nd.NDArray], keeper: ServerCheckpoints | None = None
+        self,
+        optimizer: WholeModelOptimizer,
+        model: Sequence[mx.nd.NDArray],
+        checkpoints: ServerCheckpoints | None = None,
     ) -> None:
         """Gives the server its optimizer and all keys; every rank calls it once.
 
         Args:
             model: the arrays that all workers see; a gradient buffer has their shapes. Rank 0's values count, or those
                 of its checkpoint; afterwards every rank's arrays hold them.
-            keeper: of checkpoints.
+            checkpoints: of the server.
         """
-        if keeper is not None:
-            optimizer.writer = keeper.for_server()
-            if keeper.of_server is not None:
-                optimizer.restore(keeper.of_server)
-                for array, saved in zip(model, keeper.of_server[SHOWN], strict=True):
+        if checkpoints is not None:
+            optimizer.writer = checkpoints.for_server()
+            if checkpoints.of_server is not None:
+                optimizer.restore(checkpoints.of_server)
+                for array, saved in zip(model, checkpoints.of_server[SHOWN], strict=True):
                     array[:] = saved.reshape(array.shape)
         vectors = [mx.nd.array(optimizer.status(rank)) for rank in range(self._keys.num_workers)]
         self._status_size = vectors[0].size

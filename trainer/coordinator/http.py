@@ -1,4 +1,4 @@
-"""The HTTP connections of a worker to its state server: kept open, one for each message that is under way."""
+"""A worker's HTTP connections to its state server, kept open, one for each message under way."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainer.clock import Clock
 from trainer.coordinator.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
 from utils import SetupError
 
-ROUND_TRIPS = 5  # that the round trip time is the median of
+ROUND_TRIPS = 5  # whose median is the round trip time
 
 
 class PublishedServer(SetupError):
-    """A published state server answers, which does not know this project's messages."""
+    """A published state server answers, without this project's messages."""
 
     def __init__(self, address: str, why: str = "which this project's workers ask") -> None:
         """
@@ -44,23 +44,17 @@ class HttpLink:
         self._clock = clock
         self._delay_s = delay_s
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
-        self._idle: list[requests.Session] = []  # the last that was used is the next; threads may take and give back
+        self._idle: list[requests.Session] = []  # the last used is the next; threads may take and return
 
     @property
     def round_trip_s(self) -> float:
-        """Median of the last round trips; 0 before the first."""
         return statistics.median(self._round_trips) if self._round_trips else 0.0
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As Link says."""
         return self.post("/message/", timeouts, json=message)
 
     def post(self, path: str, timeouts: Timeouts, **body: Any) -> Reply:
-        """One POST, timed as a round trip; raises NoAnswer.
-
-        Args:
-            body: as requests takes it: `json`, or `data` for a form.
-        """
+        """One POST, timed as a round trip; raises NoAnswer. `body` is `json`, or `data` for a form, as in requests."""
         begin = self._clock.now()
         self._clock.sleep(self._delay_s / 2)
         reply = self._request("POST", path, timeouts, **body)
@@ -69,7 +63,6 @@ class HttpLink:
         return reply
 
     def get(self, path: str, timeouts: Timeouts = PATIENT) -> Reply:
-        """One GET; raises NoAnswer."""
         return self._request("GET", path, timeouts)
 
     def _request(self, method: str, path: str, timeouts: Timeouts, **body: Any) -> Reply:
@@ -81,11 +74,7 @@ class HttpLink:
         return Reply(answer.status_code, json_object(answer), answer.content.decode(errors="replace"))
 
     def check(self) -> None:
-        """As Link says.
-
-        Raises:
-            PublishedServer: a published one answers.
-        """
+        """Raises SetupError, or PublishedServer where a published server answers."""
         try:
             answer = self.get("/healthz")
             if answer.status == 200 and answer.said.get("status") == "ok":
@@ -108,13 +97,13 @@ class HttpLink:
         answer = self.post("/message/", PATIENT, json={})
         if answer.status != 404 and answer.said:
             return False
-        if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists what there is
+        if all(path in not_found.text for path in ("init/", "apply/", "reset/")):  # Django's page lists the paths
             return True
         return {"num_workers", "t", "epsilon", "records"} <= self.get("/").said.keys()
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[requests.Session]:
-        """A connection that nobody else uses for the while."""
+        """A connection that no other thread uses meanwhile."""
         try:
             session = self._idle.pop()
         except IndexError:
@@ -127,7 +116,7 @@ class HttpLink:
 
 def _new_session() -> requests.Session:
     session = requests.Session()
-    session.trust_env = False  # a proxy has no place between a worker and its state server
+    session.trust_env = False  # no proxy between a worker and its state server
     token = os.environ.get("ESYNC_TOKEN")
     if token:
         session.headers["Authorization"] = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""What a job says to the state server when it begins: its name, which the workers agree on, and when it will end."""
+"""The beginning of a job on the state server: its name, which the workers agree on, and its limits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ JOB_NUMBER_KEY = 1_000_000  # far from the model's own keys
 def client_from_config(
     config: Config, link: Link, clock: Clock, host_name: str, stop_requested: Callable[[], bool]
 ) -> StateClient:
-    """A worker's client, as the flags say.
-
-    Args:
-        link: the way to the state server.
-        host_name: this worker's host, for the status page.
-        stop_requested: a signal came.
-    """
+    """A worker's client by the flags. Other arguments as in StateClient."""
     return StateClient(
         link,
         clock,
@@ -42,17 +36,17 @@ def client_from_config(
 
 
 def begin_job(context: Context, progress: Progress, resumed: bool = False) -> None:
-    """Rank 0 begins the job on the state server; when this returns on any rank, the job is there and joined.
+    """Rank 0 begins the job on the state server; when this returns on any rank, the job has begun and is joined.
 
     Args:
-        progress: of this worker; the state server is told of it.
-        resumed: the job goes on from a checkpoint.
+        progress: of this worker.
+        resumed: the job continues from a checkpoint.
     """
     _agree(context, progress, lambda: context.state.begin_job(resumed))
 
 
 def announce_job(context: Context, progress: Progress, resumed: bool = False) -> None:
-    """As `begin_job`, where the state server is only told: if it does not answer, there is no page and nothing else."""
+    """Like `begin_job`, but training does not depend on the state server: without an answer there is no page."""
     _agree(context, progress, lambda: context.state.announce(resumed))
 
 
@@ -67,9 +61,9 @@ def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> N
 
 
 def limits(config: Config) -> dict[str, float]:
-    """When the job will end, in the state server's rounds and in the seconds of the logs; what is no limit is left out.
+    """The job's limits in the state server's rounds and the logs' seconds; missing ones are left out.
 
-    WBSP's rounds there are releases, which no flag limits. Sync-Switch's steps are rounds where all are under BSP.
+    WBSP's rounds there are releases, which no flag limits. Sync-Switch's steps are rounds under BSP alone.
     """
     rounds = [] if config.mode == "wbsp" else [config.max_rounds]
     if config.mode == "sync-switch" and "0" not in config.switch_order:

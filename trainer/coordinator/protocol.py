@@ -1,4 +1,4 @@
-"""What the client of a state server knows of the way to it: messages go out as JSON objects, and answers come back."""
+"""The link between a client and its state server: messages and answers are JSON objects."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Timeouts(NamedTuple):
 
 
 PATIENT = Timeouts(3.0, 10.0)
-BRIEF = Timeouts(1.0, 1.0)  # for what is not worth a wait
+BRIEF = Timeouts(1.0, 1.0)  # for messages that are not worth a wait
 
 
 class NoAnswer(Exception):
-    """One try was in vain. The text says why, such as "Connection refused"."""
+    """One try failed. The text is the cause, such as "Connection refused"."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Reply:
     """An answer.
 
     Attributes:
-        status: as of HTTP.
-        said: the JSON object; empty where it is something else.
-        text: all of it, for people.
+        status: HTTP's.
+        said: the JSON object; empty where the body is something else.
+        text: the whole body.
     """
 
     status: int
@@ -42,7 +42,7 @@ class Reply:
 
     @property
     def in_short(self) -> str:
-        """One line: the title of a page, else how the text begins."""
+        """One line: the title of a page, else the beginning of the text."""
         title = re.search("<title>(.*?)</title>", self.text, re.IGNORECASE | re.DOTALL)
         words = html.unescape(title[1]) if title else self.text
         return " ".join("".join(letter if letter.isprintable() else " " for letter in words[:300]).split())
@@ -53,14 +53,14 @@ class Link(Protocol):
 
     @property
     def address(self) -> str:
-        """What a person calls the server."""
+        """For messages to the user."""
 
     @property
     def round_trip_s(self) -> float:
-        """What a question and its answer usually take; 0 before the first."""
+        """Usual round trip; 0 before the first."""
 
     def check(self) -> None:
-        """Makes sure that the server is there; raises SetupError where nobody answers, or somebody else does."""
+        """Raises SetupError where no state server answers."""
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
         """One try; raises NoAnswer."""

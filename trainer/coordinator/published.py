@@ -1,8 +1,7 @@
-"""ESync's way to a published state server, which knows forms in place of messages: /init/, /apply/ and /reset/.
+"""ESync's link to a published state server, which takes forms in place of messages: /init/, /apply/ and /reset/.
 
-Its question has no round, and the server no word for a job that it has lost. So one message at a time is under way, the
-round is told before its questions, what a later message has overtaken is not sent, and the state at / is looked at
-where an answer is missing.
+Its question has no round, and its answers do not tell a lost job. So one message at a time is under way, the round is
+told before its questions, overtaken messages are not sent, and after a failure the state at / tells the server's job.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from typing import Any, NamedTuple
 
 from config import AMONG_WORKERS, POLICIES, Config
 from trainer.clock import Clock
+from trainer.coordinator.asker import UNKNOWN_JOB
 from trainer.coordinator.http import HttpLink, PublishedServer
 from trainer.coordinator.protocol import Link, Message, NoAnswer, Reply, Timeouts
-from trainer.coordinator.sending import UNKNOWN_JOB
 from utils import PeerLost
 
-# As this project's server: so long no decision counts on a worker that is not heard. The published rule has no such
-# limit, so a worker that is not told to aggregate for so long does it all the same.
+# This project's server ignores a worker after this silence. The published rule has no such limit, so a worker that is
+# not told to aggregate for this long aggregates all the same.
 SILENCE_S = 30.0
 SILENCE_STEPS = 10  # of the slowest device, where that is longer
 
 
 def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> Link:
-    """The way to the server at the address, in the protocol that it speaks.
+    """The link to the server at the address, in its protocol.
 
     Raises:
         SetupError: there is no state server, or a published one, and the job needs more than that.
@@ -54,11 +53,11 @@ def checked(http: HttpLink, clock: Clock, config: Config, num_workers: int) -> L
 
 
 class State(NamedTuple):
-    """What the server knows.
+    """The published server's state.
 
     Attributes:
         steps_s: seconds of each rank's last step.
-        is_used: a worker has told something.
+        is_used: a worker has sent a message.
     """
 
     num_workers: int
@@ -79,13 +78,13 @@ class State(NamedTuple):
 
 
 class Holds(Enum):
-    """Whose job the server has."""
+    """The owner of the server's job."""
 
     OURS, NONE, ANOTHER = range(3)
 
 
 def holds(state: State | None, num_workers: int, round_: int) -> Holds:
-    """Whose job a state is, seen from a worker that is in `round_`: others of its job are one further at most."""
+    """The owner of a state's job, for a worker in `round_`: others of its job are one round ahead at most."""
     if state is None:
         return Holds.NONE
     if state.num_workers == len(state.steps_s) == num_workers and state.round <= round_ + 1:
@@ -94,19 +93,19 @@ def holds(state: State | None, num_workers: int, round_: int) -> Holds:
 
 
 def patience_s(state: State | None) -> float:
-    """How long a worker asks in one round, until it aggregates although it was not told to."""
+    """Seconds that a worker asks in one round, until it aggregates without READY."""
     return max(SILENCE_S, SILENCE_STEPS * max(state.steps_s if state else (), default=0.0))
 
 
-class _Instead(Exception):
-    """This reply is what the client gets, in place of the answer to a form."""
+class _Substitute(Exception):
+    """The client gets this reply in place of the answer to a form."""
 
     def __init__(self, reply: Reply) -> None:
         self.reply = reply
 
 
 class PublishedLink:
-    """One worker's messages as forms. What the forms have no field for ends here."""
+    """One worker's messages as forms. Fields that the forms lack are dropped."""
 
     def __init__(self, http: HttpLink, clock: Clock, num_workers: int) -> None:
         self.address = http.address
@@ -114,23 +113,18 @@ class PublishedLink:
         self._http = http
         self._clock = clock
         self._num_workers = num_workers
-        self._lock = threading.Lock()  # kept while a request is under way, as none of the clock's may be
-        self._at = (0, 0)  # the latest that was asked, or told: round and local steps
-        self._entered = 0  # the round that the server was told; 0: perhaps none
-        self._began = self._look_at = 0.0  # this round; and the next look at the state
+        self._lock = threading.Lock()  # held during a request, as none of the clock's may be
+        self._at = (0, 0)  # round and local steps of the latest message
+        self._entered = 0  # the round that the server knows; 0: perhaps none
+        self._began = self._look_at = 0.0  # of this round; and time of the next check of the state
         self._mended = 0  # the last round in which the server had lost the job
 
     @property
     def round_trip_s(self) -> float:
-        """As Link says."""
         return self._http.round_trip_s
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As Link says.
-
-        Raises:
-            PeerLost: the server answers as no published one does, or has another job.
-        """
+        """Raises PeerLost where the server answers as no published one does, or has another job."""
         kind, ready = message["msg_type"], False
         try:
             with self._lock:
@@ -141,21 +135,21 @@ class PublishedLink:
                 elif not message["status"]["local_iteration"]:  # others are for this project's page
                     self._report(message["status"], timeouts)
         except NoAnswer:
-            self._entered = 0  # what answers next may be another process
+            self._entered = 0  # the next answer may come from another process
             raise
-        except _Instead as instead:
+        except _Substitute as instead:
             self._entered = 0
             return instead.reply
         return Reply(200, {"msg_type": "RESPONSE", "action": "SYNC" if ready else "TRAIN"})
 
     def _begin(self, reset: Message, timeouts: Timeouts) -> None:
-        """Begins the job; where it is at work and the server had lost it, another worker may have been first."""
+        """Begins the job, unless another worker has already begun it again after a loss."""
         if not self._at[0] or self._holds(self._state(timeouts)) is not Holds.OURS:
             self._post("/init/", {"num_workers": reset["num_workers"], "epsilon": reset["epsilon"]}, timeouts)
 
     def _report(self, status: Message, timeouts: Timeouts) -> None:
         is_known = self._entered > 0
-        if self._enter(status, timeouts) and not is_known:  # the others' first questions count on the time of a step
+        if self._enter(status, timeouts) and not is_known:  # the others' first questions need a step time
             self._apply(status, timeouts)
 
     def _ask(self, status: Message, timeouts: Timeouts) -> bool:
@@ -164,11 +158,11 @@ class PublishedLink:
             return False
         self._enter(status, timeouts)
         ready = self._apply(status, timeouts)
-        self._at = at  # not before there is an answer: the others' senders wait for one too
+        self._at = at  # only after the answer: concurrent messages wait for it
         return ready or self._has_waited_long(timeouts)
 
     def _enter(self, status: Message, timeouts: Timeouts) -> bool:
-        """Tells the server of the round; returns whether that was news."""
+        """Tells the server of the round; returns whether it was new to the server."""
         round_ = status["round"]
         if round_ <= self._entered or round_ < self._at[0]:
             return False
@@ -180,7 +174,7 @@ class PublishedLink:
         return True
 
     def _apply(self, status: Message, timeouts: Timeouts) -> bool:
-        """Asks. With no local step in the round yet the server notes how long the last one took, and is never ready."""
+        """Asks. Before the first local step of a round the server notes the last step time, and is never ready."""
         form = {"r": status["rank"], "k": status["local_iteration"], "c": status["computation_time"]}
         reply = self._post("/apply/", {**form, "te": status["timestamp"]}, timeouts)
         ready = reply.said.get("ready")
@@ -189,7 +183,7 @@ class PublishedLink:
         return ready == 1
 
     def _has_waited_long(self, timeouts: Timeouts) -> bool:
-        """Whether to aggregate without the server's word."""
+        """Whether to aggregate without READY from the server."""
         now = self._clock.now()
         if now < self._look_at:
             return False
@@ -212,8 +206,8 @@ class PublishedLink:
             raise self._unfit(path, reply)
         if path != "/init/" and self._mended < self._at[0] and self._holds(self._state(timeouts)) is Holds.NONE:
             self._mended = self._at[0]  # once a round: the server may be wrong in another way
-            raise _Instead(Reply(409, {"code": UNKNOWN_JOB[0]}))
-        raise _Instead(reply)
+            raise _Substitute(Reply(409, {"code": UNKNOWN_JOB[0]}))
+        raise _Substitute(reply)
 
     def _state(self, timeouts: Timeouts) -> State | None:
         return State.read(self._http.get("/", timeouts).said)

@@ -1,16 +1,16 @@
-"""Training images changed at random, whole batches at a time. Needs numpy only."""
+"""Random changes of training images, a batch at a time. Needs numpy only."""
 
 from __future__ import annotations
 
 import numpy as np
 
 PADDING = 4  # pixels at each edge
-_STREAM = 1  # behind the seed of a worker's batches: whose order is the same with augmentation and without
+_STREAM = 1  # follows the seed of a worker's batches, whose order is the same with augmentation and without
 
 
 class CropAndFlip:
     """He et al. for CIFAR (CVPR 2016, section 4.2): "4 pixels are padded on each side, and a 32x32 crop is randomly
-    sampled from the padded image or its horizontal flip". What is padded is black; other sizes of images keep theirs
+    sampled from the padded image or its horizontal flip". Padding is black; images of other sizes keep their size
     too."""
 
     def __init__(self, seed: tuple[int, ...]) -> None:
@@ -28,7 +28,7 @@ class CropAndFlip:
 
 
 def crop_and_flip(images: np.ndarray, down: np.ndarray, right: np.ndarray, is_flipped: np.ndarray) -> np.ndarray:
-    """Cuts each image out of its padded self, and mirrors some of them left to right.
+    """Crops each image, padded at all edges, to its size, and mirrors some of them left to right.
 
     Args:
         images: (N, C, H, W).

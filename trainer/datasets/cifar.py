@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, in the binary and in the python form of their archives. Needs numpy only."""
+"""CIFAR-10 and CIFAR-100, from their binary and python archives. Needs numpy only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ IMAGE = (3, 32, 32)
 
 
 class Cifar(NamedTuple):
-    """One of the two datasets, as its archives have it. Their python files have the names of the binary ones, without
-    ".bin"."""
+    """One of the two datasets in its archives. Python files have the names of the binary ones, without ".bin"."""
 
     title: str
-    folders: tuple[str, ...]  # below the data folder, where it is looked for
+    folders: tuple[str, ...]  # below the data folder, in the order of the search
     train: tuple[str, ...]  # files
     test: str
     classes: int
@@ -30,10 +29,10 @@ class Cifar(NamedTuple):
     labels_key: str  # of a python file
 
     def file(self, folder: Path, name: str, suffix: str) -> Path:
-        """The path of a file that must be there.
+        """The path of a file.
 
         Raises:
-            SetupError: it is not.
+            SetupError: it is missing.
         """
         path = folder / f"{name}{suffix}"
         if not is_file(path):
@@ -62,7 +61,7 @@ CIFAR100 = Cifar(
 
 
 def load(cifar: Cifar, data_dir: Path) -> Dataset:
-    """Reads it from the first of its folders that has it.
+    """Reads the dataset from the first of its folders that has it.
 
     Raises:
         SetupError: a file is missing or damaged. The message names it and what to do.
@@ -91,11 +90,11 @@ def _binary(cifar: Cifar, path: Path) -> Samples:
 
 
 class _Unfit(Exception):
-    """The content is no batch; the message says what it is in place of one."""
+    """The content is no batch; the message says why."""
 
 
 def _array(buffer: Any, dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
-    """What numpy calls for an array in a pickle of protocol 5."""
+    """In place of numpy's function for arrays in pickles of protocol 5."""
     return np.frombuffer(buffer, dtype).reshape(shape, order=order)
 
 
@@ -118,7 +117,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _python(cifar: Cifar, path: Path) -> Samples:
-    """Of either Python: 2 wrote the published files, with bytes for keys, and 3 has strings."""
+    """Reads files of Python 2, which wrote the published ones with bytes for keys, and of Python 3."""
     try:
         batch = _unpickled(path)
         if not isinstance(batch, Mapping):

@@ -1,4 +1,4 @@
-"""Datasets read into memory, their partition over the workers, and seeded endless batches. Needs numpy only."""
+"""Reads datasets into memory, partitions them over the workers, and draws endless seeded batches. Needs numpy only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load(name: str, data_dir: str) -> Dataset:
     """Reads a dataset (a name of config.DATASETS) from its folder below `data_dir`.
 
     Raises:
-        SetupError: a file is missing, damaged or forbidden, or is another one. The message names it and what to do.
+        SetupError: a file is missing, damaged, not readable, or not the right one. The message names it and what to do.
     """
     try:
         dataset = _LOADERS[name](Path(data_dir))
@@ -48,11 +48,11 @@ HELD_OUT_SEED = 0  # not the job's: runs with other seeds are evaluated on the s
 
 
 def hold_out(dataset: Dataset, count: int) -> Dataset:
-    """The same with a test part of its own: the last `count` training samples of a seeded permutation, which are left
-    out of the training part. So step sizes can be chosen while nobody looks at the test set.
+    """Moves the last `count` training samples of a seeded permutation into the test part, in place of the test set. So
+    step sizes can be chosen without the test set.
 
     Raises:
-        SetupError: nothing would be left to train on.
+        SetupError: no training samples would be left.
     """
     total = len(dataset.train.labels)
     if count >= total:
@@ -65,7 +65,7 @@ def hold_out(dataset: Dataset, count: int) -> Dataset:
 
 
 def content_hash(dataset: Dataset) -> str:
-    """Of all that is trained and tested on; short enough for a message."""
+    """SHA-256 of all samples, cut to the length for a message."""
     return sha256([*dataset.train, *dataset.test])[:16]
 
 

@@ -1,7 +1,7 @@
-"""Whether a dataset is the one of its name: what cannot be, and what is unlike the published one. Pure; needs numpy.
+"""Whether a dataset is the published one of its name. Pure; needs numpy.
 
 Researchers train on parts of a dataset, or on data of their own under its name. So only what no dataset can be is an
-error, and all else a doubt, of which a warning tells. Fashion-MNIST is not here: the hashes of its files say all.
+error; all other differences are warnings. Fashion-MNIST is not here: its files are checked by their hashes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from trainer.datasets.samples import Dataset, Samples
 
 
 class Published(NamedTuple):
-    """What is known of a dataset.
+    """Properties of a published dataset.
 
     Attributes:
         image: channels, height, width.
         train: images of each class in the training part.
         test: the same in the test part.
-        alike: at least this share of images is nearest to the mean image of its own class, among means of `SAMPLE`
-            training images. MNIST's is 0.8, CIFAR-10's 0.27; with half of the labels changed they are 0.45 and 0.19.
+        alike: the least share of images whose nearest class mean is that of their own class, among means of `SAMPLE`
+            training images. MNIST has 0.8, CIFAR-10 0.27; with half of the labels changed they have 0.45 and 0.19.
     """
 
     title: str
@@ -42,13 +42,13 @@ PUBLISHED = {
     "cifar10": Published("CIFAR-10", (3, 32, 32), (5000,) * 10, (1000,) * 10, alike=0.2),
     "cifar100": Published("CIFAR-100", (3, 32, 32), (500,) * 100, (100,) * 100, alike=0.02),
 }
-SAMPLE = 2000  # images whose classes are compared; of fewer nothing is said
-FEW = 100  # images that may serve as both parts, where a program is tried out
-DUPLICATES = 0.01  # share of the test images that may be training images too
+SAMPLE = 2000  # images whose classes are compared; smaller datasets are not checked
+FEW = 100  # images that may serve as both parts, to try a program out
+DUPLICATES = 0.01  # greatest share of the test images that are training images too
 
 
 def fault_of(dataset: Dataset) -> str:
-    """Why no dataset can be like this, and what to do; empty where it can."""
+    """Why no dataset can be like this one, and what to do; else empty."""
     train, test = dataset.train, dataset.test
     if not train.images[0].size:
         return f"its images have no pixels ({_size(train.images.shape[1:])}): get the published files again"
@@ -68,13 +68,17 @@ def fault_of(dataset: Dataset) -> str:
 
 
 def doubts(name: str, dataset: Dataset) -> str:
-    """What is unlike the published dataset of that name, in one line with what to do; empty where nothing is."""
+    """Differences from the published dataset of that name, in one line with what to do; empty where there are none."""
     if name not in PUBLISHED:
         return ""
     its = PUBLISHED[name]
-    found = [_image_doubt(its, dataset.train.images)]
+    found = []
+    if (image := dataset.train.images.shape[1:]) != its.image:
+        found.append(f"its images are {_size(image)}, published {_size(its.image)}")
     for part, samples, counts in (("training", dataset.train, its.train), ("test", dataset.test, its.test)):
-        found += [_number_doubt(part, samples, counts), _count_doubt(part, samples, counts)]
+        if len(samples.labels) != sum(counts):
+            found.append(f"it has {len(samples.labels)} {part} images, published {sum(counts)}")
+        found.append(_count_doubt(part, samples, counts))
     found += [_duplicate_doubt(dataset), *_label_doubts(its, dataset)]
     told = [each for each in found if each]
     if not told:
@@ -89,19 +93,8 @@ def _size(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _image_doubt(its: Published, images: np.ndarray) -> str:
-    if images.shape[1:] == its.image:
-        return ""
-    return f"its images are {_size(images.shape[1:])}, published {_size(its.image)}"
-
-
-def _number_doubt(part: str, samples: Samples, counts: tuple[int, ...]) -> str:
-    total = len(samples.labels)
-    return "" if total == sum(counts) else f"it has {total} {part} images, published {sum(counts)}"
-
-
 def _count_doubt(part: str, samples: Samples, counts: tuple[int, ...]) -> str:
-    """Of the whole part each count is known. Of others it may be off by half, and by five standard deviations."""
+    """The counts of a whole part are known; those of a sample may be off by half, or by five std."""
     found, published = np.bincount(samples.labels, minlength=len(counts)), np.array(counts)
     expected = published * (len(samples.labels) / published.sum())
     allowed = 0.0 if found.sum() == published.sum() else np.maximum(expected / 2, 5 * np.sqrt(expected))
@@ -124,7 +117,7 @@ def _duplicate_doubt(dataset: Dataset) -> str:
 
 
 def _fingerprints(images: np.ndarray) -> np.ndarray:
-    """A number (N,) of 64 bits for each image: the sum of its bytes, eight at a time, times fixed random numbers."""
+    """64-bit hashes (N,) of images: sums of eight bytes at a time, times fixed random numbers."""
     rows = np.ascontiguousarray(images).reshape(len(images), -1)
     if rows.shape[1] % 8:
         rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))
@@ -134,7 +127,7 @@ def _fingerprints(images: np.ndarray) -> np.ndarray:
 
 
 def _label_doubts(its: Published, dataset: Dataset) -> list[str]:
-    """Labels that do not follow from the images, as after a shuffle of one of the two, which leaves all counts."""
+    """Finds labels that do not belong to the images, such as after a shuffle, which leaves all counts."""
     if len(dataset.train.labels) < 2 * SAMPLE or len(dataset.test.labels) < SAMPLE:
         return []
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What a dataset is once it is read: images and labels of two parts. Numpy only."""
+"""A dataset in memory: images and labels of two parts. Numpy only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Dataset(NamedTuple):
 
 
 def checked_labels(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
-    """The labels of whole numbers (N,) as uint8.
+    """Labels (N,) of any integer type as uint8.
 
     Raises:
         SetupError: one of them is no class.
@@ -41,7 +41,7 @@ def checked_labels(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
 
 
 def is_file(path: Path) -> bool:
-    """As `Path.is_file`, which from Python 3.14 on also says no where this user may not look."""
+    """`Path.is_file`, but raises PermissionError where Python 3.14's returns False."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

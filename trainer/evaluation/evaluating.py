@@ -1,5 +1,5 @@
 """Which worker of a job evaluates the global model on the test set. Every worker has that model after each of its
-rounds, so it can be any; the fastest loses the least, and in the synchronous modes all wait for the one that evaluates.
+rounds. The fastest loses the least, and in the synchronous modes all wait for the one that evaluates.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 from config import AUTO, NO, YES, Config
 from utils import SetupError
 
-AS_FAST = 1.25  # a step at most so many times as long counts as no longer: of equal workers it is the lowest rank
+AS_FAST = 1.25  # ratio up to which step times count as equal: of equal workers the lowest rank evaluates
 
 
 class Candidate(NamedTuple):
-    """What a worker tells before training begins."""
+    """What a worker tells the others before training begins."""
 
     evaluate: str  # of config.EVALUATE
-    step_s: float  # that a test step took
+    step_s: float  # of a test step
 
 
 def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
-    """The fastest of those that say yes, else of those that do not say no; None if all say no.
+    """The fastest worker of those that say yes, else of those that do not say no; None if all say no.
 
     Args:
         candidates: by rank.
@@ -36,25 +36,25 @@ def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
 
 
 def check_target(config: Config, chosen: int | None) -> None:
-    """Makes sure that somebody measures the accuracy at which the job is to end.
+    """Makes sure that a worker evaluates, where an accuracy ends the job.
 
     Args:
         chosen: the worker that evaluates.
 
     Raises:
-        SetupError: nobody does.
+        SetupError: there is none.
     """
     if chosen is None and config.target_accuracy:
         raise SetupError("--target-accuracy needs a worker that evaluates, and all that are there have --evaluate no")
 
 
 class Choice:
-    """Whether this worker evaluates, as all agree on it; if that one is lost, another does, as all know without asking.
+    """Whether this worker evaluates. All workers agree; if the one that evaluates is lost, they agree without asking.
 
     Args:
-        rank: this worker's, which may be another one when all come together anew.
-        gather: brings a value of all workers together, by rank; None where they cannot be had.
-        lost: ranks without which the others go on.
+        rank: this worker's, which may change when all come together anew.
+        gather: brings a value of each worker to all, by rank; None where that is not possible.
+        lost: ranks of lost workers.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class Choice:
         self._candidates: list[Candidate] = []
 
     def __call__(self, step_s: float) -> bool:
-        """All workers call it once before they train, and whenever one is lost, or all come together anew.
+        """All workers call it before they train, when one is lost, and when all come together anew.
 
         Args:
-            step_s: that a test step took; 0 on the one that evaluates already.
+            step_s: of a test step; 0 on the worker that evaluates already.
 
         Raises:
-            SetupError: no worker may, and the job is to end at an accuracy.
+            SetupError: no worker may evaluate, and an accuracy ends the job.
         """
         lost, own = self._lost(), self._rank()
         if not (lost and self._candidates):
             answers = self._gather(Candidate(self._config.evaluate, step_s))
-            if answers is None:  # alone, or nobody can be asked: a plain MXNet program takes part
+            if answers is None:  # a job of one process, or with a plain MXNet program
                 return self._config.evaluate == YES or (self._config.evaluate == AUTO and own == 0)
             self._candidates = [Candidate(*answer) for answer in answers]
         there = [Candidate(NO, each.step_s) if rank in lost else each for rank, each in enumerate(self._candidates)]

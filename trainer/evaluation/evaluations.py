@@ -1,4 +1,4 @@
-"""When the global model is evaluated and saved, by the worker or in a process beside it, and what came of it."""
+"""When the global model is evaluated and saved, by the worker or in a process beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.trainer import Trainer
 
 
 class Evaluations:
-    """Those of one worker. The trainer's `accuracy` has what they measure."""
+    """A worker's evaluations, whose results are in the trainer's `accuracy`."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -32,18 +32,17 @@ class Evaluations:
             self._beside = self._run.evaluator()
 
     def end(self) -> None:
-        """Training has ended."""
         if self._beside is not None:
             self._beside.close()
         if self._run.saver is not None:
             self._run.saver.end()
 
     def after_round(self, last: bool, is_stopped: bool = False) -> float | None:
-        """Evaluates where that is due, or has it done, and saves the model if it is the best so far, or the last.
+        """Evaluates where that is due, here or beside training; saves the model if it is the best so far, or the last.
 
         Args:
-            last: the job ends with it.
-            is_stopped: for a signal, so that nobody waits for one more evaluation.
+            last: the job ends with this round.
+            is_stopped: by a signal, so without one more evaluation.
 
         Returns:
             The accuracy, where this worker has measured it now.
@@ -81,7 +80,7 @@ class Evaluations:
         return self._trainer.rounds % self._run.eval_every == 0
 
     def _ask(self, beside: EvaluatorProcess) -> None:
-        """Has the model evaluated beside training, unless the one before still is."""
+        """Has the model evaluated beside training, unless the previous evaluation still runs."""
         if not beside.is_free:
             return
         assert self._run.saver is not None
@@ -93,7 +92,7 @@ class Evaluations:
         self._evaluated_s = trainer.measure.elapsed_s
 
     def _take(self, beside: EvaluatorProcess, wait: bool) -> None:
-        """Takes what was found out beside training about the model of an earlier round."""
+        """Takes the accuracy of an earlier round's model from the process beside training."""
         if wait:
             self._trainer.measure.enter(EVALUATION)
         found = beside.take(wait)
@@ -107,6 +106,6 @@ class Evaluations:
         logging.info("the model of round %d has accuracy %.4f", found.round, found.accuracy)
 
     def take_late(self) -> list[dict[str, Any]]:
-        """Accuracies of earlier rounds' models that came since the last time, for the log."""
+        """Returns and clears the new accuracies of earlier rounds' models, for the log."""
         late, self._late = self._late, []
         return [each._asdict() for each in late]

@@ -1,8 +1,8 @@
-"""A process beside the worker that evaluates, so that training waits for no evaluation: `--evaluator 1`.
+"""A process beside the worker that evaluates in its place, so that training does not wait: `--evaluator 1`.
 
-The worker saves the model in its log folder and names its round; the process loads it, evaluates it on the CPU, with
-lower priority than those that train, and answers with the accuracy. It is asked about one model at a time, so what is
-evaluated is always the newest. It ends when the worker does, however that ends: its input ends with it.
+The worker saves the model in its log folder and sends its round; the process loads it, evaluates it on the CPU, with
+lower priority than those that train, and answers with the accuracy. One request is open at a time, so each evaluates
+the newest model. The process ends with its input, so it ends with the worker in any case.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from utils import SetupError, fail
 
 ROOT = Path(__file__).resolve().parents[2]
 NICE = 5  # steps down in priority
-ANSWER_S = 600.0  # at most, of the last evaluation that is under way when training has ended
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # they are the worker's business
+ANSWER_S = 600.0  # longest wait for the evaluation that is under way when training has ended
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the worker handles them
 
 
 class Evaluation(NamedTuple):
-    """What the process has found."""
+    """The process's answer."""
 
     round: int  # after which the model was saved
     accuracy: float  # on the test set, or on the held-out samples
 
 
 class EvaluatorProcess:
-    """The worker's end."""
+    """The worker's side."""
 
     def __init__(self, config: Config, model: Path) -> None:
         """Starts the process, which loads the data meanwhile.
 
         Args:
-            model: the description of the saved model that it is to look at each time.
+            model: description of the saved model, read again for each evaluation.
         """
         flags = [str(model), "--dataset", config.dataset, "--data-dir", config.data_dir]
         flags += ["--validation", str(config.validation), "--batch-size", str(config.batch_size)]
@@ -56,31 +56,31 @@ class EvaluatorProcess:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._answers: queue.SimpleQueue[Evaluation | None] = queue.SimpleQueue()  # None: there will be no more
+        self._answers: queue.SimpleQueue[Evaluation | None] = queue.SimpleQueue()  # None: the process has ended
         self._asked = False
         self.has_ended = False
         threading.Thread(target=self._listen, name="evaluator", daemon=True).start()
 
     @property
     def is_free(self) -> bool:
-        """Whether it can be asked: it is there, and every answer was taken."""
+        """Whether the process runs and has no open request."""
         return not self._asked and not self.has_ended
 
     def ask(self, round_: int) -> None:
-        """Has it evaluate the model, which was saved after a round."""
+        """Requests an evaluation of the model, which was saved after this round."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{round_}\n")
             self._process.stdin.flush()
         except OSError:
-            return  # it has ended; its last answer says so
+            return  # the process has ended; `take` finds that
         self._asked = True
 
     def take(self, wait: bool = False) -> Evaluation | None:
-        """Its answer, if there is one.
+        """Returns the answer; None if there is none yet.
 
         Args:
-            wait: for the one that is under way.
+            wait: for the evaluation that is under way.
         """
         try:
             answer = self._answers.get(block=wait and self._asked, timeout=ANSWER_S)
@@ -93,7 +93,6 @@ class EvaluatorProcess:
         return answer
 
     def close(self) -> None:
-        """Ends it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self.has_ended = True
         self._process.kill()
@@ -109,7 +108,7 @@ class EvaluatorProcess:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Evaluates the model once for each round that comes in a line, and answers each with a line of JSON."""
+    """Reads rounds, a line each; evaluates the model after each line and writes a line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m trainer.evaluation.evaluator_process", description=__doc__)
     parser.add_argument("model", type=Path, help="its description, such as newest.json")
     parser.add_argument("--dataset", required=True)

@@ -1,8 +1,8 @@
-"""The trained network in MXNet's own form, which `mx.gluon.SymbolBlock.imports` and every other program of MXNet reads.
+"""The trained network in MXNet's own format, which `mx.gluon.SymbolBlock.imports` and other programs of MXNet read.
 
 A saved model is three files: `best.json` describes it and names the other two, `best-symbol.json` (the layers) and
-`best-0120.params` (the parameters after round 120). The layers of a network are always the same, and the description
-is replaced last, so it always names parameters that are whole and belong to it, wherever the process or the disk fails.
+`best-0120.params` (the parameters after round 120). The layers of a network never change, and the description is
+replaced last, so it names whole parameters of its own, wherever the process or the disk fails.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ INPUT_NAME = "data"
 
 
 class ModelSaver:
-    """Saves the network of the worker that evaluates, in its log folder: the best so far, and at the end the last."""
+    """Saves the network of the worker that evaluates in its log folder: the best so far, and at the end the last."""
 
     def __init__(self, folder: Path, network: Any, about: Mapping[str, Any]) -> None:
         """
         Args:
-            about: what a user of the model must know; goes into its description.
+            about: entries of the description, for users of the model.
         """
         self._folder = folder
         self._network = network
@@ -38,7 +38,7 @@ class ModelSaver:
         self._best: float | None = None
 
     def begin(self) -> None:
-        """Training begins: a job that goes on has to beat what it saved before."""
+        """Reads the best accuracy so far, where a job is resumed."""
         if (path := self._folder / f"{BEST}.json").exists():
             try:
                 self._best = float(read_json(path)["accuracy"])
@@ -46,7 +46,7 @@ class ModelSaver:
                 logging.warning("%s is no description of a saved model: the best is looked for anew", path)
 
     def due(self, accuracy: float | None, last: bool) -> list[str]:
-        """What is to be saved: BEST where no model before was as good, FINAL at the end.
+        """The kinds to save: BEST where no model before was as good, FINAL at the end.
 
         Args:
             accuracy: where the model was evaluated.
@@ -55,8 +55,8 @@ class ModelSaver:
         return [BEST] * is_best + [FINAL] * last
 
     def save(self, kinds: Sequence[str], number: int, accuracy: float | None) -> None:
-        """Saves the network as it is now, once for each kind. Training is not touched: the layers are read off the
-        network with a symbol for its input, and the parameters are copied.
+        """Saves the network as it is now, once for each kind. Training is not affected: the layers come from a call of
+        the network with a symbol, and the parameters are copied.
 
         Args:
             number: of the round.
@@ -72,14 +72,14 @@ class ModelSaver:
             logging.info("the trained network: %s%s", self._folder / f"{FINAL}.json", best)
 
     def evaluated(self, accuracy: float) -> None:
-        """The accuracy of the NEWEST is known now: it is saved as the BEST too if it is that."""
+        """Saves the NEWEST model as the BEST too, if its accuracy makes it that."""
         if BEST in self.due(accuracy, last=False):
             newest = SavedModel.find(self._folder / f"{NEWEST}.json")
             content = newest.symbol.read_bytes(), newest.parameters.read_bytes()
             self._write(BEST, newest.about["round"], accuracy, *content)
 
     def end(self) -> None:
-        """Training has ended: nobody looks at the NEWEST any more."""
+        """Removes the NEWEST model, which is only for evaluations."""
         for path in saved_files(self._folder, NEWEST):
             path.unlink()
 
@@ -105,8 +105,8 @@ def symbol_and_parameters(network: Any) -> tuple[bytes, bytes]:
         f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data().copyto(mx.cpu())
         for name, parameter in network.collect_params().items()
     }
-    # `mx.nd.save` also takes only a path, and does not notice all errors of a full disk: a pipe has a path, and a
-    # thread to read it, since it holds no more than some KB.
+    # `mx.nd.save` also takes only a path, and misses some errors of a full disk. So it writes to a pipe, which holds
+    # some KB and needs a thread that reads.
     source, target = os.pipe()
     with os.fdopen(source, "rb") as pipe, ThreadPoolExecutor(1) as thread:
         content = thread.submit(pipe.read)
@@ -130,7 +130,7 @@ class SavedModel:
         """Reads a description, such as `logs/cpu/best.json`.
 
         Raises:
-            SetupError: it is none, or one of the files that it names is not beside it.
+            SetupError: it is no description, or a file that it names is missing.
         """
         about = read_json(path)
         try:
@@ -147,7 +147,7 @@ class SavedModel:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the images that the network takes."""
+        """(C, H, W) of the input images."""
         channels, height, width = self.about["input"]["shape"]
         return channels, height, width
 
@@ -159,7 +159,7 @@ class SavedModel:
         """
         try:
             with warnings.catch_warnings():
-                # Of an input whose type the file does not say; float32 is what MXNet then takes.
+                # The file does not give the input's type; MXNet's default is float32.
                 warnings.filterwarnings("ignore", "Cannot decide type")
                 return mx.gluon.SymbolBlock.imports(str(self.symbol), [INPUT_NAME], str(self.parameters), ctx=context)
         except (mx.MXNetError, ValueError, AssertionError) as error:

@@ -1,7 +1,7 @@
-"""How the workers of a job without a parameter server find each other: each asks the state server until all are there.
+"""Rendezvous of the workers of a job without a parameter server: each asks the state server until all are there.
 
-The answer names the worker's rank and the addresses of all (SimpleStateServer/server/membership.py). Whoever leaves
-says so, and hears why the job broke, where it did: of many that end at once, one was the first.
+The answer has the worker's rank and the addresses of all (SimpleStateServer/server/membership.py). A worker that leaves
+tells so, and learns why the job broke: of many workers that end at once, one was the first.
 """
 
 from __future__ import annotations
@@ -14,33 +14,31 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainer.clock import Clock
+from trainer.coordinator.asker import Asker, Refused
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
 from utils import JobOver, PeerLost, SetupError
 
 PAUSE_S = 0.1  # between two questions
-SHORT_PAUSE_S = 0.02  # where a job at work waits for the answer
+SHORT_PAUSE_S = 0.02  # where a running job waits for the answer
 REMIND_EVERY_S = 15.0
-FULL = "too-many-jobs"  # the state server's word for a lack of room, which may pass
-OTHERS_WAIT = 409  # HTTP's status of what does not fit to what others have said
 
 
 class Peer(NamedTuple):
-    """A worker of the job, as the state server tells of it."""
+    """A worker of the job."""
 
-    name: str  # its own on the state server
+    name: str  # on the state server
     address: str
     port: int
     host: str
     device: str
 
     def called(self, rank: int) -> str:
-        """What a person calls it."""
         return f"worker {rank} ({self.device} on host {self.host}, {self.address}:{self.port})"
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a worker is among the others.
+    """A worker's place among the others.
 
     Attributes:
         generation: how many times workers of this job have started.
@@ -53,22 +51,21 @@ class Start:
 
     @property
     def secret(self) -> str:
-        """What these workers know and nobody else, unless he hears what they are told."""
+        """Known to these workers alone, unless their traffic is read."""
         names = " ".join([str(self.generation), *(member.name for member in self.members)])
         return hashlib.sha256(names.encode()).hexdigest()
 
     def to_wire(self) -> Message:
-        """As JOIN and BEAT say where a worker comes from, or is."""
+        """The fields of JOIN and BEAT that tell a worker's place."""
         return {"generation": self.generation, "rank": self.rank, "members": [list(member) for member in self.members]}
 
     @classmethod
     def from_answer(cls, said: Mapping[str, Any]) -> Start:
-        """Reads a START."""
         return cls(said["generation"], said["rank"], tuple(Peer(*member) for member in said["members"]))
 
 
 class Joining:
-    """One worker's talk with the state server, about the others.
+    """One worker's client of the rendezvous on the state server.
 
     Args:
         job: its name, the same for all its workers.
@@ -89,10 +86,11 @@ class Joining:
     ) -> None:
         """
         Args:
-            min_workers: with so many left the job goes on; 0: it ends with the first worker that is lost.
-            patience_s: after which a worker counts as lost that does not come back as the others do.
+            min_workers: the least number of workers with which the job continues; 0: it ends with the first loss.
+            patience_s: after which a worker that does not come back counts as lost.
         """
         self._link = link
+        self._asker = Asker(link, clock, self._complete)
         self._survives = {"min_workers": min_workers, "patience": patience_s} if min_workers else {}
         self._clock = clock
         self._num_workers = num_workers
@@ -110,21 +108,21 @@ class Joining:
         Raises:
             SetupError: the state server refuses this worker.
             PeerLost: they were not all there in time.
-            JobOver: the job has ended meanwhile.
+            JobOver: the job has ended.
         """
         return self._until_start(timeout_s, PAUSE_S, dict)
 
     def come_back(self, before: Start, lost: Callable[[], Sequence[int]]) -> Start:
-        """Waits until the workers that are left are there, and those that have come to the job; otherwise as `wait`.
+        """Waits for the remaining workers and the newcomers; otherwise as `wait`.
 
         Args:
-            before: where this worker was.
-            lost: asks for the ranks of the workers there that are seen to be gone.
+            before: this worker's last place.
+            lost: returns the ranks of the workers there that are seen to be gone.
         """
         return self._until_start(0.0, SHORT_PAUSE_S, lambda: {**before.to_wire(), "lost": list(lost())})
 
     def beat(self, place: Start) -> bool:
-        """Says that the job is at work; returns whether somebody waits to take part in it."""
+        """Tells that the job is running; returns whether workers wait to take part in it."""
         try:
             return self._ask({"msg_type": "BEAT", **place.to_wire()}, BRIEF).get("action") == "PAUSE"
         except NoAnswer:
@@ -163,11 +161,11 @@ class Joining:
             self._clock.sleep(pause_s)
 
     def leave(self, lost: Sequence[int] = (), cause: str = "") -> str:
-        """Says, once and without patience, that this worker leaves; returns the state server's word, or nothing.
+        """Tells, once and without patience, that this worker leaves; returns the state server's reason, or nothing.
 
         Args:
-            lost: ranks of the workers for whose loss it leaves.
-            cause: the error of its own for which it does.
+            lost: ranks of the workers whose loss is the cause.
+            cause: its own error, if that is the cause.
         """
         try:
             said = self._ask({"msg_type": "LEFT", "lost": list(lost), "cause": _printable(cause)}, BRIEF)
@@ -176,25 +174,16 @@ class Joining:
         return str(said.get("reason", ""))
 
     def _ask(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
-        """The answer to a message.
-
-        Raises:
-            NoAnswer: there is none, or none now.
-            SetupError: the state server refuses the message.
-        """
-        envelope = {"sender": self._name, "receiver": "state-server", "job": self._job}
+        """The answer to a message; raises NoAnswer, or SetupError where the state server refuses it."""
         try:
-            reply = self._link.send({**envelope, **message}, timeouts)
-        except NoAnswer as error:
-            raise NoAnswer(f"does not answer ({error})") from None
-        if reply.status == 200 and reply.said.get("msg_type") == "RESPONSE":
-            return reply.said
-        why = str(reply.said.get("error", reply.in_short))
-        if reply.status >= 500 or reply.said.get("code") == FULL:
-            raise NoAnswer(f"answers: {why}")
-        raise SetupError(why if reply.status == OTHERS_WAIT else f"the state server at {self._link.address}: {why}")
+            return self._asker.try_once(message, timeouts)
+        except Refused as error:
+            raise SetupError(str(error)) from None
+
+    def _complete(self, message: Message) -> Message:
+        return {"sender": self._name, "receiver": "state-server", "job": self._job, **message}
 
 
 def _printable(text: str) -> str:
-    """As the state server takes it."""
+    """As the state server accepts it."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:1000]

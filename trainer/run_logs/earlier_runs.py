@@ -1,15 +1,16 @@
-"""What becomes of the logs of a run when another one takes its place in the log tree.
+"""Moves the logs of a run when another one takes its place in the log tree.
 
     LOG_BASE/NETWORK/MODE/HOST/DEVICE/...  ->  LOG_BASE/earlier/DATE-TIME/NETWORK/MODE/HOST/DEVICE/...
 
-Of all below LOG_BASE/earlier the last KEPT runs stay. Only what a worker writes is moved, and nothing before training
-begins. Standard library only: the launchers, which import no MXNet, move what their workers cannot know of.
+The last KEPT runs below LOG_BASE/earlier stay. Only files that workers write are moved, and none before training
+begins. Standard library only: the launchers, which import no MXNet, move files that their workers do not know of.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from utils import CHECKPOINT_FOLDER, EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError
 KEPT = 5
 LOCK_FILE = ".lock"
 BEST, FINAL = "best", "final"  # saved models
-NEWEST = "newest"  # one that is being evaluated by another process
+NEWEST = "newest"  # a saved model that another process evaluates
 _SAVED = rf"({BEST}|{FINAL}|{NEWEST})(\.json|-symbol\.json|-\d{{4,}}\.params)(\.tmp)?"
 _WRITTEN = re.compile(rf"(iter-[1-9]\d*\.txt|{re.escape(LINES_FILE)}|{re.escape(RUN_FILE)})(\.tmp)?|{_SAVED}")
 _RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
@@ -35,18 +36,18 @@ _PROCESS_LOG = re.compile(r"\.(.+\.log)\.before")
 
 
 def saved_files(folder: Path, kind: str = "") -> list[Path]:
-    """The files of saved models in a folder, of one kind (BEST, FINAL, NEWEST) or of all."""
+    """The files of saved models in a folder, of one kind (BEST, FINAL, NEWEST) or of all kinds."""
     matches = ((path, re.fullmatch(_SAVED, path.name)) for path in folder.iterdir())
     return [path for path, match in matches if match and kind in ("", match[1])]
 
 
 def written(folder: Path) -> list[Path]:
-    """What a worker has written into its log folder: rounds, run.json, saved models. Empty where there is no folder."""
+    """Files of a worker in its log folder: rounds, run.json, saved models. Empty where there is no folder."""
     return [path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def date_time(now: float) -> str:
-    """DATE-TIME, of a run that begins now."""
+    """DATE-TIME of a run that begins now."""
     return time.strftime("%Y-%m-%d-%H%M%S", time.localtime(now))
 
 
@@ -64,17 +65,17 @@ def log_base(earlier: Path) -> Path:
 
 
 def to_remove(names: Iterable[str], newest: str) -> list[str]:
-    """Which of the runs below LOG_BASE/earlier make room: all but the last KEPT. Whatever has another name stays.
+    """Runs below LOG_BASE/earlier to remove: all but the last KEPT. Folders with other names stay.
 
     Args:
-        newest: the run that logs were moved to just now, though the job may have been started before others.
+        newest: the run that logs were just moved to, though its job may have been started before others.
     """
     return sorted(name for name in names if _RUN.fullmatch(name) and name != newest)[: -(KEPT - 1)]
 
 
 def targets(paths: Iterable[Path], base: Path, run: Path) -> dict[Path, Path]:
-    """Where each file of a log tree is moved: the place in the tree stays, but what was put aside until then, logs of
-    processes and checkpoints, has its own again."""
+    """Where each file of a log tree is moved: to the same place in the tree. Logs of processes and checkpoints that
+    were set aside before get their own place and name back."""
     found = {}
     for path in paths:
         before = _PROCESS_LOG.fullmatch(path.name)
@@ -84,13 +85,13 @@ def targets(paths: Iterable[Path], base: Path, run: Path) -> dict[Path, Path]:
 
 
 def left_by_others(mode_folder: Path, devices: Collection[tuple[str, str]]) -> list[Path]:
-    """The folders of workers in a mode's folder, but for those of these hosts and devices."""
+    """The workers' folders in a mode's folder, but those of these hosts and devices."""
     there = (path for path in mode_folder.glob("*/*") if not path.name.startswith("."))  # .checkpoints is no device
     return sorted(path for path in there if path.is_dir() and (path.parent.name, path.name) not in devices)
 
 
 def config_in(folder: Path) -> Mapping[str, Any]:
-    """The flags of the run that has left its logs in a worker's folder; none where they cannot be read."""
+    """The flags of the run whose logs are in a worker's folder; none where they cannot be read."""
     try:
         found = read_json(folder / RUN_FILE)["config"]
     except (SetupError, KeyError, TypeError):
@@ -108,7 +109,7 @@ def is_same_run(earlier: Any, before: Any) -> bool:
 
 
 def check(folders: Iterable[Path], earlier: Path) -> None:
-    """Makes sure that what is in these folders can be moved, before anything is trained.
+    """Makes sure that the content of these folders can be moved, before training begins.
 
     Raises:
         SetupError: it cannot.
@@ -137,8 +138,9 @@ def set_aside(paths: Sequence[Path], earlier: Path, since: float = 0.0) -> None:
     """Moves files of a log tree to where earlier runs are.
 
     Args:
-        earlier: LOG_BASE/earlier/DATE-TIME; or LOG_BASE/earlier: then the newest run there that was begun since, which
-            another worker of the same job has done, or a new one.
+        earlier: LOG_BASE/earlier/DATE-TIME; or LOG_BASE/earlier: then the newest run there that another worker of the
+            same job has made, or a new one.
+        since: when this job began, in seconds of the machine's clock; its workers have made runs since.
 
     Raises:
         SetupError: they cannot be moved.
@@ -161,7 +163,7 @@ def set_aside(paths: Sequence[Path], earlier: Path, since: float = 0.0) -> None:
 
 @contextlib.contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """One process at a time, where the file system can lock."""
+    """Admits one process at a time, where the file system can lock."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK_FILE).open("w") as lock:
         with contextlib.suppress(OSError):
@@ -175,13 +177,10 @@ def _newest(earlier: Path, since: float) -> Path:
 
 
 def _free(run: Path, paths: Sequence[Path], base: Path) -> Path:
-    """This run, or, where it has these files already, another one of that second."""
-    number = 1
-    while True:
-        found = run if number == 1 else run.with_name(f"{run.name}-{number}")
-        if not any(map(os.path.lexists, targets(paths, base, found).values())):
-            return found
-        number += 1
+    """This run's folder, or another name of that second where the folder has these files already."""
+    others = (run.with_name(f"{run.name}-{number}") for number in itertools.count(2))
+    names = itertools.chain([run], others)
+    return next(name for name in names if not any(map(os.path.lexists, targets(paths, base, name).values())))
 
 
 def _names(earlier: Path) -> list[str]:
@@ -189,13 +188,13 @@ def _names(earlier: Path) -> list[str]:
 
 
 class Notice:
-    """The line on where logs were moved. It is made before they may be moved, by this process or another one."""
+    """The message on where logs were moved. Construct it before this process or another one can move them."""
 
     def __init__(self, folder: Path, earlier: Path) -> None:
         """
         Args:
-            folder: in the log tree, which may have logs.
-            earlier: as `set_aside` takes it.
+            folder: a worker's, in the log tree.
+            earlier: as in `set_aside`.
         """
         base = log_base(earlier)
         self._earlier, self._folder = base / EARLIER, folder.relative_to(base)
@@ -205,7 +204,7 @@ class Notice:
         return sorted(name for name in _names(self._earlier) if (self._earlier / name / self._folder).is_dir())
 
     def line(self) -> str:
-        """Empty where nothing was moved."""
+        """The message; empty where nothing was moved."""
         there, new = _names(self._earlier), [name for name in self._have() if name not in self._had]
         if not new:
             return ""
@@ -219,10 +218,10 @@ class Notice:
 
 
 def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
-    """The processes write logs from the beginning on: those of the run before are hidden until training begins.
+    """Hides the process logs of the run before until training begins: the new processes log from the start.
 
     Args:
-        goes_on: this run goes on with that one, whose logs are its own.
+        goes_on: this run resumes that one, so the logs are its own.
 
     Raises:
         SetupError: the folder cannot be written to.
@@ -231,7 +230,7 @@ def keep_process_logs(mode_folder: Path, goes_on: bool) -> None:
         names = {path: path.with_name(path.name[1 : -len(".before")]) for path in _process_logs(mode_folder)}
     else:
         names = {path: path.with_name(f".{path.name}.before") for path in mode_folder.glob("*.log")}
-        # A log that has one already is of a run that ended before training began.
+        # Where a hidden log exists, the visible one is of a run that ended before training began.
         names = {path: before for path, before in names.items() if not before.exists()}
     try:
         for path, name in names.items():
@@ -247,11 +246,11 @@ def _process_logs(mode_folder: Path) -> list[Path]:
 
 
 def clear_mode(mode_folder: Path, devices: Collection[tuple[str, str]], earlier: Path, keeps_checkpoints: bool) -> None:
-    """Sets aside what the run before left in a mode's folder, but for what this run's workers set aside themselves.
+    """Sets aside the files of the run before in a mode's folder, but those that this run's workers set aside.
 
     Args:
         devices: host and device of these workers.
-        keeps_checkpoints: they do, in the log tree: then they have put those of the run before out of the way.
+        keeps_checkpoints: these workers write checkpoints in the log tree, and have moved those of the run before.
 
     Raises:
         SetupError: it cannot be moved.
@@ -262,7 +261,7 @@ def clear_mode(mode_folder: Path, devices: Collection[tuple[str, str]], earlier:
     logs = [path for folder in folders for path in written(folder)]
     set_aside([*_process_logs(mode_folder), *logs, *checkpoints], earlier)
     for folder in folders:
-        with contextlib.suppress(OSError):  # there are files of others
+        with contextlib.suppress(OSError):  # other files are there
             if {path.name for path in folder.iterdir()} <= {LOCK_FILE}:
                 (folder / LOCK_FILE).unlink(missing_ok=True)
                 folder.rmdir()
@@ -270,7 +269,7 @@ def clear_mode(mode_folder: Path, devices: Collection[tuple[str, str]], earlier:
 
 
 def _is_written_to(folder: Path) -> bool:
-    """Whether a worker that still runs has claimed the folder."""
+    """Whether a running worker has claimed the folder."""
     try:
         with (folder / LOCK_FILE).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
 """Whether workers keep the speeds that they emulate, and what evaluations cost them. Standard library only.
 
-A worker pads its steps (--min-step-time, --sample-time, straggler traces). One whose step computes for longer than that
-is slower than the device that it stands for, so a comparison is one of other workers than were asked for. Workers tell
-it before they train, where the cores cannot be enough, and at the end, where they were not. Tables and figures tell it
-from the logs. In virtual time computing takes no time, so there is nothing to tell, and the logs say nothing.
+A worker pads its steps (--min-step-time, --sample-time, straggler traces). If a step computes for longer than that, the
+worker is slower than the device that it emulates, and a comparison is one of other workers than were asked for. Workers
+warn before they train, where the cores cannot be enough, and at the end, where they were not. Tables and figures warn
+from the logs. In virtual time computing takes no time, and the logs have no entries.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.round_faults import is_quantity
 from trainer.run_logs.round_log import computing_seconds, seconds_in
 
-EMULATED = "emulated_s"  # in the log of a round: what one of its steps is to take, on average
-SLOWER = 1.2  # a step of so many times the emulated time is too slow
-EVALUATION_SHARE = 0.1  # of a worker's time; more is much
+EMULATED = "emulated_s"  # in a round's log: the mean of its steps' emulated times
+SLOWER = 1.2  # a step above this multiple of the emulated time is too slow
+EVALUATION_SHARE = 0.1  # share of a worker's time above which a warning names it
 MOST_NAMES = 2  # of workers in one sentence
 
 PACE_ADVICE = (
@@ -32,12 +32,12 @@ EVALUATION_ADVICE = (
 
 
 class Pace(NamedTuple):
-    """Of one worker over its whole job.
+    """A worker's pace over its whole job.
 
     Attributes:
-        step_s: that a step took, of the round whose ratio to `emulated_s` is the median; 0 where none is padded.
-        emulated_s: what it was to take.
-        evaluation_share: of its time until its last round, whose evaluation delays no training.
+        step_s: mean step time of the round with the median slowness; 0 where no step is padded.
+        emulated_s: emulated step time of that round.
+        evaluation_share: share of evaluations in the time until the last round's, which delays no training.
     """
 
     step_s: float
@@ -46,19 +46,19 @@ class Pace(NamedTuple):
 
     @property
     def slowness(self) -> float:
-        """How many times as long as emulated a step took; 0 where none is padded."""
+        """Ratio of a step's time to its emulated time; 0 where no step is padded."""
         return self.step_s / self.emulated_s if self.emulated_s else 0.0
 
 
 class Emulation(NamedTuple):
-    """What run.json says of a job whose rounds do not tell it, as those of earlier versions."""
+    """Emulated times by run.json, for rounds of earlier versions without them."""
 
     step_s: float
     sample_s: float
 
     @classmethod
     def of_run(cls, run: Mapping[str, Any]) -> Emulation | None:
-        """None where it does not say, in virtual time, and where a trace made steps longer for a while."""
+        """None where run.json has none, in virtual time, and where a trace made steps longer for a while."""
         config = run.get("config")
         if not isinstance(config, dict) or "virtual" in run or config.get("straggler_trace"):
             return None
@@ -66,20 +66,20 @@ class Emulation(NamedTuple):
         return cls(*times) if all(map(is_quantity, times)) else None
 
 
-class Told(NamedTuple):
-    """Of one round, in seconds: a step's mean, what it was to be, evaluation, and when the round was over."""
+class RoundPace(NamedTuple):
+    """A worker's pace in one round."""
 
-    step_s: float
-    emulated_s: float
+    step_s: float  # mean
+    emulated_s: float  # mean
     evaluation_s: float
-    elapsed_s: float
+    elapsed_s: float  # of the job, at the end of the round
 
     @classmethod
-    def by(cls, record: Mapping[str, Any], emulation: Emulation | None = None) -> Told | None:
-        """What the log of a round (round_log.read_rounds) tells; None where nothing says what was emulated.
+    def of(cls, record: Mapping[str, Any], emulation: Emulation | None = None) -> RoundPace | None:
+        """The pace by a round's log (round_log.read_rounds); None where no emulated time is known.
 
         Args:
-            emulation: where the log does not say.
+            emulation: for logs without it.
         """
         times = record["time"].values()
         steps = sum(FORWARD_BACKWARD in each for each in times)
@@ -94,17 +94,17 @@ class Told(NamedTuple):
         return cls(computing_seconds(record) / steps, emulated_s, evaluation_s, elapsed_s)
 
 
-def pace_of(rounds: Iterable[Told | None], begin_s: float = 0.0) -> Pace | None:
-    """What the rounds of a worker tell, in order; None where they tell nothing, or no numbers from 0 on.
+def pace_of(rounds: Iterable[RoundPace | None], begin_s: float = 0.0) -> Pace | None:
+    """A worker's pace by its rounds, in order; None where they have none, or impossible numbers.
 
     Args:
-        begin_s: when the first of them began.
+        begin_s: when the first round began.
     """
     told = [one for one in rounds if one is not None]
     if not told:
         return None
     padded = sorted((one for one in told if one.emulated_s > 0), key=lambda one: one.step_s / one.emulated_s)
-    median = padded[(len(padded) - 1) // 2] if padded else Told(0.0, 0.0, 0.0, 0.0)
+    median = padded[(len(padded) - 1) // 2] if padded else RoundPace(0.0, 0.0, 0.0, 0.0)
     trained_s = told[-1].elapsed_s - told[-1].evaluation_s - begin_s
     share = sum(one.evaluation_s for one in told[:-1]) / trained_s if trained_s > 0 else 0.0
     pace = Pace(median.step_s, median.emulated_s, share)
@@ -112,7 +112,7 @@ def pace_of(rounds: Iterable[Told | None], begin_s: float = 0.0) -> Pace | None:
 
 
 class Doubts(NamedTuple):
-    """What a reader of a job's numbers must know, in words; each empty where all is well."""
+    """Warnings for readers of a job's numbers; each empty where all is well."""
 
     pace: str
     evaluation: str
@@ -130,7 +130,7 @@ class Doubts(NamedTuple):
 
 
 def doubts(workers: Iterable[tuple[str, Pace | None]]) -> Doubts:
-    """Of the workers of a job, or of several, each with its name."""
+    """The doubts about the workers of one or more jobs, each with its name."""
     known = [(name, pace) for name, pace in workers if pace is not None]
     slow = sorted((one for one in known if one[1].slowness > SLOWER), key=lambda one: -one[1].slowness)
     busy = sorted((one for one in known if one[1].evaluation_share > EVALUATION_SHARE), key=lambda one: -one[1][2])
@@ -143,13 +143,13 @@ def doubts(workers: Iterable[tuple[str, Pace | None]]) -> Doubts:
 
 
 def short_doubts(jobs: Mapping[str, Iterable[Pace | None]]) -> str:
-    """Of the workers of several jobs, by their titles, in a few words for a figure; empty where all is well."""
+    """The doubts about several jobs, by their titles, short enough for a figure; empty where all is well."""
     known = {title: [pace for pace in paces if pace is not None] for title, paces in jobs.items()}
     slowness = {title: max((pace.slowness for pace in paces), default=0.0) for title, paces in known.items()}
     shares = {title: max((pace.evaluation_share for pace in paces), default=0.0) for title, paces in known.items()}
     slow = [f"{title} {times:.1f}" for title, times in slowness.items() if times > SLOWER]
     busy = [f"{title} {share:.0%}" for title, share in shares.items() if share > EVALUATION_SHARE]
-    parts = [f"steps took longer than emulated, at most so many times: {', '.join(slow)}"] * bool(slow)
+    parts = [f"steps took longer than emulated, by at most these factors: {', '.join(slow)}"] * bool(slow)
     parts += [f"evaluations took much of a worker's time: {', '.join(busy)}"] * bool(busy)
     return "; ".join(parts)
 
@@ -163,13 +163,13 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 class Load(NamedTuple):
-    """What a worker tells the others once it knows how long a test step takes.
+    """What a worker tells the others after its test steps.
 
     Attributes:
-        cores: numbers of those that its process may use.
-        took_s: a test step, with whatever else the machine did.
-        busy_s: time of cores that it computed for, which other processes do not lengthen; 0: not known.
-        emulated_s: what a step is to take; 0: as long as it takes.
+        cores: numbers of the cores that its process may use.
+        took_s: wall time of a test step.
+        busy_s: core time of a test step, which other processes do not lengthen; 0: not known.
+        emulated_s: emulated step time; 0: none.
     """
 
     host: str
@@ -180,8 +180,8 @@ class Load(NamedTuple):
 
 
 def overloaded(loads: Sequence[Load]) -> dict[str, str]:
-    """By host, why its workers cannot keep their pace together: steps that follow each other take more cores than
-    there are. Of workers that pad no step nothing is counted, since they take what is left."""
+    """By host, why its workers cannot keep their pace together: their steps need more cores than there are. Workers
+    that pad no step do not count, since they take the rest."""
     found = {}
     for host in dict.fromkeys(load.host for load in loads):
         padded = [load for load in loads if load.host == host and load.emulated_s]
@@ -197,7 +197,8 @@ def overloaded(loads: Sequence[Load]) -> dict[str, str]:
 
 def too_slow(load: Load) -> str:
     """Why a worker by itself cannot keep its pace; empty where it can, or where that is not known."""
-    step_s = min(load.took_s, load.busy_s)  # several threads make it shorter than the one, other processes the other
+    # Several threads make the wall time shorter than the core time, other processes make it longer.
+    step_s = min(load.took_s, load.busy_s)
     if not load.emulated_s or step_s <= SLOWER * load.emulated_s:
         return ""
     return (
@@ -207,7 +208,7 @@ def too_slow(load: Load) -> str:
 
 
 class Pacing:
-    """What a worker on the machine's clock says of its pace; in virtual time there is none."""
+    """A worker's warnings on its pace; in virtual time there are none."""
 
     def __init__(
         self,
@@ -217,15 +218,15 @@ class Pacing:
     ) -> None:
         """
         Args:
-            gather: brings the loads of all workers together, by rank; None where they cannot be had.
-            busy: seconds that cores have computed for this process; 0 where that is not known.
+            gather: brings the loads of all workers together, by rank; None where that is not possible.
+            busy: core seconds of this process; 0 where they are not known.
         """
         self._host, self._gather, self.busy = host, gather, busy
-        self._told: list[Told | None] = []
+        self._rounds: list[RoundPace | None] = []
         self._begin_s = 0.0
 
     def before_training(self, took_s: float, busy_s: float, emulated_s: float) -> list[str]:
-        """What to say once all workers know how long a test step takes; each of them calls it. Arguments as Load's."""
+        """The warnings after the test steps; all workers call it. Arguments as Load's."""
         mine = Load(self._host, sorted(os.sched_getaffinity(0)), took_s, busy_s, emulated_s)
         loads = [Load(*each) for each in self._gather(mine) or [mine]]
         if why := overloaded(loads).get(self._host):
@@ -234,14 +235,14 @@ class Pacing:
         return list(filter(None, [too_slow(mine)]))
 
     def begin(self, elapsed_s: float) -> None:
-        """Training begins, so many seconds after that of the job."""
+        """Called when training begins, with the seconds of the job."""
         self._begin_s = elapsed_s
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """The log of the next round."""
-        self._told.append(Told.by(record))
+        """Called with the log of each round."""
+        self._rounds.append(RoundPace.of(record))
 
     def at_the_end(self) -> list[str]:
-        """What to say of the whole job."""
-        found = doubts([("this worker", pace_of(self._told, self._begin_s))])
+        """The warnings on the whole job."""
+        found = doubts([("this worker", pace_of(self._rounds, self._begin_s))])
         return [*filter(None, found), *found.advice]

@@ -1,4 +1,4 @@
-"""What cannot be in the log of a round: numbers of another kind, times that run back or are in another unit, accuracies
+"""Impossible content of round logs: numbers of another kind, times that run back or are in another unit, accuracies
 beyond [0, 1]. Pure; standard library only."""
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-FEW = 3  # warnings about the rounds of one device; more are one line
-MOST = 1e15  # of a duration, a size or a count: far above all that a job has, and exact as a float
+FEW = 3  # warnings about the rounds of one device; more become one line
+MOST = 1e15  # of a duration, a size or a count: far above those of any job, and exact as a float
 MOST_SAMPLES = 10**12  # in a round
 MOST_ROUNDS = 10**9
 
-# Stages and the length of their round may differ, as the published program cuts seconds off. Milliseconds go beyond.
+# A round and its stages may differ this much: the published program cuts seconds off. Milliseconds exceed it.
 _TIMES, _MORE_S = 10, 10.0
 _MUCH_LONGER = 300  # times the stages of all rounds
 
 
 def is_quantity(value: Any) -> TypeGuard[float]:
-    """Whether `value` is a number that a duration, a size or an accuracy can be."""
+    """Whether `value` can be a duration, a size or an accuracy."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST
 
 
@@ -30,7 +30,7 @@ def is_count(value: Any) -> TypeGuard[float]:
 
 
 def count_in(record: Mapping[str, Any], key: str) -> int:
-    """The whole number under a key of a round's log that may be missing; 0 where it is, or is no count."""
+    """The whole number under a key of a round's log; 0 where it is missing or no count."""
     value = record.get(key)
     return int(value) if is_count(value) else 0
 
@@ -44,7 +44,7 @@ def tell(faults: Sequence[str], of_many: str, warn: Callable[[str], None]) -> No
     """Warns of each of few faults; of many in one line, with the first.
 
     Args:
-        of_many: what the line begins with.
+        of_many: begins that line.
     """
     if len(faults) <= FEW:
         for fault in faults:
@@ -92,10 +92,10 @@ def stages_s(record: Mapping[str, Any]) -> float:
 
 
 def out_of_order(rounds: Sequence[tuple[int, float]]) -> dict[int, str]:
-    """What is wrong with the rounds whose times contradict the others', by number.
+    """The faults of rounds whose times contradict those of other rounds, by number.
 
-    As few rounds as can be are out of order: a single time that is far too large is, not all that follow. Of as many
-    the later ones are. Where the time has run back, all rounds are until it is later than before.
+    As few rounds as possible count: a single time that is far too large, not all that follow. Of sets of equal size the
+    later one counts. Where the time has run back, all rounds count until it is later than before.
 
     Args:
         rounds: numbers, ascending, and elapsed seconds at their end.
@@ -118,9 +118,9 @@ def out_of_order(rounds: Sequence[tuple[int, float]]) -> dict[int, str]:
 
 
 def _longest_ascending(times: Sequence[float]) -> set[int]:
-    """Places of the longest part of `times` in which none is below one before it; of several the earliest places.
+    """Places of the longest subsequence of `times` that does not descend; of several the earliest places.
 
-    By patience sorting, from the end: of each length that is known, where the part with the greatest beginning begins.
+    By patience sorting from the end, which keeps for each length the subsequence with the greatest beginning.
     """
     begins: list[int] = []
     greatest: list[float] = []  # negated, so that they ascend
@@ -139,7 +139,7 @@ def _longest_ascending(times: Sequence[float]) -> set[int]:
 
 
 def too_long(record: Mapping[str, Any], before_s: float) -> str:
-    """Why a round's stages cannot have that length, in words; empty where they can.
+    """Why a round's stages are impossibly long; empty where they are not.
 
     Args:
         before_s: elapsed seconds at the end of the round before.
@@ -151,7 +151,7 @@ def too_long(record: Mapping[str, Any], before_s: float) -> str:
 
 
 def too_empty(rounds: Collection[Mapping[str, Any]]) -> str:
-    """Why a worker's elapsed time may be in another unit, in words; empty where nothing says so."""
+    """Why a worker's elapsed time may be in another unit; empty where it is plausible."""
     took_s, longest_s = sum(map(stages_s, rounds)), max((each["total_time"] for each in rounds), default=0.0)
     if not took_s or longest_s <= _MUCH_LONGER * took_s:
         return ""
@@ -162,6 +162,6 @@ def too_empty(rounds: Collection[Mapping[str, Any]]) -> str:
 
 
 def in_percent(accuracies: Sequence[Any]) -> int:
-    """How many accuracies are above 1, if that shows that all are in percent; else 0."""
+    """The number of accuracies above 1, if they show that all are in percent; else 0."""
     above = sum(is_quantity(value) and 1 < value <= 100 for value in accuracies)
     return above if above > 1 and 2 * above > len(accuracies) else 0

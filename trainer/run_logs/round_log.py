@@ -25,13 +25,13 @@ def iter_files(folder: Path) -> dict[int, Path]:
 
 
 def round_files(folder: Path) -> list[Path]:
-    """The files of one device's folder that hold its rounds, in either form."""
+    """The files of one device's folder that hold its rounds, in both forms."""
     lines = folder / LINES_FILE
     return [*iter_files(folder).values(), *([lines] if lines.exists() else [])]
 
 
 def logged_rounds(folder: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
-    """All rounds in one device's folder, in both forms, by their numbers in ascending order; sound or not."""
+    """All rounds in one device's folder, sound or not, in both forms, by number in ascending order."""
     files, lines = iter_files(folder), _logged_lines(folder / LINES_FILE, warn)
     if files and lines:
         warn(f"{folder} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once")
@@ -47,7 +47,7 @@ def _logged(where: str, read: Callable[[], Any]) -> LoggedRound:
 
 
 def _logged_lines(path: Path, warn: Callable[[str], None]) -> dict[int, LoggedRound]:
-    """The lines of LINES_FILE by the numbers of their rounds; one that cannot be read has the next number."""
+    """The lines of LINES_FILE by round; an unreadable line gets the next number."""
     found: dict[int, LoggedRound] = {}
     number, twice = 0, []
     try:
@@ -70,19 +70,18 @@ def _logged_lines(path: Path, warn: Callable[[str], None]) -> dict[int, LoggedRo
 
 
 def computing_seconds(record: Mapping[str, Any]) -> float:
-    """How long a round's local steps computed, by its log (read_rounds)."""
+    """Seconds that a round's local steps computed, by its log (read_rounds)."""
     return seconds_in(record["time"].values(), COMPUTING_STAGES)
 
 
 def seconds_in(steps: Iterable[Mapping[str, float]], stages: Collection[str]) -> float:
-    """How long stages took in some entries of a round log's "time"."""
+    """Seconds of stages in some entries of a round log's "time"."""
     return sum((times.get(stage, 0.0) for times in steps for stage in stages), start=0.0)
 
 
 def read_rounds(folder: Path, warn: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Reads back what `Measure` (or the published program) wrote into one device's folder, in order.
+    """Reads the rounds that `Measure` or the published program wrote into one device's folder, in order.
 
-    A gap in the numbers, an unreadable file or a broken line is told to `warn` by name; the sound rounds are still
-    yielded.
+    Warns of gaps in the numbers, unreadable files and broken lines by name, and still yields the sound rounds.
     """
     return sound_rounds(folder, logged_rounds(folder, warn), warn)

@@ -1,5 +1,4 @@
-"""A worker's log folder: claimed by one process, free of earlier logs when training begins, with run.json beside the
-round logs."""
+"""A worker's log folder: claimed by one process, cleared of earlier logs when training begins; writes run.json."""
 
 from __future__ import annotations
 
@@ -21,24 +20,24 @@ from trainer.engine import mx
 from trainer.run_logs.earlier_runs import LOCK_FILE, Notice, check, config_in, is_same_run, log_base, set_aside, written
 from utils import EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, version_number, write_json
 
-MARGIN_S = 30.0  # by which the log of a worker may be older than the first round
+MARGIN_S = 30.0  # a worker's run.json may be that much older than the job's first round
 
 
 class RunFolder:
-    """`{log_dir}/{device}`. Only files that a worker writes are ever moved or removed from it."""
+    """`{log_dir}/{device}`. Only files that a worker writes are moved or removed."""
 
     def __init__(self, config: Config, earlier: Path | None = None) -> None:
         """Makes and claims the folder.
 
         Args:
-            earlier: where earlier logs are moved, as --earlier says by default.
+            earlier: where earlier logs are moved; by default --earlier.
 
         Raises:
-            SetupError: it cannot be made, another worker that still runs writes there, or earlier logs cannot be moved.
+            SetupError: it cannot be made, another running worker writes there, or earlier logs cannot be moved.
         """
         self._config = config
         self._earlier = earlier or (Path(config.earlier) if config.earlier else None)
-        self._since = time.time()  # training begins after each worker of the job has come here
+        self._since = time.time()  # before training begins on any worker of the job
         self.commit = version.commit()
         self.path = Path(config.log_dir) / config.device
         try:
@@ -65,35 +64,35 @@ class RunFolder:
         try:
             age_s = time.time() - path.stat().st_mtime
             return age_s < job_age_s + MARGIN_S and not read_json(path).get("ended")
-        except (OSError, SetupError, AttributeError):  # there is none, or none that can be read
+        except (OSError, SetupError, AttributeError):  # missing or unreadable
             return False
 
     def close(self) -> None:
-        """Another worker may write there now; a process that ends need not say so."""
+        """Releases the claim, as the end of the process does."""
         self._lock.close()
 
     def open(self, job_age_s: float | None = None, is_new: bool = False) -> Path:
-        """Moves what an earlier run left to where the earlier runs are, or removes it without --earlier;
-        unless this run goes on with it.
+        """Moves the files of an earlier run to the earlier runs, or removes them without --earlier; they stay if this
+        run resumes that one.
 
         Args:
-            job_age_s: of a job at work to which this worker has come. Logs that were begun with it or since, and were
-                not ended, are its own: this worker has taken part in it before.
-            is_new: the job goes on, and this worker has not taken part in it before.
+            job_age_s: of a job at work to which this worker has come. Logs that were begun since the job began, and
+                not ended, are the job's: this worker has taken part in it before.
+            is_new: the job is resumed, and this worker has not taken part in it before.
 
         Raises:
-            SetupError: what lies there cannot be moved or removed.
+            SetupError: files cannot be moved or removed.
         """
         is_back = job_age_s is not None and self._was_lost(job_age_s)
         if not is_new and (self._config.resume or is_back):
             return self.path
         left = written(self.path)
-        # A run that is started again after a death, and has no checkpoint yet, begins anew.
+        # A run that is started again after a death without a checkpoint begins anew.
         is_own = is_same_run(self._config.earlier, config_in(self.path).get("earlier", ""))
         if self._earlier is not None and not is_own:
             notice = Notice(self.path, self._earlier)
             set_aside(left, self._earlier, self._since)
-            if self._earlier.name == EARLIER and (line := notice.line()):  # no launcher says it
+            if self._earlier.name == EARLIER and (line := notice.line()):  # else the launcher logs it
                 logging.info("%s", line)
             return self.path
         for path in left:
@@ -110,10 +109,11 @@ class RunFolder:
         return self.path
 
     def describe(self, facts: Mapping[str, Any], ended: str | None = None) -> None:
-        """Writes run.json: what this run is, and once it has ended, why.
+        """Writes run.json: a description of the run.
 
         Args:
-            facts: what only the trainer knows, such as its rank.
+            facts: entries by the trainer, such as its rank.
+            ended: why the run has ended; None: it has not.
         """
         description: dict[str, Any] = {
             **facts,

@@ -1,4 +1,4 @@
-"""Which logged rounds of a device count, and what is told of the others. Pure; standard library only."""
+"""Which logged rounds of a device count, and the warnings about the others. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from typing import Any, NamedTuple
 
 from trainer.run_logs import round_faults
 
-EVALUATED = "evaluated"  # in the log of a round: what was found out in it about the models of earlier ones
+EVALUATED = "evaluated"  # in the log of a round: accuracies of earlier rounds' models that came in it
 
 
 class LoggedRound(NamedTuple):
-    """A round as a log has it."""
+    """A round in a log."""
 
-    where: str  # file, and line of it
-    record: Any  # what JSON makes of it, perhaps of another shape
-    fault: str  # why there is none; empty where there is
+    where: str  # file and line
+    record: Any  # the JSON value, perhaps of another shape
+    fault: str  # why it cannot be read; else empty
 
 
 def sound_rounds(
     folder: Path, logged: Mapping[int, LoggedRound], warn: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """Those of the logged rounds in which no number is impossible (round_faults.py), as read_rounds gives them
-    back. An impossible accuracy costs the accuracy alone.
-
-    Each also says under "where" which file, and which line of it, it is from.
+    """Yields the rounds without impossible numbers (round_faults.py). Of an impossible accuracy only the accuracy is
+    left out. The key "where" has file and line.
     """
     numbers = [number for number in logged if number <= round_faults.MOST_ROUNDS]
     missing = max(numbers, default=0) - len(numbers) - rounds_missed(logged)
@@ -65,7 +63,7 @@ def _take_accuracies(
     sound: Mapping[int, dict[str, Any]],
     warn: Callable[[str], None],
 ) -> None:
-    """Gives rounds the accuracies that were found out later, and takes from them those that cannot be."""
+    """Adds the accuracies that came in later rounds, and removes impossible ones."""
     for number, accuracy in _evaluated_later(logged).items():
         if number in sound:
             sound[number]["accuracy"] = accuracy
@@ -88,13 +86,13 @@ def _take_accuracies(
 
 
 def rounds_missed(logged: Mapping[int, LoggedRound]) -> int:
-    """Rounds of the job in which this worker took no part: it came later, or was away for a while."""
+    """Rounds of the job in which this worker took no part."""
     told = ((number, record.get("missed", 0)) for number, (_, record, _) in logged.items() if isinstance(record, dict))
     return sum(int(rounds) for number, rounds in told if round_faults.is_count(rounds) and rounds < number)
 
 
 def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, Any]:
-    """Accuracies by the round whose model it was, which the logs of later rounds hold (main.py --evaluator 1)."""
+    """Accuracies in the logs of later rounds (main.py --evaluator 1), by the round of the model."""
     found = {}
     for _, record, _ in logged.values():
         with contextlib.suppress(AttributeError, KeyError, TypeError):  # of another shape: its round is left out

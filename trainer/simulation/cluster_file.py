@@ -1,4 +1,4 @@
-"""Clusters as files: a CSV with one row a worker, and perhaps a line for the parameter server before them.
+"""Clusters as files: a CSV with a row for each worker, and perhaps a line for the parameter server before them.
 
     server_bandwidth_mbit_s,1000
     step_time_s,bandwidth_mbit_s,latency_s,straggler_trace
@@ -6,9 +6,9 @@
     0.6,10,0.025,traces/network-at-20s-for-60s-30ms.csv
 
 The header names the columns (COLUMNS), in any order; all but step_time_s may be missing, and cells may be empty. The
-path of a trace is relative to the cluster file. Files for published experiments are in scripts/clusters/, where a bare
-name is looked up. simulate.py does all that a file says; on real processes step times and traces are emulated, and
-`left_out` says what is not.
+path of a trace is relative to the cluster file. Files of published experiments are in scripts/clusters/, where a bare
+name is looked up. simulate.py emulates all columns; real processes emulate step times and traces, and `left_out` names
+the rest.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ SERVER = "server_bandwidth_mbit_s"  # begins the parameter server's line
 _seconds = at_least(0, float)
 
 
-def _column(default: float, words: str, parse: Any = _seconds, is_emulated: bool = False) -> Any:
+def _column(default: Any, words: str, parse: Any = _seconds, is_emulated: bool = False) -> Any:
     return field(default=default, metadata={"words": words, "parse": parse, "is_emulated": is_emulated})
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker of a cluster: a row. Numbers that the row leaves out are those of an ideal machine and network."""
+    """A row: one worker of a cluster. Defaults are an ideal machine and network."""
 
-    step_time_s: float = field(
-        metadata={"words": "the shortest time of a step in seconds, 0 or more", "parse": _seconds, "is_emulated": True}
+    step_time_s: float = _column(
+        dataclasses.MISSING, "the shortest time of a step in seconds, 0 or more", is_emulated=True
     )
-    # Absolute; a file that trainer/straggler_trace.py reads.
+    # An absolute path, of a file that trainer/straggler_trace.py reads.
     straggler_trace: Path | None = field(
         default=None,
         metadata={"words": "nothing or the path of a straggler trace", "parse": Path, "is_emulated": True},
@@ -58,19 +58,19 @@ class Worker:
     state_server_round_trip_s: float = _column(0.0, "seconds of a question to the state server, 0 or more")
 
     def shortest_step_s(self, samples: int) -> float:
-        """Of a step of so many samples, without what a real machine adds to it."""
+        """The shortest time of a step of that many samples."""
         return self.step_time_s + samples * self.sample_time_s
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterProfile:
     """The workers by rank, and the parameter server that they share."""
 
     workers: tuple[Worker, ...]
     server_bandwidth_mbit_s: float = math.inf  # each way
 
-    def of(self, rows: Sequence[int]) -> Cluster:
-        """With the workers of these rows alone, in their order."""
+    def of(self, rows: Sequence[int]) -> ClusterProfile:
+        """The cluster with the workers of these rows alone, in that order."""
         return dataclasses.replace(self, workers=tuple(self.workers[row] for row in rows))
 
 
@@ -79,10 +79,10 @@ COLUMNS = tuple(_FIELDS)
 
 
 def find(name: str) -> Path:
-    """The cluster file that the user means: a path, or the bare name of a ready-made one.
+    """The path of a cluster file, given by its path or by the bare name of a ready-made one.
 
     Raises:
-        SetupError: there is neither. The message has the ready-made ones.
+        SetupError: there is neither. The message names the ready-made ones.
     """
     given, ready = Path(name), READY_MADE / f"{name.removesuffix('.csv')}.csv"
     if given.exists():
@@ -93,11 +93,11 @@ def find(name: str) -> Path:
     raise SetupError(f"cluster file {name} does not exist: give the path of one, or a ready-made one: {names}")
 
 
-def read(path: Path) -> Cluster:
+def read(path: Path) -> ClusterProfile:
     """Reads a cluster file and checks the traces that it names.
 
     Raises:
-        SetupError: the file or a trace is not there or not of its form. The message names file and line.
+        SetupError: the file or a trace is missing or malformed. The message names file and line.
     """
     try:
         with path.open(newline="") as file:
@@ -112,7 +112,7 @@ def read(path: Path) -> Cluster:
     _check_header(path, number, header)
     if not rows:
         raise SetupError(f"cluster file {path}, line {number + 1}: no worker; give one line for each, such as 0.1,")
-    return Cluster(tuple(_worker(path, number, header, row) for number, row in rows), server_mbit_s)
+    return ClusterProfile(tuple(_worker(path, number, header, row) for number, row in rows), server_mbit_s)
 
 
 def _server(path: Path, number: int, row: list[str]) -> float:
@@ -154,8 +154,8 @@ def _worker(path: Path, number: int, header: Sequence[str], row: Sequence[str]) 
     return Worker(**values)
 
 
-def left_out(cluster: Cluster) -> str:
-    """What a cluster of real processes does not emulate of it, in words; empty where it does all."""
+def left_out(cluster: ClusterProfile) -> str:
+    """The columns that real processes do not emulate, as a message; empty where there are none."""
     names = [
         name
         for name, about in _FIELDS.items()

@@ -1,4 +1,4 @@
-"""A state server in this process, on the workers' clock: its own handlers and policies, without HTTP and Django."""
+"""A state server in this process, on the workers' clock: its real handlers and policies, without HTTP and Django."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from utils import SetupError
 # isort: split
 from server import policies, wire
 from server.answers import refused
-from server.conflict import Conflict
-from server.fields import BadMessage
+from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
 from server.router import Router
 
 
 class InProcessServer:
-    """Answers what is sent over its links. How long that travels is the link's; an answer itself takes no time.
+    """Answers messages over its links, which take the time; an answer itself takes none.
 
     Attributes:
-        router: what the server knows, for whoever wants to look at it.
-        is_away: nobody answers for the while.
+        router: has the server's state.
+        is_away: the server does not answer.
     """
 
     router: Router
@@ -35,16 +34,14 @@ class InProcessServer:
         self.restart()
 
     def restart(self) -> None:
-        """Forgets all, as a new process of the server would; the workers can tell."""
+        """Forgets its state, as a new process of the server; its answers tell the workers so."""
         self._name = f"start-{next(self._starts)}"
         self.router = Router(Handlers(), self._clock.now)
 
     def link(self, round_trip_s: float = 0.0) -> InProcessLink:
-        """A worker's way to this server."""
         return InProcessLink(self, self._clock, round_trip_s)
 
     def answer(self, message: Message) -> Reply:
-        """What the server says to a message."""
         try:
             response = self.router.ask(wire.understand(message, policies.POLICIES))
         except (BadMessage, Conflict) as problem:
@@ -54,7 +51,7 @@ class InProcessServer:
 
 
 class InProcessLink:
-    """One worker's way to an InProcessServer: half the round trip before the server hears, half after it has spoken."""
+    """A worker's link to an InProcessServer: half the round trip passes before the answer, half after it."""
 
     address = "this process"
 
@@ -64,12 +61,11 @@ class InProcessLink:
         self.round_trip_s = round_trip_s
 
     def check(self) -> None:
-        """As coordinator.protocol.Link says."""
         if self._server.is_away:
             raise SetupError("no state server answers in this process")
 
     def send(self, message: Message, timeouts: Timeouts) -> Reply:
-        """As coordinator.protocol.Link says. It never takes longer than the round trip."""
+        """Takes the round trip, whatever the timeouts."""
         self._clock.sleep(self.round_trip_s / 2)
         if self._server.is_away:
             raise NoAnswer("it is away")

@@ -1,12 +1,12 @@
 """The network of a virtual cluster: each worker's link to the parameter server, and the server's own, which they share.
 
-A transfer takes latency + bytes / rate. At each moment the workers that send in one direction share what there is
-fairly (max-min): nobody gets more than its own link carries, and what one leaves the others take. Transfers of one
-worker in one direction go one after the other.
+A transfer takes latency + bytes / rate. Workers that send in one direction at a time share the server's link by max-min
+fairness: none gets more than its own link carries, and the others take the rest. Transfers of one worker in one
+direction follow one another.
 
-Flows on links that are equally fast always have the same rate, so they are one class: what each of its flows has been
-sent is one number, and the one that will be done first is the only one that sets an alarm. So a transfer costs no more
-when there are a thousand others.
+Flows on equally fast links always have the same rate, so they form one class: one number says how many bytes each of
+them has been sent, and only the flow that will end first sets an alarm. So a transfer costs no more among a thousand
+others.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ROUNDING = 1e-6  # of a transfer's bytes; less are none
 
 
 @dataclass(frozen=True)
-class Link:
-    """A worker's way to the parameter server, the same in both directions.
+class WorkerLink:
+    """A worker's link to the parameter server, the same in both directions.
 
     Attributes:
-        bytes_per_s: infinite: as fast as the server's.
+        bytes_per_s: infinite: limited by the server's link alone.
         latency_s: of each transfer.
     """
 
@@ -42,13 +42,13 @@ class _Class:
 
     link: float  # bytes/s of each link
     rate: float = 0.0  # bytes/s that each flow has now
-    served: float = 0.0  # bytes that a flow has been sent that was always there
+    served: float = 0.0  # bytes that a flow would have been sent since the class began
     flows: list[tuple[float, int, Parked]] = field(default_factory=list)  # a heap: the `served` at which each is done
-    alarm: tuple[int, float] | None = None  # for which flow one is set, and at which rate
+    alarm: tuple[int, float] | None = None  # the flow and the rate for which it is set
 
     @property
     def first(self) -> int:
-        """Number of the flow that will be done first."""
+        """Number of the flow that will end first."""
         return self.flows[0][1]
 
 
@@ -60,20 +60,20 @@ class Direction:
         server_bytes_per_s: what the server's own link carries.
     """
 
-    def __init__(self, clock: VirtualClock, links: Sequence[Link], server_bytes_per_s: float = math.inf) -> None:
+    def __init__(self, clock: VirtualClock, links: Sequence[WorkerLink], server_bytes_per_s: float = math.inf) -> None:
         self._clock = clock
         self._links = links
         self._server = server_bytes_per_s
-        self._classes: dict[float, _Class] = {}  # by the speed of their links, those that have flows
-        self._queues: dict[int, deque[Parked]] = defaultdict(deque)  # by rank, transfers that wait for their turn
+        self._classes: dict[float, _Class] = {}  # by the speed of their links; none is empty
+        self._queues: dict[int, deque[Parked]] = defaultdict(deque)  # transfers that wait for their turn, by rank
         self._numbers = itertools.count()
         self._since = clock.now()
 
     def transfer(self, rank: int, num_bytes: int, latency_is_over: bool = False) -> None:
-        """Takes as long as the bytes take, beside the transfers of others.
+        """Takes the time of the bytes beside the transfers of others.
 
         Args:
-            latency_is_over: the caller has taken it, or the bytes follow those of another transfer closely.
+            latency_is_over: without the latency: it has passed, or the bytes follow those of another transfer closely.
         """
         link = self._links[rank]
         if not latency_is_over:
@@ -90,7 +90,7 @@ class Direction:
             self._clock.unpark(queue[0])
 
     def travel(self, rank: int) -> None:
-        """Takes the time until the first byte is there: the latency of this worker's link."""
+        """Takes the latency of this worker's link, after which the first byte arrives."""
         self._clock.sleep(self._links[rank].latency_s)
 
     def _flow(self, link: float, num_bytes: int, place: Parked) -> None:
@@ -122,7 +122,7 @@ class Direction:
         self._since = now
 
     def _share(self) -> None:
-        """Gives each class its rate; a flow that will be done first at another moment than before looks again."""
+        """Gives each class its rate; wakes the flows for which the alarm is wrong now."""
         groups = list(self._classes.values())
         shares = fair_shares([group.link for group in groups], self._server, [len(group.flows) for group in groups])
         for group, rate in zip(groups, shares, strict=True):
@@ -132,14 +132,14 @@ class Direction:
 
 
 def fair_shares(wanted: Sequence[float], capacity: float, counts: Sequence[int] | None = None) -> list[float]:
-    """Max-min fair shares: nobody gets more than it wants, and nobody could have more without another having less.
+    """Max-min fair shares: no flow gets more than it wants, and none could get more without another getting less.
 
     Args:
-        wanted: at most, by each kind of flow.
-        counts: flows of each kind; one each where it is not given.
+        wanted: the most that a flow of each kind takes.
+        counts: flows of each kind; by default one.
 
     Returns:
-        What each flow of a kind gets.
+        The share of a flow of each kind.
     """
     numbers = [1] * len(wanted) if counts is None else list(counts)
     shares = [0.0] * len(wanted)

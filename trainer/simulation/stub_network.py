@@ -1,7 +1,6 @@
-"""A network that computes nothing, for simulate.py -n none: only times and bytes count, so that 1,000 workers are few.
+"""A network that computes nothing, for simulate.py -n none: only times and bytes count, so 1,000 workers are possible.
 
-Its model is a few numbers, which stand for arrays of a model of any size: MODEL_SHAPE tells them from the other arrays
-that travel.
+Its model is a few numbers, which stand for arrays of any size: MODEL_SHAPE tells them from other arrays that travel.
 """
 
 from __future__ import annotations
@@ -17,28 +16,22 @@ from trainer.datasets.samples import Samples
 from trainer.engine import mx
 
 MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector
-NUM_ARRAYS = 5  # so that each is a fifth of the model, as ResNet-18's largest array is: the last that a pull waits for
+NUM_ARRAYS = 5  # each is a fifth of the model, like ResNet-18's largest array, the last that a pull waits for
 
 
 class _NoPasses:
-    """Takes no time and computes nothing."""
+    """Passes that take no time and compute nothing."""
 
-    def forward(self, images: Any, labels: Any) -> None:
-        """As device.Passes says."""
-
-    def wait_for_loss(self) -> None:
-        """As device.Passes says."""
-
-    def backward(self, weight: float) -> None:
-        """As device.Passes says."""
+    def forward(self, images: Any, labels: Any) -> None: ...
+    def wait_for_loss(self) -> None: ...
+    def backward(self, weight: float) -> None: ...
 
     def loss(self) -> float:
-        """There is none; the logs say 0."""
-        return 0.0
+        return 0.0  # for the logs
 
 
 class _EqualBatches:
-    """The same empty samples again and again: they are counted, and nobody looks at them."""
+    """The same empty samples again and again, to be counted."""
 
     def __init__(self, batch: Samples) -> None:
         self._batch = batch
@@ -46,30 +39,23 @@ class _EqualBatches:
     def __next__(self) -> Samples:
         return self._batch
 
-    def put_back(self, batch: Samples) -> None:
-        """As data.Batches says."""
-
-    def draw_from(self, indices: np.ndarray) -> None:
-        """As data.Batches says."""
+    def put_back(self, batch: Samples) -> None: ...
+    def draw_from(self, indices: np.ndarray) -> None: ...
 
     def resize(self, batch_size: int) -> None:
-        """As data.Batches says."""
         if batch_size != len(self._batch.labels):
             self._batch = _samples(batch_size)
 
     def look(self, number: int) -> Iterator[Samples]:
-        """As data.Batches says."""
         return itertools.repeat(self._batch, number)
 
     def state(self) -> dict[str, Any]:
-        """As data.Batches says."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """As data.Batches says."""
+    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
-def learning_task(batch_size: int, evaluate: Callable[[], None] | None) -> LearningTask:
+def learning_task(batch_size: int, evaluate: Callable[[], float | None] | None) -> LearningTask:
     """The task of a worker that computes nothing."""
     batch = _samples(batch_size)
     return LearningTask(

@@ -22,7 +22,7 @@ class Deadlock(Exception):
 
 
 class _Killed(BaseException):
-    """Ends a worker that nobody needs any more; no worker should catch it."""
+    """Ends a worker at the end of the run; no worker should catch it."""
 
 
 class _Work(Generic[Result]):
@@ -37,10 +37,10 @@ class _Work(Generic[Result]):
         self._is_over = False
         self._result: Any = None
         self.error: BaseException | None = None
-        self.is_told = False  # the error, to somebody who has asked
+        self.error_is_raised = False  # by `result`
         self._waiting: list[tuple[_Work[Any], int]] = []
-        self.turn = 0  # how often it was woken: an alarm that was set before is none any more
-        self.is_beside = hasattr(clock, "current")  # begun by another one, which asks for its result
+        self.turn = 0  # counts wake-ups; an alarm of an earlier turn does nothing
+        self.is_beside = hasattr(clock, "current")  # another task has begun it, and asks for its result
         self.greenlet = greenlet(self._run, clock.hub)
 
     def _run(self) -> None:
@@ -48,19 +48,17 @@ class _Work(Generic[Result]):
             self._result = self._work()
         except _Killed:
             pass
-        except BaseException as error:  # told to whoever asks for the result, or at the end of the run
+        except BaseException as error:  # `result` raises it, or the end of the run
             self.error = error
-        del self._work  # it may hold on to the work before it, and that to the one before
+        del self._work  # it may refer to the task before it, and that one to its predecessor
         self._is_over = True
         for waiting, turn in self._waiting:
             self._clock.wake(waiting, turn)
 
     def done(self) -> bool:
-        """Whether it has ended."""
         return self._is_over
 
     def result(self, timeout: float | None = None) -> Result:
-        """As Task says."""
         if not self._is_over:
             current = self._clock.current
             self._waiting.append((current, current.turn))
@@ -68,14 +66,14 @@ class _Work(Generic[Result]):
             if not self._is_over:
                 raise TimeoutError
         if self.error is not None:
-            self.is_told = True
+            self.error_is_raised = True
             raise self.error
         result: Result = self._result
         return result
 
 
 class Parked:
-    """A place where one worker waits to be woken, with an alarm or without."""
+    """Lets one worker wait until it is woken, with an alarm or without."""
 
     def __init__(self, work: _Work[Any]) -> None:
         self.work = work
@@ -91,18 +89,15 @@ class _VirtualEvent:
         self._waiting: list[tuple[_Work[Any], int]] = []
 
     def set(self) -> None:
-        """As Event says."""
         self._has_happened = True
         waiting, self._waiting = self._waiting, []
         for place in waiting:
             self._clock.wake(*place)
 
     def is_set(self) -> bool:
-        """As Event says."""
         return self._has_happened
 
     def wait(self, patience_s: float | None = None, /) -> bool:
-        """As Event says."""
         if not self._has_happened:
             place = (self._clock.current, self._clock.current.turn)
             self._waiting.append(place)
@@ -116,7 +111,7 @@ class VirtualClock:
     """Runs workers in virtual time. Only what runs on it may call `sleep`, `wait_until` and `start`.
 
     Args:
-        started: what it shows at first, in seconds.
+        started: its first time, in seconds.
     """
 
     def __init__(self, started: float = 0.0) -> None:
@@ -136,80 +131,79 @@ class VirtualClock:
         return self._now
 
     def timestamp(self) -> float:
-        """Virtual seconds, so that the same run says the same."""
+        """Virtual seconds, so that two runs log the same."""
         return self._now
 
     def sleep(self, seconds: float) -> None:
-        """Lets others go on until so much virtual time has passed."""
+        """Lets the others run until this much virtual time has passed."""
         if seconds > 0:
             self.hand_on(seconds)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Asks again after each change that `changed` tells of, and at no other moment."""
+        """Evaluates the condition now and after each call of `changed`."""
         while True:
             seen = self._changes
             if condition():
                 return
-            if seen == self._changes:  # else it has changed while it was asked
+            if seen == self._changes:  # else `changed` was called meanwhile
                 self._parked.append((self.current, self.current.turn))
                 self.hand_on(None)
 
     def changed(self) -> None:
-        """Something has changed that somebody may wait for."""
+        """Wakes all workers in `wait_until`."""
         self._changes += 1
         while self._parked:
             self.wake(*self._parked.popleft())
 
     def parked(self) -> Parked:
-        """A place where the caller can wait to be woken."""
+        """Returns what `park` and `unpark` take for the calling worker."""
         return Parked(self.current)
 
     def park(self, place: Parked, seconds: float | None) -> None:
-        """Waits there to be woken, or for so long."""
+        """Waits for `unpark`, at most for these seconds."""
         place.turn = self.current.turn
         self.hand_on(seconds)
 
     def unpark(self, place: Parked) -> None:
-        """Wakes whoever waits there; nobody, where nobody does."""
+        """Wakes the worker of this place if it waits."""
         if place.turn is not None and place.work is not self.current:
             self.wake(place.work, place.turn)
 
     def start(self, work: Callable[[], Result], name: str) -> Task[Result]:
-        """Begins work that goes on in the same virtual time; its first moment is now, once the caller hands on."""
+        """Begins a task at this virtual moment; it runs when the caller waits."""
         begun = _Work(self, work, name)
         self._work[begun] = None
         self._ring(begun, 0.0)
         return begun
 
     def event(self) -> Event:
-        """For those who run on this clock."""
         return _VirtualEvent(self)
 
     def lock(self) -> contextlib.AbstractContextManager[Any]:
-        """Nobody has to be kept out: one runs at a time, until it waits."""
+        """No lock is needed: one task runs at a time, until it waits."""
         return contextlib.nullcontext()
 
     def run(self, until: float = math.inf, watch: Callable[[float], None] = lambda now: None) -> None:
-        """Lets time pass until nothing is left to do, or to `until`; then ends whatever still runs.
+        """Lets time pass until no task is due, or to `until`; then ends all tasks.
 
         Args:
-            watch: told the time whenever somebody goes on.
+            watch: called with the time whenever a task continues.
 
         Raises:
-            Deadlock: some wait, and nobody is left who could wake them.
-            Exception: what a worker raised that nobody has asked for.
+            Deadlock: tasks wait, and none is left that could wake them.
+            Exception: of a task whose `result` no task has asked for.
         """
         try:
             while self._due and self._due[0][0] <= until:
                 moment, _, work, turn = heapq.heappop(self._due)
                 if work.turn != turn or work.done():
-                    continue  # it was woken before
+                    continue  # it was woken earlier
                 self._now = moment
                 watch(moment)
-                self._go_on(work)
+                self._continue(work)
             waiting = [work.name for work in self._work if not work.done()]
             for work in self._work:
-                if work.error is not None and not work.is_told:
+                if work.error is not None and not work.error_is_raised:
                     raise work.error
             if waiting and not self._due:
                 raise Deadlock(f"nothing is left to happen at {self._now:.6g} s, but these wait: {', '.join(waiting)}")
@@ -217,13 +211,13 @@ class VirtualClock:
             self._end_all()
 
     def hand_on(self, seconds: float | None) -> None:
-        """Lets others go on; comes back after so long, or when it is woken (None: only then)."""
+        """Lets the others run; returns after these seconds, or when the task is woken (None: only then)."""
         if seconds is not None:
             self._ring(self.current, seconds)
         self.hub.switch()
 
     def wake(self, work: _Work[Any], turn: int) -> None:
-        """Lets one that waits since its `turn` go on at this moment, after those that are due already."""
+        """Makes a task due at this moment, after those that are due already, if it still waits since its `turn`."""
         if work.turn == turn:
             self._ring(work, 0.0)
 
@@ -231,7 +225,7 @@ class VirtualClock:
         self._asked += 1
         heapq.heappush(self._due, (self._now + seconds, self._asked, work, work.turn))
 
-    def _go_on(self, work: _Work[Any]) -> None:
+    def _continue(self, work: _Work[Any]) -> None:
         work.turn += 1
         self.current = work
         work.greenlet.switch()

@@ -1,8 +1,8 @@
 """A whole cluster in this process, in virtual time: the trainers, the parameter server and the state server's own rules
 on one clock, with real gradients. simulate.py is its command line.
 
-What takes time: a step, as the cluster file says of its worker (times its spread), transfers, questions to the state
-server, emulated stragglers, and an evaluation where that is asked for. The machine's own time counts nowhere.
+These take time: a step, as the cluster file says of its worker (times its spread), transfers, questions to the state
+server, emulated stragglers, and evaluations where the job gives them one. The machine's own time does not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import resource
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from greenlet import getcurrent
 
@@ -41,53 +41,36 @@ from trainer.run_logs.run_folder import RunFolder
 from trainer.simulation import stub_network
 from trainer.simulation.cluster_file import Worker
 from trainer.simulation.in_process import InProcessServer
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.simulation.virtual_job import HOST, VirtualJob
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
+from trainer.simulation.virtual_progress import ProgressLine
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN
-from trainer.survival.checkpoint_manager import Keeper, check_folder, keeper_of, wait_until_written
+from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.protocol import Transport
 from utils import SetupError
 
-EVALUATION_BATCH = 500  # nobody waits for a batch's answer, and larger ones take less time a sample
-# So few may each keep the memory of their passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
+EVALUATION_BATCH = 500  # larger than in training: it takes less time a sample
+# Up to this number each keeps the memory of its passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
 FEW_WORKERS = 16
-SPARE_FILES = 100  # open ones beside a lock for each worker's folder
+SPARE_FILES = 100  # open files beside a lock for each worker's folder
 
 
-class Watcher(Protocol):
-    """Whoever looks at a run."""
-
-    def begin(self, now: float) -> None:
-        """A worker begins to train, at this virtual time."""
-
-    def __call__(self, now: float) -> None:
-        """Somebody goes on, at this virtual time."""
-
-
-class Nobody:
-    """Looks at no run."""
-
-    def begin(self, now: float) -> None:
-        """As Watcher says."""
-
-    def __call__(self, now: float) -> None:
-        """As Watcher says."""
-
-
-def run(job: VirtualJob, stop_requested: Callable[[], bool] = lambda: False, watcher: Watcher | None = None) -> str:
+def run(
+    job: VirtualJob, stop_requested: Callable[[], bool] = lambda: False, progress: ProgressLine | None = None
+) -> str:
     """Trains to the job's end; returns the SHA-256 of all workers' final weights.
 
     Raises:
         SetupError: the flags, the cluster or the data are no job.
     """
-    return _Run(job, stop_requested, watcher or Nobody()).run()
+    return _Run(job, stop_requested, progress).run()
 
 
 class _Run:
-    def __init__(self, job: VirtualJob, stop_requested: Callable[[], bool], watcher: Watcher) -> None:
+    def __init__(self, job: VirtualJob, stop_requested: Callable[[], bool], progress: ProgressLine | None) -> None:
         config, self._rows = job.config, job.cluster.workers
         check_job(config, 1, len(self._rows))
         if not all(row.shortest_step_s(config.batch_size) + row.overhead_s for row in self._rows):
@@ -95,7 +78,7 @@ class _Run:
         self._job = job
         check_target(config, self._evaluating_rank)
         self._stop_requested = stop_requested
-        self._watcher = watcher
+        self._progress = progress
         self._clock = VirtualClock()
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
         _allow_open_files(len(self._rows) + SPARE_FILES)
@@ -113,7 +96,9 @@ class _Run:
         only_one = _lines_of(self._evaluating_rank or 0, self._clock)
         root.addFilter(only_one)
         try:
-            self._run()
+            for rank in range(len(self._rows)):
+                self._clock.start(partial(self._train, rank), f"worker {rank}")
+            self._clock.run(watch=self._progress or (lambda now: None))
         finally:
             wait_until_written()
             root.removeFilter(only_one)
@@ -121,11 +106,6 @@ class _Run:
                 folder.close()
         digests = "".join(self._hashes[rank] for rank in sorted(self._hashes))
         return hashlib.sha256(digests.encode()).hexdigest()
-
-    def _run(self) -> None:
-        for rank in range(len(self._rows)):
-            self._clock.start(partial(self._train, rank), f"worker {rank}")
-        self._clock.run(watch=self._watcher)
 
     def _train(self, rank: int) -> None:
         ranks = range(len(self._rows)) if len(self._rows) <= FEW_WORKERS else ()
@@ -135,7 +115,8 @@ class _Run:
         self._hashes[rank] = facts["final_weights_sha256"]
 
     def _begins(self) -> None:
-        self._watcher.begin(self._clock.now())
+        if self._progress is not None:
+            self._progress.begin(self._clock.now())
 
     @property
     def _counted_bytes(self) -> dict[str, Any]:
@@ -161,7 +142,7 @@ class _Run:
         settings.tell_every_s = math.inf  # rounds with an evaluation are told
         if self._dataset is None:
             settings.rule, settings.max_bad_steps = PLAIN, 0
-            take_time = self._only_take_time if self._job.evaluation_s else None
+            take_time = self._evaluate if self._job.evaluation_s else None
             task = stub_network.learning_task(config.batch_size, take_time)
         else:
             task, folder = learning_task(config, self._dataset, mx.cpu(), membership), self._folders[rank]
@@ -178,14 +159,15 @@ class _Run:
         return Context(config, task, peers, settings)
 
     def _keep(self) -> None:
-        """Gives each worker its checkpoints, where there are any."""
+        """Gives each worker its checkpoints, where the flags ask for them."""
         config, ranks = self._job.config, range(len(self._rows))
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, bool(config.resume))
             data_hash = content_hash(self._dataset) if self._dataset is not None else ""
-            good = [Keeper(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
+            good = [CheckpointManager(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
             for rank in ranks:
-                self._contexts[rank].run.keeper = keeper_of(config, data_hash, rank, len(ranks), lambda mine: good)
+                checkpoints = checkpoints_of(config, data_hash, rank, len(ranks), lambda mine: good)
+                self._contexts[rank].run.checkpoints = checkpoints
 
     def _state_client(self, config: Config, row: Worker) -> StateClient | None:
         if self._state_server is None:
@@ -193,12 +175,9 @@ class _Run:
         link = self._state_server.link(row.state_server_round_trip_s + config.query_delay)
         return client_from_config(config, link, self._clock, HOST, self._stop_requested)
 
-    def _evaluate(self, evaluate: Evaluator) -> float:
+    def _evaluate(self, evaluate: Callable[[], float | None] = lambda: None) -> float | None:
         self._clock.sleep(self._job.evaluation_s)
         return evaluate()
-
-    def _only_take_time(self) -> None:
-        self._clock.sleep(self._job.evaluation_s)
 
     @functools.cached_property
     def _evaluating_rank(self) -> int | None:
@@ -208,8 +187,8 @@ class _Run:
         )
 
     def _connect(self) -> None:
-        """Brings the workers to the parameter server, or to each other."""
-        links = [Link(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
+        """Connects the workers with the parameter server, or with each other."""
+        links = [WorkerLink(_bytes_per_s(row.bandwidth_mbit_s), row.latency_s) for row in self._rows]
         kind, collective = self._job.config.algorithm.transport, self._job.config.collective
         server_rate = _bytes_per_s(self._job.cluster.server_bandwidth_mbit_s)
         assert kind is not TransportKind.NONE
@@ -218,13 +197,13 @@ class _Run:
             place = partial(MemoryTransport, MemoryServer(self._clock, kind, links, server_rate, self._size_of()))
         else:
             network = MemoryNetwork(self._clock, links, server_rate)
-            algorithm = SUMS.get(collective, ring)  # of MPI's own, for what-ifs, the usual one
+            algorithm = SUMS.get(collective, ring)  # what_if.py may take a job of MPI, which chooses its own
             place = partial(in_memory, network, algorithm, size_of=self._size_of())
         for rank, context in enumerate(self._contexts):
             context.peers.transport = place(rank)
 
     def _size_of(self) -> Callable[[mx.nd.NDArray], int]:
-        """Bytes of an array on its way: the model's arrays make up as many as the model is to have."""
+        """Bytes of an array in a transfer: the model's arrays add up to the size that the job gives the model."""
         counted = self._counted_bytes.get("parameter_bytes")
         if counted is None:
             return num_bytes
@@ -241,7 +220,7 @@ def _bytes_per_s(mbit_s: float) -> float:
 
 
 def _pace(seed: int, rank: int, spread: float) -> Callable[[], float]:
-    """Lognormal factors with median 1, of this worker alone."""
+    """Draws this worker's lognormal factors, of median 1."""
     if not spread:
         return lambda: 1.0
     draw = random.Random(f"{seed}-{rank}")
@@ -249,7 +228,7 @@ def _pace(seed: int, rank: int, spread: float) -> Callable[[], float]:
 
 
 def _allow_open_files(wanted: int) -> None:
-    """Raises this process's own limit of open files, as far as it may."""
+    """Raises this process's limit of open files, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(
@@ -258,7 +237,7 @@ def _allow_open_files(wanted: int) -> None:
 
 
 def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:
-    """A filter for the log: lines of one worker, warnings of all, and whatever no worker says, such as the progress."""
+    """A filter for the log: lines of one worker, warnings of all, and lines of no worker, such as the progress."""
 
     def passes(record: logging.LogRecord) -> bool:
         return record.levelno > logging.INFO or getcurrent() is clock.hub or clock.current.name == f"worker {rank}"

@@ -1,4 +1,4 @@
-"""What simulate.py runs, and whether it was done already. Imports no MXNet."""
+"""A job of simulate.py, and whether it was done already. Imports no MXNet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from config import Config
 from trainer import straggler_trace, version
-from trainer.simulation.cluster_file import Cluster
+from trainer.simulation.cluster_file import ClusterProfile
 from utils import RUN_FILE, STOPPED, SetupError, read_json
 
 HOST = "virtual"  # the folder of the workers in the log tree
@@ -25,15 +25,15 @@ class VirtualJob:
     Attributes:
         config: of all workers; `log_dir` holds their folders.
         cluster_name: for the logs.
-        model_bytes: that the model counts in transfers; 0: its own.
+        model_bytes: size of the model in transfers; 0: its own.
         evaluation_s: virtual seconds of an evaluation.
-        entry: the name that it is filed under, of algorithms.ENTRIES.
-        rows: of its workers in the cluster that was asked for; empty where all take part.
+        entry: the name in algorithms.ENTRIES that it is filed under.
+        rows: its workers' rows in the cluster file; empty where all take part.
         earlier: where the logs of the run before are moved; None: they are removed.
     """
 
     config: Config
-    cluster: Cluster
+    cluster: ClusterProfile
     cluster_name: str
     model_bytes: float = 0.0
     evaluation_s: float = 0.0
@@ -46,7 +46,7 @@ class VirtualJob:
         return version.files_hash()
 
     def about(self, rank: int) -> dict[str, Any]:
-        """What this worker's run.json says beside the flags; what is infinite is null there."""
+        """Entries of this worker's run.json beside the flags; infinite numbers are null."""
         row = self.cluster.workers[rank]
         trace = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
         return {
@@ -63,7 +63,7 @@ class VirtualJob:
         }
 
     def worker_config(self, rank: int) -> Config:
-        """The flags as this worker's process would have them."""
+        """The flags of this worker's process."""
         row = self.cluster.workers[rank]
         return dataclasses.replace(
             self.config,
@@ -72,12 +72,12 @@ class VirtualJob:
             min_step_time=row.step_time_s,
             sample_time=row.sample_time_s,
             straggler_trace=str(row.straggler_trace or ""),
-            earlier="",  # of the job that this one is like, perhaps (what_if.py)
+            earlier="",  # what_if.py takes the flags of another job
         )
 
     def is_done(self) -> bool:
-        """Whether each worker's run.json says that it has ended, of this very job by this very program, and not because
-        a signal came."""
+        """Whether each worker's run.json is of this job and this program, and says that it has ended without a
+        signal."""
         return all(self._has_ended(rank) for rank in range(len(self.cluster.workers)))
 
     def _has_ended(self, rank: int) -> bool:

@@ -1,9 +1,9 @@
 """Workers that send to each other in the memory of one process, in virtual time.
 
-Each worker has one link, both ways, and a message from one to another crosses both links: it takes the latency of both,
-and its bytes at the rate of the slower. In an exchange a worker sends one message and receives one, so nobody shares a
-way of a link. As over TCP, what the kernels of both hosts hold (`HELD`) flows as soon as it is sent, one message after
-the other, and its sender goes on; a larger message flows when both sides are there, since a receiver that does not read
+Each worker has one duplex link. A message from one to another crosses both links: it takes the latency of both, and its
+bytes at the rate of the slower. In an exchange a worker sends one message and receives one, so no direction of a link
+is shared. As over TCP, a message that the kernels of both hosts hold (`HELD`) flows as soon as it is sent, one after
+the other, and its sender goes on. A larger message flows when both sides are there, since a receiver that does not read
 yet soon stops the sender; its latency is over by then if it was sent early enough.
 """
 
@@ -20,7 +20,7 @@ from trainer.collectives.mesh import Parcel
 from trainer.collectives.schedules import ScheduleMaker
 from trainer.engine import mx
 from trainer.parameters import num_bytes
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.transport.collective import CollectiveTransport
 from utils import PeerLost
@@ -34,9 +34,9 @@ class _End:
 
     Attributes:
         met: the other side is there.
-        adds: of a receiver.
+        adds: the receiver adds it to its piece.
         done_s: when this side goes on.
-        arrives_s: of a sender, when the kernels hold all of it at the receiver's; None: they do not.
+        arrives_s: of a sender, when the receiver's kernel holds all of it; None: the kernels do not.
     """
 
     parcel: Parcel
@@ -48,11 +48,11 @@ class _End:
 
 
 @dataclass
-class _Way:
+class _Channel:
     """Messages from one worker to another of which only one side is there.
 
     Attributes:
-        free_s: from when on the next one can flow.
+        free_s: when the next message can flow.
     """
 
     sent: deque[_End] = field(default_factory=deque)
@@ -65,49 +65,48 @@ class MemoryNetwork:
 
     Args:
         links: by rank.
-        bytes_per_s: that no link exceeds.
+        bytes_per_s: limit of all links.
     """
 
-    def __init__(self, clock: VirtualClock, links: Sequence[Link], bytes_per_s: float = math.inf) -> None:
+    def __init__(self, clock: VirtualClock, links: Sequence[WorkerLink], bytes_per_s: float = math.inf) -> None:
         self.clock = clock
         self.links = links
         self._most = bytes_per_s
-        self._ways: dict[tuple[int, int], _Way] = defaultdict(_Way)
+        self._channels: dict[tuple[int, int], _Channel] = defaultdict(_Channel)
         self._lost: int | None = None
 
     def send(self, rank: int, to: int, parcel: Parcel) -> _End:
-        """Begins to send; whoever is second lets the message flow, unless the kernels hold it."""
-        now, way = self.clock.now(), self._ways[rank, to]
+        """Begins to send. A message that the kernels do not hold flows when its second side is there."""
+        now, channel = self.clock.now(), self._channels[rank, to]
         end = _End(parcel, now, self.clock.event())
         if parcel.num_bytes <= HELD:
             takes_s, latency_s = self._times(rank, to, parcel)
-            way.free_s = max(now, way.free_s) + takes_s
-            end.done_s, end.arrives_s = now, way.free_s + latency_s
-        if way.awaited:
-            self._flow(rank, to, end, way.awaited.popleft())
+            channel.free_s = max(now, channel.free_s) + takes_s
+            end.done_s, end.arrives_s = now, channel.free_s + latency_s
+        if channel.awaited:
+            self._flow(rank, to, end, channel.awaited.popleft())
         else:
             if end.arrives_s is not None:
                 end.parcel = Parcel(parcel.array.copy(), parcel.num_bytes)
-            way.sent.append(end)
+            channel.sent.append(end)
         return end
 
     def receive(self, source: int, rank: int, parcel: Parcel, adds: bool) -> _End:
-        """Begins to receive."""
         end = _End(parcel, self.clock.now(), self.clock.event(), adds)
-        way = self._ways[source, rank]
-        if way.sent:
-            self._flow(source, rank, way.sent.popleft(), end)
+        channel = self._channels[source, rank]
+        if channel.sent:
+            self._flow(source, rank, channel.sent.popleft(), end)
         else:
-            way.awaited.append(end)
+            channel.awaited.append(end)
         return end
 
     def _flow(self, source: int, to: int, sender: _End, receiver: _End) -> None:
-        """Both sides are there: neither looks at the content before its own end, so it is moved now."""
+        """Moves the content, now that both sides are there: neither looks at it before its own `done_s`."""
         if sender.arrives_s is not None:
             receiver.done_s = max(sender.arrives_s, receiver.since_s)
         else:
             takes_s, latency_s = self._times(source, to, sender.parcel)
-            self._ways[source, to].free_s = sender.done_s = self.clock.now() + takes_s
+            self._channels[source, to].free_s = sender.done_s = self.clock.now() + takes_s
             receiver.done_s = max(sender.since_s + latency_s, receiver.since_s) + takes_s
         content, target = sender.parcel.array, receiver.parcel.array
         if receiver.adds:
@@ -118,7 +117,7 @@ class MemoryNetwork:
         receiver.met.set()
 
     def _times(self, source: int, to: int, parcel: Parcel) -> tuple[float, float]:
-        """Seconds that a message flows, and those that each byte of it travels."""
+        """Seconds that a message flows, and the latency of each byte."""
         links = self.links[source], self.links[to]
         rate = min(self._most, *(link.bytes_per_s for link in links))
         return parcel.num_bytes / rate, sum(link.latency_s for link in links)
@@ -131,10 +130,10 @@ class MemoryNetwork:
             raise PeerLost(f"worker {self._lost} was lost")
 
     def lose(self, rank: int) -> None:
-        """This worker is gone without having taken leave."""
+        """The worker is gone: incomplete and later messages fail."""
         self._lost = rank
-        for way in self._ways.values():
-            for end in (*way.sent, *way.awaited):
+        for channel in self._channels.values():
+            for end in (*channel.sent, *channel.awaited):
                 end.met.set()
 
 
@@ -147,7 +146,6 @@ class MemoryMesh:
         self.num_workers = len(network.links)
 
     def exchange(self, to: int | None, out: Parcel, source: int | None, into: Parcel, adds: bool) -> None:
-        """As Mesh says."""
         network, ends = self.network, []
         if to is not None:
             ends.append(network.send(self.rank, to, out))

@@ -12,7 +12,7 @@ WIDTH = 30  # characters of the bar
 
 
 class ProgressLine:
-    """Told the virtual time, says how far the run is and when it will end.
+    """Shows how far a run is and when it will end.
 
     Args:
         max_seconds: virtual ones of the run; 0: no limit.
@@ -29,13 +29,13 @@ class ProgressLine:
         self._told = time.monotonic()
 
     def begin(self, now: float) -> None:
-        """Training has begun."""
+        """A worker begins to train, at this virtual time."""
         if self._began is None:
             self._began = now, time.monotonic()
             self._begins()
 
     def __call__(self, now: float) -> None:
-        """The clock has gone on."""
+        """The clock shows a new virtual time."""
         self._now = now
         real = time.monotonic()
         if self._began is not None and real - self._told >= (BAR_EVERY_S if self._bar else LINE_EVERY_S):
@@ -43,7 +43,6 @@ class ProgressLine:
             self._tell(self.text())
 
     def end(self) -> None:
-        """The run is over."""
         if self._bar:
             print(file=sys.stderr)
         if self._began is not None:

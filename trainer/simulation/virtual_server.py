@@ -1,14 +1,14 @@
 """A parameter server and its workers in the memory of one process, in virtual time.
 
-It does what MXNet's distributed kvstore does with the same calls. Transfers take the time that the network says, all
-arrays of a call together; what the server does with them takes none.
+It behaves as MXNet's distributed kvstore at the same calls. Transfers take the network's time, all arrays of a call
+together; the server's own work takes none.
 
-How the two ways overlap was measured on links of 20 Mbit/s (experiments/benchmarks/both_ways.py). A worker's pulls come
-behind its own pushes, although each key travels alone: its request for the first key queues on the connection behind
+How pushes and pulls overlap was measured on links of 20 Mbit/s (results/network). A worker's pulls
+follow its own pushes, although each key travels alone: its request for the first key queues on the connection behind
 the last push, so both take as long together as one after the other. But a worker that has pushed early gets the sum of
-each key as soon as the last worker's push of it is there, while that one still sends the others. Here, such a worker
-begins to get its sums with the first bytes of the last one's push, and its largest array comes once all pushes have
-arrived: where both ways are equally fast, no more than the others can be there by then.
+each key as soon as the last worker's push of this key has arrived, while that worker still sends other keys. Here the
+sums begin to arrive at such a worker with the first bytes of the last push, and its largest array comes once all pushes
+have arrived: where both directions are equally fast, at most the other arrays can have arrived by then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.clock import Task
 from trainer.collectives.compression import AS_IT_IS, Compression, in_two_bits
 from trainer.engine import mx
 from trainer.parameters import num_bytes
-from trainer.simulation.network import Direction, Link
+from trainer.simulation.network import Direction, WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock
 from trainer.transport.counter import ByteCounter
 from trainer.transport.encoded import EncodedSums, encoded
@@ -32,20 +32,20 @@ from utils import PeerLost
 
 
 class MemoryServer:
-    """What all workers share: the values by key, and the network.
+    """The values by key and the network, which all workers share.
 
     Args:
-        kind: whether it sums, or tells an optimizer of each push.
+        kind: it sums pushes, or gives each to an optimizer.
         links: of the workers, by rank.
-        bytes_per_s: what the server's own link carries in each direction.
-        size_of: bytes that an array counts on its way.
+        bytes_per_s: of the server's own link, in each direction.
+        size_of: bytes of an array in a transfer.
     """
 
     def __init__(
         self,
         clock: VirtualClock,
         kind: TransportKind,
-        links: Sequence[Link],
+        links: Sequence[WorkerLink],
         bytes_per_s: float = math.inf,
         size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
     ) -> None:
@@ -56,17 +56,17 @@ class MemoryServer:
         self.up = Direction(clock, links, bytes_per_s)
         self.down = Direction(clock, links, bytes_per_s)
         self.values: dict[int, mx.nd.NDArray] = {}
-        self.versions: dict[int, int] = {}  # how many sums are complete, by key
-        self._begun: dict[int, int] = {}  # how many pushes have begun, of all workers, by their first key
+        self.versions: dict[int, int] = {}  # complete sums by key
+        self._begun: dict[int, int] = {}  # pushes of all workers that have begun, by their first key
         self._arrived: dict[int, list[mx.nd.NDArray]] = {}  # parts of the sum that is not complete, by key
         self._apply: Callable[[int, mx.nd.NDArray, mx.nd.NDArray], None] = _add
         self._at_barrier = 0
         self._barriers = 0
         self._lost: int | None = None
-        self._news = clock.event()  # the next sum that all have begun or done, barrier, or lost worker
+        self._news = clock.event()  # set when all workers have begun a sum or done one, at a barrier, at a loss
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """As on a parameter server: a copy of it is told of each array that arrives. Its time is virtual."""
+        """A copy of the optimizer gets each array that arrives, as on a parameter server. Its time is virtual."""
         of_server = pickle.loads(pickle.dumps(optimizer))
         of_server.clock = self.clock
         self._apply = mx.optimizer.get_updater(of_server)
@@ -74,22 +74,22 @@ class MemoryServer:
     def define(self, key: int, array: mx.nd.NDArray) -> None:
         """Gives a key its first value; a key that has one keeps it."""
         if key not in self.values:
-            # As on a parameter server, which is told no shapes.
+            # A parameter server's optimizer gets no shapes.
             self.values[key] = array.copy() if self.sums else array.reshape(-1).copy()
             self.versions[key] = 0
 
     def begin(self, key: int) -> None:
-        """The first bytes are here of what a worker adds to the sums from this key on."""
+        """The first bytes have arrived of a worker's push from this key on."""
         self._begun[key] = self._begun.get(key, 0) + 1
         if self._begun[key] % self.num_workers == 0:
             self._tell_waiting()
 
     def all_have_begun(self, key: int, times: int) -> bool:
-        """Whether that holds for all workers, so often."""
+        """Whether each worker has begun this push that many times."""
         return self._begun.get(key, 0) >= times * self.num_workers
 
     def arrive(self, key: int, array: mx.nd.NDArray) -> None:
-        """An array has arrived: adds it to its sum, or tells the optimizer."""
+        """Adds an array that has arrived to its sum, or gives it to the optimizer."""
         if not self.sums:
             self._apply(key, array.reshape(-1), self.values[key])
             return
@@ -102,11 +102,10 @@ class MemoryServer:
             self._tell_waiting()
 
     def value(self, key: int) -> mx.nd.NDArray:
-        """The value as it is now, for the way to a worker. A sum is never written to again; an optimizer's value is."""
+        """The present value, to be sent. A sum is never written to again; an optimizer's value is, so it is copied."""
         return self.values[key] if self.sums else self.values[key].copy()
 
     def barrier(self) -> None:
-        """Waits until all workers are here."""
         self._at_barrier += 1
         if self._at_barrier == self.num_workers:
             self._at_barrier = 0
@@ -117,10 +116,10 @@ class MemoryServer:
         self.wait_until(lambda: self._barriers > passed)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits for complete sums or barriers, or for all to begin one; raises PeerLost if a worker is gone before.
+        """Waits for a condition on sums or barriers; raises PeerLost if a worker is gone before.
 
-        It is looked at after those alone, not after each array that arrives: with a thousand workers that would be a
-        million looks a round.
+        The condition is checked when all workers have begun or done a sum or a barrier, not after each array that
+        arrives: a thousand workers would make a million checks a round.
         """
         while not condition():
             if self._lost is not None:
@@ -128,7 +127,7 @@ class MemoryServer:
             self._news.wait()
 
     def lose(self, rank: int) -> None:
-        """This worker is gone without having taken leave."""
+        """The worker is gone: workers that wait for it get PeerLost."""
         self._lost = rank
         self._tell_waiting()
 
@@ -138,7 +137,7 @@ class MemoryServer:
 
 
 def _sum_of(parts: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
-    """Added up in float32, also of float16 arrays: as MXNet's server does where it is told of multiple precision."""
+    """Adds up in float32, also float16 arrays, as MXNet's server with multiple precision."""
     return mx.nd.add_n(*(part.astype("float32", copy=False) for part in parts)).astype(parts[0].dtype, copy=False)
 
 
@@ -154,7 +153,7 @@ class MemoryArrays(ByteCounter):
     def __init__(self, transport: MemoryTransport, first_key: int, two_bits: TwoBits | None = None) -> None:
         """
         Args:
-            two_bits: compresses what is pushed.
+            two_bits: compresses pushes.
         """
         super().__init__(transport.server.size_of, *([in_two_bits] if two_bits else []))
         self._two_bits = two_bits
@@ -164,25 +163,22 @@ class MemoryArrays(ByteCounter):
         self._pushing: Task[None] | None = None  # the last; pushes of one worker arrive one after the other
         self._pulling: Task[None] | None = None
         self._num_pushed: dict[int, int] = {}  # by key
-        self._pull_s = 0.0  # that the last one travelled
+        self._pull_s = 0.0  # transfer time of the last pull
 
     def define(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
         if self._transport.rank == 0:
             for key, array in enumerate(arrays, self._first_key):
                 self._server.define(key, array)
         self._server.barrier()
 
     def broadcast(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
-        """As SharedArrays and SummedArrays say."""
         self.define(arrays)
         self.pull(arrays)
         self.wait(arrays)
         self.take_traffic()
 
     def push(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
-        sent = list(arrays)  # not copied: nobody writes to them before they have arrived
+        sent = list(arrays)  # not copied: they do not change before they have arrived
         size, rank, before = self.count_pushed(arrays), self._transport.rank, self._pushing
         keys = range(self._first_key, self._first_key + len(sent))
         if self._two_bits is not None:
@@ -204,18 +200,16 @@ class MemoryArrays(ByteCounter):
         self._pushing = self._transport.begin(work, "push")
 
     def wait_until_arrived(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
         if self._pushing is not None:
             self._pushing.result()
 
     def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
-        """As SharedArrays says."""
         self._begin_pull(arrays, first, overlaps=False)
 
     def _begin_pull(self, arrays: Sequence[mx.nd.NDArray], first: int, overlaps: bool) -> None:
         """
         Args:
-            overlaps: with the pushes of the workers that are later than this one; their sums are what is pulled.
+            overlaps: sums arrive while later workers still push.
         """
         size, rank, before = self.count_pulled(arrays), self._transport.rank, self._pulling
         keys = range(self._first_key + first, self._first_key + first + len(arrays))
@@ -229,7 +223,7 @@ class MemoryArrays(ByteCounter):
         def work() -> None:
             if before is not None:
                 before.result()
-            if mine is not None:  # the pull's requests come behind what was pushed, and a worker sees that
+            if mine is not None:  # the pull's requests queue behind this worker's pushes
                 mine.result()
             early = size - largest if overlaps and not all_there() else 0
             if early:
@@ -247,16 +241,13 @@ class MemoryArrays(ByteCounter):
         self._pulling = self._transport.begin(work, "pull")
 
     def wait(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SharedArrays says."""
         if self._pulling is not None:
             self._pulling.result()
 
     def begin_sum(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """As SummedArrays says."""
         self.push(arrays)
 
     def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
-        """As SummedArrays says."""
         self._begin_pull(arrays, 0, overlaps=not timed)
         self.wait(arrays)
         return self._pull_s if timed else None
@@ -272,22 +263,18 @@ class MemoryTransport:
         self._begun: list[Task[None]] = []
 
     def sums(self, compression: Compression = AS_IT_IS, first_key: int = 0) -> MemoryArrays | EncodedSums:
-        """As Transport says."""
         if compression == AS_IT_IS:
             return self.arrays(first_key)
         two_bits = TwoBits(compression.threshold) if compression.kind == TWO_BIT else None
         return encoded(MemoryArrays(self, first_key, two_bits), compression, self.num_workers)
 
     def arrays(self, first_key: int = 0) -> MemoryArrays:
-        """As Transport says."""
         return MemoryArrays(self, first_key)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """As Transport says."""
         self.server.set_optimizer(optimizer)
 
     def barrier(self) -> None:
-        """As Transport says."""
         self.server.barrier()
 
     def begin(self, work: Callable[[], None], name: str) -> Task[None]:
@@ -298,6 +285,5 @@ class MemoryTransport:
         return task
 
     def wait_all(self) -> None:
-        """As Transport says."""
         for task in self._begun:
             task.result()

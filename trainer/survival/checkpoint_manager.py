@@ -1,4 +1,5 @@
-"""Who keeps checkpoints, and when: a worker's Keeper, and the parameter server's Writer. Training waits for no disk."""
+"""When checkpoints are written and read: CheckpointManager in a worker, Writer also in the parameter server. Training
+waits for no disk."""
 
 from __future__ import annotations
 
@@ -29,28 +30,26 @@ _NAME = "checkpoint"  # of the threads that write
 
 
 def wait_until_written() -> None:
-    """Waits for all checkpoints that this process writes, also those that the optimizer of a server has begun."""
+    """Waits for all checkpoints that this process writes, also those of a server's optimizer."""
     for thread in threading.enumerate():
         if thread.name == _NAME:
             thread.join()
 
 
 class Writer:
-    """Writes one checkpoint after the other, each in a thread of its own. Can be sent to a server before the first."""
+    """Writes one checkpoint after the other, each in a thread of its own. Can be pickled until the first."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
         self._thread: threading.Thread | None = None
 
     def write(self, round_: int, tree: Any) -> None:
-        """Begins to write; waits if the one before is not written yet. A checkpoint that fails costs nothing but
-        itself."""
+        """Begins to write, once the previous checkpoint is written. A failure is a warning."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(round_, tree), name=_NAME)
         self._thread.start()
 
     def wait(self) -> None:
-        """Until what was begun is written."""
         if self._thread is not None:
             self._thread.join()
 
@@ -64,23 +63,23 @@ class Writer:
             logging.warning("warning: %s; training goes on without it", error)
 
 
-class Keeper:
+class CheckpointManager:
     """A worker's checkpoints.
 
     Attributes:
-        resumed: what this worker goes on from; None where it begins.
-        of_server: what the parameter server goes on from; rank 0 alone has it.
-        goes_on: the job does, even if this worker has nothing to go on from.
-        is_anothers: what this worker goes on from is the checkpoint of another one.
+        resumed: the state that this worker resumes; None where it begins.
+        of_server: the state that the parameter server resumes; on rank 0 alone.
+        goes_on: the job resumes, even if this worker has no checkpoint.
+        is_from_another: `resumed` is the checkpoint of another worker.
     """
 
     def __init__(self, config: Config, rank: int, num_workers: int, data_hash: str = "") -> None:
         """
         Args:
-            data_hash: data.content_hash of what the job trains on; empty where it is not compared.
+            data_hash: loading.content_hash of the job's data; empty where it is not compared.
         """
         job = {**job_of(config), **({DATA: data_hash} if data_hash else {})}
-        # Of a job that survives, ranks change, and all have the same model.
+        # In a job that survives, ranks change, and all have the same model.
         which = host_and_device(platform.node(), config.device) if config.survives else rank
         self._config = config
         has_servers = has_server_state(config) and rank == 0
@@ -90,18 +89,18 @@ class Keeper:
         self._servers = Checkpoints(config.checkpoint_folder, SERVER, job, config.ckpt_keep)
         self._all = [self._mine, *([self._servers] if has_servers else [])]
         self._num_workers = num_workers
-        self._sources: dict[int, Checkpoints] = {}  # whose checkpoint of a round this worker would go on from
+        self._sources: dict[int, Checkpoints] = {}  # by round: the process whose checkpoint this worker would resume
         self._every = config.ckpt_frequency
         self.goes_on = bool(config.resume)
         self._writer = Writer(self._mine)
         self._rank = 0 if config.survives else rank
-        self._round = 0  # that this worker goes on from
+        self._round = 0  # after which this worker resumes
         self.resumed: Any = None
         self.of_server: Any = None
-        self.is_anothers = False
+        self.is_from_another = False
 
     def good_rounds(self) -> list[int]:
-        """Those that this worker could go on from."""
+        """Rounds that this worker could resume."""
         if not self.goes_on:
             return []
         self._sources = dict.fromkeys(self._mine.good_rounds(), self._mine)
@@ -111,10 +110,10 @@ class Keeper:
         return unfinished(good, self._config.max_rounds if self._config.on_worker_death != END else 0)
 
     def choose(self, of_all: Sequence[Sequence[int]]) -> None:
-        """Decides which checkpoint to go on from (checkpoint_rounds.py), and reads it.
+        """Decides which checkpoint to resume (checkpoint_rounds.py), and reads it.
 
-        There may be more workers than before, or others: who has no checkpoint takes that of another worker. Where it
-        finds none, and the model is on a server, it begins with that.
+        A worker without a checkpoint, such as one that is new in the job, takes that of another worker. Where there is
+        none, and the model is on a server, it begins with that.
 
         Args:
             of_all: good rounds of all workers, by rank.
@@ -142,7 +141,7 @@ class Keeper:
         logging.info("goes on after round %d", round_)
 
     def _others(self) -> list[Checkpoints]:
-        """Those of all workers that have some here."""
+        """The checkpoints of each worker that has some here."""
         files = [path.name for path in self._mine.folder.glob("*.ckpt")]
         names = workers_in(files) if self._config.survives else map(worker_name, ranks_in(files))
         return [self._mine.of(name) for name in names]
@@ -150,23 +149,23 @@ class Keeper:
     def _load(self, round_: int) -> Any:
         source = self._sources[round_]
         state = source.load(round_)
-        self.is_anothers = source is not self._mine
-        if self.is_anothers:
+        self.is_from_another = source is not self._mine
+        if self.is_from_another:
             logging.info("this worker has no checkpoint here: it takes that of %s", source.name)
             self._writer.write(round_, state)
         return state
 
     def begin(self) -> None:
-        """Training begins: what belongs to another job, or to rounds that are done again, is set aside."""
+        """Sets aside, as training begins, checkpoints of another job or of rounds that are done again."""
         self._writer.wait()
         self.set_aside(self._round)
 
     def all_have_begun(self, came_late: bool) -> None:
-        """Nobody needs the checkpoints any more of workers that are no longer there: they are set aside, too. Where
-        workers come and go, those of an earlier job.
+        """Sets aside the checkpoints of workers that are no longer there; where workers come and go, those of an
+        earlier job.
 
         Args:
-            came_late: this worker, to a job at work.
+            came_late: this worker came to a job at work.
         """
         if self._config.survives and (self.goes_on or came_late):
             return  # a worker that is away may come back
@@ -176,51 +175,48 @@ class Keeper:
                 each.set_aside()
 
     def set_aside(self, after: int) -> None:
-        """What is later than a round."""
+        """Sets aside the checkpoints that are later than a round."""
         for each in self._all:
             each.set_aside(after)
 
     def for_server(self) -> Writer:
-        """What the server's optimizer writes with."""
         return Writer(self._servers)
 
     def is_due(self, round_: int, last: bool) -> bool:
-        """Whether a checkpoint is taken after a round."""
         return last or round_ % self._every == 0
 
     def save(self, round_: int, tree: Any) -> None:
-        """Begins to write a worker's state, of which nobody else may hold an array."""
+        """Begins to write a worker's state; its arrays must not change any more."""
         self._writer.write(round_, tree)
 
     def close(self) -> None:
-        """Waits until all is written."""
         self._writer.wait()
 
 
-def keeper_of(
+def checkpoints_of(
     config: Config, data_hash: str, rank: int, num_workers: int, gather: Callable[[list[int]], Sequence[Sequence[int]]]
-) -> Keeper | None:
-    """A worker's keeper, which knows where to go on; None where there are no checkpoints.
+) -> CheckpointManager | None:
+    """A worker's manager, which has read what to resume; None where there are no checkpoints.
 
     Args:
-        data_hash: as Keeper has it.
+        data_hash: as CheckpointManager has it.
         gather: brings the good rounds of each worker to all, by rank.
 
     Raises:
-        SetupError: there is nothing to go on from.
+        SetupError: there is nothing to resume.
     """
     if not config.ckpt_frequency:
         return None
-    keeper = Keeper(config, rank, num_workers, data_hash)
+    manager = CheckpointManager(config, rank, num_workers, data_hash)
     if config.survives:  # each from its own; a worker that is behind gets another one's model (recovery.py)
-        keeper.choose([keeper.good_rounds()])
-    elif keeper.goes_on:
-        keeper.choose(gather(keeper.good_rounds()))
-    return keeper
+        manager.choose([manager.good_rounds()])
+    elif manager.goes_on:
+        manager.choose(gather(manager.good_rounds()))
+    return manager
 
 
 def check_folder(folder: Path, resumes: bool) -> None:
-    """Makes sure that checkpoints can be written when their time comes, and that there are some to go on from.
+    """Makes sure that checkpoints can be written, and that there are some where a job resumes.
 
     Raises:
         SetupError: they cannot, or there are none.

@@ -1,6 +1,6 @@
-"""Which round of its checkpoints a job goes on from: pure functions on rounds and on the files' names.
+"""Which round a job resumes: pure functions on rounds and on the names of checkpoint files.
 
-Standard library only: the launchers ask too, before they start a job again.
+Standard library only: the launchers need them too, before they start a job again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from algorithms import TransportKind
 from config import Config
 
-SERVER = "server"  # whose file it is that the parameter server writes
+SERVER = "server"  # begins the names of the parameter server's files
 
 
 def worker_name(which: int | str) -> str:
-    """Whose file it is that a worker writes: by its rank, or by a name where ranks change."""
+    """Begins the names of a worker's files.
+
+    Args:
+        which: its rank, or `host_and_device` where ranks change.
+    """
     return f"worker-{which}"
 
 
@@ -25,7 +29,7 @@ def host_and_device(host: str, device: str) -> str:
 
 
 def of_device(names: Iterable[str], device: str) -> list[str]:
-    """Those of a worker with such a name, whatever its host is called."""
+    """The file names of workers whose rank may change and that have this device, on any host."""
     pattern = re.compile(rf"worker-.+-{re.escape(device)}-\d{{8,}}\.ckpt")
     return [name for name in names if pattern.fullmatch(name)]
 
@@ -43,24 +47,28 @@ def ranks_in(names: Iterable[str]) -> list[int]:
 
 
 def file_name(whose: str, round_: int) -> str:
-    """Name of the file of a process's checkpoint after a round."""
+    """Name of the file of a process's checkpoint after a round.
+
+    Args:
+        whose: SERVER, or a worker's `worker_name`.
+    """
     return f"{whose}-{round_:08d}.ckpt"
 
 
 def rounds_in(names: Iterable[str], whose: str) -> dict[int, str]:
-    """The names that are of one process's checkpoints, by round, ascending."""
+    """The file names of one process's checkpoints, by round, ascending."""
     pattern = re.compile(re.escape(whose) + r"-(\d{8,})\.ckpt")
     found = ((pattern.fullmatch(name), name) for name in names)
     return dict(sorted((int(match[1]), name) for match, name in found if match))
 
 
 def has_server_state(config: Config) -> bool:
-    """Whether the parameter server has checkpoints of its own, which belong to those of rank 0."""
+    """Whether the parameter server has checkpoints of its own; each belongs to one of rank 0."""
     return config.algorithm.transport is TransportKind.SERVER
 
 
 def common_round(good: Sequence[Sequence[int]]) -> int | None:
-    """The latest round that all workers have a good checkpoint of; None if there is none.
+    """The latest round of which all workers have a good checkpoint; None if there is none.
 
     Args:
         good: rounds by rank.
@@ -69,10 +77,10 @@ def common_round(good: Sequence[Sequence[int]]) -> int | None:
 
 
 def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | None:
-    """The round that a worker goes on from; None if there is none.
+    """The round that a worker resumes; None if there is none.
 
-    Where the workers sum, all go on from the same round; where they wait for each other at all, if they can. Elsewhere
-    each goes on from its own latest.
+    Workers that sum all resume the same round; so do others that wait for each other, if they can. Else each resumes
+    its own latest.
 
     Args:
         good: rounds of which there are good checkpoints, by rank.
@@ -84,9 +92,9 @@ def round_of(good: Sequence[Sequence[int]], rank: int, config: Config) -> int | 
 
 
 def unfinished(rounds: Collection[int], max_rounds: int) -> list[int]:
-    """Those of the rounds behind which something is left to do, ascending; all, if there are no others.
+    """The rounds that are not the job's last, ascending; all, if there are no others.
 
-    A job that is started again after a death at its very end does its last rounds once more, and not one too many.
+    A job that is started again after a death at its very end does its last round once more, and not one too many.
 
     Args:
         max_rounds: of the job; 0: no limit.
@@ -95,17 +103,15 @@ def unfinished(rounds: Collection[int], max_rounds: int) -> list[int]:
 
 
 def newest(files: Mapping[str, int], before: Mapping[str, int], config: Config, num_workers: int) -> int | None:
-    """The round that a job goes on from if it is started again, by its files' names; None: it begins anew.
+    """The round that a job resumes if it is started again, by its files' names; None: it begins anew.
 
     Args:
-        files: of its checkpoint folder: when each was written.
-        before: those that an earlier job left there. Training begins by setting them aside; as long as one of them is
-            there, this job has none that counts.
+        files: when each file of the checkpoint folder was written.
+        before: the same of an earlier job. Training begins by setting its files aside; as long as one of them is there,
+            this job has no checkpoint.
     """
     ranks = [rank for rank in ranks_in(files) if rank < num_workers]
-    if (
-        len(ranks) < num_workers
-    ):  # there may be others than before, and who has none takes another's (checkpoint_manager.py)
+    if len(ranks) < num_workers:  # a worker that has none takes that of another one (checkpoint_manager.py)
         ranks = ranks_in(files)
     found = {whose: rounds_in(files, whose) for whose in [SERVER, *map(worker_name, ranks)]}
     if any(before.get(name) == files[name] for rounds in found.values() for name in rounds.values()):

@@ -1,9 +1,9 @@
-"""Checkpoints as files: what a process of a job needs to go on, whole or not there at all. Numpy and standard library.
+"""Checkpoints as files: what a process of a job needs to resume. Numpy and standard library.
 
-A file is a line that says what it is, with the SHA-256 of the rest; a line of JSON; and the arrays' bytes. The JSON is
-the tree that was saved, in which {"array": [type, shape, offset]} stands for an array. A file is written beside its
-place, flushed to the disk, and moved there; the last few of each process stay. One that is damaged is passed over with
-a warning, for the one before it.
+A file is a line with its format and the SHA-256 of the rest; a line of JSON; and the arrays' bytes. The JSON is the
+tree that was saved, in which {"array": [type, shape, offset]} stands for an array. A file is written under another
+name, flushed to the disk, and renamed, so it is whole or not there; the last few of each process stay. Instead of a
+damaged file the one before it is taken, with a warning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainer.rendezvous.config_check import DATA
 from trainer.survival.checkpoint_rounds import file_name, rounds_in
 from utils import EARLIER, SetupError
 
-# Flags of a job that make it another one: it cannot go on with other values. Step sizes are not among them.
+# Flags with which a job cannot be resumed at other values. Step sizes are not among them.
 _SAME = (
     *("mode", "network", "dataset", "split_by_class", "validation", "augment", "batch_size", "seed"),
     *("optimizer", "momentum", "weight_decay", "outer_momentum", "outer_nesterov"),
@@ -35,7 +35,7 @@ _SAME_DATA = "bring back the data that the job began with (the two are hashes of
 
 
 def job_of(config: Config) -> dict[str, Any]:
-    """What must be the same for a job to go on, as JSON gives it back."""
+    """The flags that must be the same to resume a job, as JSON gives them back."""
     return json.loads(json.dumps({name: getattr(config, name) for name in _SAME if config.mode in modes_of(name)}))
 
 
@@ -46,10 +46,10 @@ class Checkpoints:
         """
         Args:
             folder: of all processes.
-            name: whose they are, as checkpoint_rounds.py says it.
-            job: what must be the same to go on.
-            keep: so many stay.
-            beside: whose checkpoints these belong to: of a round that it has they stay, too.
+            name: of the process, as checkpoint_rounds.py has it.
+            job: what must be the same to resume.
+            keep: number of files that stay.
+            beside: another process; files of rounds that it has stay, too.
         """
         self.folder = folder
         self.name = name
@@ -58,15 +58,15 @@ class Checkpoints:
         self._beside = beside
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As `to_text` says: folders may have any name."""
+        """By `to_text`: folders may have any name."""
         return _from_text, (to_text([str(self.folder), self.name, self._job, self._keep, self._beside]),)
 
     def of(self, name: str) -> Checkpoints:
-        """Those of another process of the job."""
+        """The checkpoints of another process of the job."""
         return Checkpoints(self.folder, name, self._job, self._keep)
 
     def paths(self) -> dict[int, Path]:
-        """The files by round, ascending."""
+        """By round, ascending."""
         return self._paths_of(self.name)
 
     def _paths_of(self, name: str) -> dict[int, Path]:
@@ -79,7 +79,7 @@ class Checkpoints:
         """Writes the checkpoint of a round, and removes those that are too old.
 
         Raises:
-            SetupError: it cannot be written.
+            SetupError: the disk is full, or the folder cannot be written to.
         """
         path = self.folder / file_name(self.name, round_)
         temporary = path.with_name(f"{path.name}.tmp")
@@ -100,10 +100,10 @@ class Checkpoints:
             raise SetupError(f"checkpoint {path} cannot be written: {error.strerror}") from None
 
     def load(self, round_: int) -> Any:
-        """What was saved after a round.
+        """Reads what was saved after a round.
 
         Raises:
-            Damaged: it is not there, or not all of it.
+            Damaged: the file is missing or damaged.
             SetupError: it is of another job.
         """
         path = self.folder / file_name(self.name, round_)
@@ -124,7 +124,7 @@ class Checkpoints:
         return saved["state"]
 
     def good_rounds(self) -> list[int]:
-        """The rounds whose checkpoints are whole, ascending; a warning names each that is not."""
+        """The rounds whose checkpoints are whole, ascending. A warning names each other file."""
         good = []
         for round_, path in self.paths().items():
             try:
@@ -136,10 +136,10 @@ class Checkpoints:
         return good
 
     def set_aside(self, after: int = 0) -> None:
-        """Another job begins, or this one at an earlier round: later checkpoints stay, in a folder of their own.
+        """Moves checkpoints of later rounds to a folder of their own: another job begins, or this one at that round.
 
         Args:
-            after: those of this round and before stay where they are.
+            after: checkpoints of this round and before stay.
         """
         later = [path for round_, path in self.paths().items() if round_ > after]
         if later:
@@ -151,7 +151,7 @@ class Checkpoints:
 
 @functools.lru_cache
 def _warn_of_earlier_version(folder: Path) -> None:
-    """Once in a process, not for each of its checkpoints."""
+    """Warns once in a process, not for each of its checkpoints."""
     logging.warning(
         "warning: the checkpoints in %s are of an earlier version, which did not note what data they are of: make sure "
         "that it is still the same",
@@ -165,7 +165,7 @@ def _from_text(text: str) -> Checkpoints:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The new name is on the disk too."""
+    """Flushes the new name to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

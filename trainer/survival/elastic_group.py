@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from trainer.rendezvous.joining import Joining, Start
 from trainer.rendezvous.peers import gather_over
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.survival.generations import Generations
+from trainer.survival.tcp_connections import TcpConnections
 from trainer.transport.collective import CollectiveTransport
 
 
@@ -36,10 +38,10 @@ def join(
     config: Config, joining: Joining, listener: socket.socket, start: Start, process: ProcessInfo
 ) -> Iterator[ElasticGroup]:
     """As peers.JoinElastic. Set-ups are compared when training begins, and whenever workers come (recovery.py)."""
-    generations = Generations(joining, listener, SUMS[config.collective], config.fault_timeout)
+    connect = functools.partial(TcpConnections, listener, SUMS[config.collective], config.fault_timeout)
+    generations = Generations(joining, connect, RealClock())
     try:
         first = generations.begin(start)
-        assert first.group is not None
         transport = CollectiveTransport(first.group, RealClock())
         members = [
             {"rank": rank, "host": member.host, "device": member.device}

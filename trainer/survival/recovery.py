@@ -1,11 +1,11 @@
-"""How training goes on when workers are lost, come, or leave: what the workers of a new generation tell each other.
+"""How training goes on when workers are lost, come or leave: what the workers of a new generation tell each other.
 
-    the sum of a round fails -> take the place in the next generation -> say how far each is -> a worker that is behind,
-    or has just come, gets the model of one that is not -> the workers that have not finished the round sum once more
+    the sum of a round fails -> take the place in the next generation -> report how far each is -> a worker that is
+    behind, or new, gets the model of one that is not -> the workers that have not finished the round sum once more
 
-Nothing that a worker has computed in the round is lost: the shares n_k / n of the sum are those of the new generation.
-Where some had finished the round when it broke, their sum held what all others gave, so these take its outcome.
-A worker that computes a long step holds the others up at the sum alone, as in any round.
+No local step is lost: the shares n_k / n of the sum are those of the new generation. Where some workers had finished
+the round when it broke, their sum held the parts of all, so the others take its outcome. A long step of one worker
+delays the others at the sum alone, as in any round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from algorithms import MEMBERS
 from trainer.rendezvous.config_check import ProcessInfo, verdict
@@ -25,20 +25,36 @@ from trainer.survival.elastic_group import ElasticGroup
 from trainer.survival.generations import Generation
 from trainer.survival.trainer_state import resume_progress
 from trainer.transport.collective import CollectiveSums
+from trainer.transport.protocol import SummedArrays
 from utils import LEFT, PeerLost, SetupError
 
 if TYPE_CHECKING:
-    from trainer.algorithms.summing import SynchronousTrainer
+    from trainer.engine import mx
     from trainer.loop import Loop
+
+
+class HandsOver(Protocol):
+    """What an algorithm implements so that workers may be lost and come; SynchronousTrainer documents it."""
+
+    sums: SummedArrays
+
+    def broadcast_arrays(self, statistics: Sequence[mx.nd.NDArray]) -> tuple[list[mx.nd.NDArray], int]: ...
+    def come_late(self) -> None: ...
+    def shared_state(self) -> list[mx.nd.NDArray]: ...
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None: ...
+    def exchange_failed(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker says of itself in a new generation.
+    """What a worker tells the others in a new generation.
 
     Attributes:
-        takes_part: in the job already.
-        rounds: that it has finished.
+        card: ProcessInfo, as a message.
+        takes_part: it is in the job already.
+        rounds: finished ones.
+        elapsed_s: seconds of the job.
+        seen: samples that all workers have trained on.
         updates: steps that the optimizer of all has taken, where it counts them.
         meets: CollectiveSums.meets.
         job: the job's name on the state server, where it has one.
@@ -63,7 +79,7 @@ class Arrangement:
     Attributes:
         is_at_work: some of them train already.
         source: the rank that gives its model; None where all begin with the first round.
-        behind: ranks that take it.
+        behind: ranks that take this model.
         newcomers: ranks that come to a job at work.
     """
 
@@ -74,13 +90,13 @@ class Arrangement:
 
 
 def arrange(told: Sequence[WorkerReport]) -> Arrangement:
-    """Decides who gives its model in a new generation, and to whom.
+    """Decides which worker of a new generation gives its model, and to which.
 
-    The source is a worker that has finished most rounds, of those in the job where it is at work. A worker that has
-    finished fewer is behind, and of a job at work so is one that comes to it.
+    The source is the lowest rank of those that have finished most rounds; in a job at work only its workers count. A
+    worker that has finished fewer rounds is behind, and so is one that comes to a job at work.
 
     Args:
-        told: what each worker says, by rank.
+        told: the workers' reports, by rank.
     """
     inside = [rank for rank, report in enumerate(told) if report.takes_part]
     able = inside or list(range(len(told)))
@@ -94,7 +110,7 @@ def arrange(told: Sequence[WorkerReport]) -> Arrangement:
 
 
 def members_of(generation: Generation) -> dict[str, str]:
-    """What people call its workers, by their own names on the state server."""
+    """The names of its workers for messages, by their names on the state server."""
     return {member.name: name for member, name in zip(generation.start.members, generation.names, strict=True)}
 
 
@@ -104,33 +120,27 @@ class Recovery:
     def __init__(self, elastic_group: ElasticGroup, loop: Loop) -> None:
         self._group = elastic_group
         self._loop = loop
-        self._trainer = cast("SynchronousTrainer", loop.trainer)
+        self._trainer = loop.trainer
+        self._algorithm = cast(HandsOver, loop.trainer)
         self._rounds_done = 0
         self._takes_part = False
-        self._is_over = False  # this worker has done its last round, or was behind others who have done theirs
-        self._missed = 0  # rounds in which it took no part, until they are logged
+        self._is_over = False  # the last round is done, here or by the others that this worker was behind
+        self._missed = 0  # rounds in which this worker took no part, until they are logged
         self._events: list[dict[str, str]] = []
         self._members = members_of(elastic_group.generations.taken)
         self.job_age_s: float | None = None  # when this worker came to a job at work
 
     @property
     def is_broken(self) -> bool:
-        """Whether the round cannot end with the workers with whom it began."""
         return self._group.generations.is_broken
 
     @property
     def wants_pause(self) -> bool:
-        """Whether this worker wants all to come together anew after the round: another one waits, or it leaves."""
-        return self._group.generations.somebody_waits or self._wants_to_leave
-
-    @property
-    def _wants_to_leave(self) -> bool:
-        """Whether this worker leaves after the round, while the others go on."""
-        return self._trainer.context.peers.leaves()
+        return self._group.generations.newcomer_waits or self._trainer.context.peers.leaves()
 
     def come_together(self) -> None:
-        """A worker that comes to a job at work gets its model, and evaluates or not as all of them agree. Where others
-        are lost before all are ready, those that are left come together once more."""
+        """A worker that comes to a job at work gets its model, and all agree anew on which one evaluates. If others are
+        lost before all are ready, those that are left come together once more."""
         self._rounds_done = self._trainer.rounds  # of the checkpoint that this worker goes on from
         while not self._until_met(first=True):
             try:
@@ -143,13 +153,11 @@ class Recovery:
             else:
                 break
         self._takes_part = True
-        if self._trainer.context.run.keeper is not None:
-            self._trainer.context.run.keeper.set_aside(
-                self._trainer.rounds
-            )  # it may have one that is later than the job
+        if (checkpoints := self._trainer.context.run.checkpoints) is not None:
+            checkpoints.set_aside(self._trainer.rounds)  # one may be later than the job
 
     def open_measure(self, folder: Path) -> Measure:
-        """As Trainer's; rounds and seconds of a job at work are those of the others."""
+        """Rounds and seconds of a job at work are those of the others."""
         trainer = self._trainer
         if self.job_age_s is None:
             measure = self._loop.open_measure(folder)
@@ -162,7 +170,7 @@ class Recovery:
         return measure
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Exchanges with the other workers, and with those that are left where some are lost meanwhile."""
+        """Exchanges with the other workers; with those that are left where some are lost meanwhile."""
         while True:
             try:
                 agreed = self._trainer.synchronize(wants_stop)
@@ -171,7 +179,7 @@ class Recovery:
                     raise
                 if self._regroup():
                     return self._is_over
-                self._trainer.exchange_failed()
+                self._algorithm.exchange_failed()
             else:
                 break
         self._rounds_done = self._trainer.rounds
@@ -199,7 +207,6 @@ class Recovery:
                 return
 
     def notes(self) -> dict[str, Any]:
-        """What the log of the round says of it."""
         notes: dict[str, Any] = {}
         if self._events:
             notes["events"], self._events = self._events, []
@@ -208,8 +215,7 @@ class Recovery:
         return notes
 
     def _regroup(self) -> bool:
-        """The round's sum has failed: goes on with the workers that are left; returns whether these have
-        finished the round.
+        """Joins the workers that are left; returns whether these have finished the round whose sum has failed.
 
         Raises:
             JobError: this worker can take part no more.
@@ -220,8 +226,8 @@ class Recovery:
         return self._rounds_done > before
 
     def _pause(self) -> None:
-        """All have agreed to come together anew: after the round, here."""
-        if self._wants_to_leave:
+        """All have agreed to come together anew after this round."""
+        if self._trainer.context.peers.leaves():
             self._trainer.has_left = True
             self._group.generations.leave()  # at once: the others wait for this
             return
@@ -231,12 +237,10 @@ class Recovery:
     # -------------------------------------------------------------------------------------------- a new generation
 
     def _take_place(self) -> None:
-        generation = self._group.generations.take()
-        assert generation.group is not None
-        self._group.transport.go_over_to(generation.group)
+        self._group.transport.go_over_to(self._group.generations.take().group)
 
     def _until_met(self, first: bool = False) -> bool:
-        """Meets the others, of the next generation where this one breaks meanwhile."""
+        """Meets the others; those of the next generation where this one breaks meanwhile."""
         while True:
             try:
                 return self._meet(first)
@@ -246,23 +250,23 @@ class Recovery:
                 self._take_place()
 
     def _meet(self, first: bool) -> bool:
-        """Tells the others how far this worker is, and goes on as all of them decide; returns whether the job is at
-        work."""
+        """All report how far they are and decide by `arrange` how to go on; returns whether the job is at work."""
         trainer, generation = self._trainer, self._group.generations.taken
         self._loop.update_membership()
+        self._group.transport.barrier()  # a newcomer warms up first: reports give the job's seconds after that
         told = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
         decided = arrange(told)
         self._check_setups(told, decided)
         if decided.source is None:
             return False
         if first:  # in place of `broadcast`
-            self._sums.prepare(*trainer.broadcast_arrays(trainer.parameters.statistics()))
-            trainer.come_late()
+            self._sums.prepare(*self._algorithm.broadcast_arrays(trainer.parameters.statistics()))
+            self._algorithm.come_late()
         report = told[decided.source]
         if decided.behind:
             self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
         if decided.is_at_work:
-            self._sums.go_on(report.meets)
+            self._sums.continue_with(report.meets)
             self._rejoin_state_server(report.job, generation.number)
             self._note(generation, decided.newcomers)
             self._loop.choose_evaluator()
@@ -270,8 +274,8 @@ class Recovery:
 
     @property
     def _sums(self) -> CollectiveSums:
-        assert isinstance(self._trainer.sums, CollectiveSums)
-        return self._trainer.sums
+        assert isinstance(self._algorithm.sums, CollectiveSums)
+        return self._algorithm.sums
 
     def _rejoin_state_server(self, job: str, generation: int) -> None:
         """Tells the state server of the workers that are left, before any of them asks again."""
@@ -300,8 +304,8 @@ class Recovery:
         )
 
     def _check_setups(self, told: Sequence[WorkerReport], decided: Arrangement) -> None:
-        """Where all begin their set-ups are compared. A worker that comes to a job at work with another set-up is
-        refused, and costs the others nothing.
+        """Compares all set-ups where all begin. A worker that comes to a job at work compares its own alone, so that a
+        wrong one does not stop the others.
 
         Raises:
             SetupError: they differ.
@@ -317,22 +321,22 @@ class Recovery:
         logging.info("all %d workers are connected with each other", len(told))
 
     def _hand_over(self, source: int, report: WorkerReport | None) -> None:
-        """Rank `source` gives its model, and what else is the same on all workers.
+        """Rank `source` gives all that is the same on all workers, the model first.
 
         Args:
             report: the source's, where this worker is behind.
         """
         trainer = self._trainer
-        state = trainer.shared_state()
+        state = self._algorithm.shared_state()
         self._group.transport.sums().broadcast(state, len(state), source)
         if report is None:
             return
-        trainer.adopt(state)
+        self._algorithm.adopt(state)
         trainer.stepper.updates = report.updates
         missed = report.rounds - self._rounds_done
         trainer.seen.of_all, trainer.accuracy.newest = report.seen, report.accuracy
         self._is_over = report.is_over
-        if self._takes_part:  # in the log the round under way is the last of those that the others have finished
+        if self._takes_part:  # this worker logs the round under way: the last of those that the others have finished
             missed -= 1
             trainer.measure.skip(missed)
             self._missed += missed
@@ -343,7 +347,7 @@ class Recovery:
         trainer.rounds = self._rounds_done = report.rounds
 
     def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:
-        """The log of the round tells who has come, and which workers of the generation before are gone."""
+        """Notes for the log of the round which workers have come, and which of the generation before are gone."""
         there = {member.name for member in generation.start.members}
         parts = [f"{name} is gone" for one, name in self._members.items() if one not in there]
         parts += [f"{generation.names[rank]} has come" for rank in newcomers]

@@ -1,4 +1,4 @@
-"""What a worker's checkpoint holds, and how a worker goes on from it: model, steps, samples, batches, logs."""
+"""What a worker's checkpoint holds, and how a worker resumes it: model, steps, samples, batches, logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from utils import write_atomically
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
-    """All that a worker needs at the end of a round, to go on with the next as if nothing had been."""
+    """All that a worker needs at the end of a round to do the next as if it had never stopped."""
     _seed_masks(trainer)
     return {
         "rounds": trainer.rounds,
@@ -38,18 +38,18 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
 
 
 def _resumed(trainer: Trainer) -> Mapping[str, Any]:
-    """The checkpoint that the keeper has chosen; empty where there is none."""
-    keeper = trainer.context.run.keeper
-    return (keeper.resumed if keeper is not None else None) or {}
+    """The checkpoint that was chosen; empty where there is none."""
+    manager = trainer.context.run.checkpoints
+    return (manager.resumed if manager is not None else None) or {}
 
 
 def _workers_before(trainer: Trainer) -> list[str]:
-    """Who had taken part in the job before it went on, where the checkpoint says so."""
+    """The workers that took part before the job was resumed, where the checkpoint has them."""
     return list(_resumed(trainer).get("workers", ()))
 
 
-def facts(trainer: Trainer) -> dict[str, Any]:
-    """What run.json says of a job that goes on: summary.py counts those that are no longer there, too."""
+def about_run(trainer: Trainer) -> dict[str, Any]:
+    """Entries of a resumed job's run.json: summary.py counts workers that are no longer there, too."""
     state = _resumed(trainer)
     if not state:
         return {}
@@ -58,7 +58,7 @@ def facts(trainer: Trainer) -> dict[str, Any]:
 
 
 def restore(trainer: Trainer) -> None:
-    """Goes on from the checkpoint that the keeper has chosen, where there is one."""
+    """Resumes from the checkpoint that was chosen, where there is one."""
     state = _resumed(trainer)
     if not state:
         return
@@ -77,19 +77,19 @@ def restore(trainer: Trainer) -> None:
 
 
 def _seed_masks(trainer: Trainer) -> None:
-    """MXNet's generator, which draws dropout's masks, cannot be saved; so it begins anew with each checkpoint, also in
-    the job that goes on, and both draw the same."""
+    """Seeds MXNet's generator, which draws dropout's masks and cannot be saved: at each checkpoint and when the job is
+    resumed from it, so that both draw the same."""
     mx.random.seed((trainer.context.config.seed * 1_000_003 + trainer.membership.rank * 7919 + trainer.rounds) % 2**31)
 
 
-class Before(NamedTuple):
-    """What a worker has done before it goes on.
+class ResumePoint(NamedTuple):
+    """Where a worker goes on.
 
     Attributes:
-        rounds: after which it does.
-        elapsed_s: seconds of the job, those of rounds that are lost among them.
+        rounds: finished ones.
+        elapsed_s: seconds of the job, with those of rounds that are done again.
         lost: local steps that are done again.
-        missed: rounds of the job in which it took no part.
+        missed: rounds of the job in which this worker took no part.
     """
 
     rounds: int = 0
@@ -98,15 +98,14 @@ class Before(NamedTuple):
     missed: int = 0
 
     def notes(self) -> dict[str, Any]:
-        """What the log of the first round says of it."""
+        """Entries of the first round's log."""
         event = {"kind": RESUME.name, "text": f"resumed after round {self.rounds}"}
         missed = {"missed": self.missed} if self.missed else {}
         return {"events": [event], "steps_lost": self.lost, **missed}
 
 
-def read_back(trainer: Trainer, folder: Path) -> Before:
-    """Takes the rounds that are done again out of a worker's logs, and says what they were; tells its progress of the
-    others."""
+def read_back(trainer: Trainer, folder: Path) -> ResumePoint:
+    """Removes the rounds that are done again from a worker's logs; counts the others in its progress."""
     records = list(read_rounds(folder, logging.warning))
     kept = [record for record in records if record["num_iters"] <= trainer.rounds]
     resume_progress(trainer.progress, kept, trainer.is_evaluator)
@@ -114,19 +113,20 @@ def read_back(trainer: Trainer, folder: Path) -> Before:
     elapsed_s = max([trainer.resumed_s, *(record["total_time"] for record in records)])
     lost = sum(len(record["time"]) for record in records[len(kept) :])
     missed = trainer.rounds - max((record["num_iters"] for record in kept), default=0) if _was_away(trainer) else 0
-    return Before(trainer.rounds, elapsed_s, lost, missed)
+    return ResumePoint(trainer.rounds, elapsed_s, lost, missed)
 
 
 def is_new(trainer: Trainer) -> bool:
-    """Whether this worker has not taken part before: whose checkpoint it has says nothing where ranks have changed."""
+    """Whether this worker has not taken part before. Where ranks may have changed, its checkpoint does not tell."""
     places, before = trainer.membership.places, _workers_before(trainer)
     if places and before:
         return places[trainer.membership.rank] not in before
-    return trainer.context.run.keeper is not None and trainer.context.run.keeper.is_anothers
+    checkpoints = trainer.context.run.checkpoints
+    return checkpoints is not None and checkpoints.is_from_another
 
 
 def _was_away(trainer: Trainer) -> bool:
-    """Whether this worker took no part in the round of the checkpoint."""
+    """Whether this worker did not take part in the round of the checkpoint."""
     there, places = _resumed(trainer).get("there", ()), trainer.membership.places
     return bool(there and places) and places[trainer.membership.rank] not in there
 

@@ -71,7 +71,7 @@ class CollectiveSums(ByteCounter):
         """Whether a barrier comes before each sum, on which all workers must agree."""
         return self._meets
 
-    def go_on(self, meets: bool) -> None:
+    def continue_with(self, meets: bool) -> None:
         """Continues with other workers in the middle of a job.
 
         Args:

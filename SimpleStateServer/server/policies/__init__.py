@@ -1,13 +1,14 @@
 """The rules of ESync (three), WBSP, Sync-Switch (three) and LB-BSP behind the same messages.
 
 A policy is a pair of pure functions on the state table: `delay(row)`, the seconds by which it calls a worker slow, and
-`decide(table, rank, now)`. No Django, no lock, no clock: `now` is an argument. Its `watch` says what the answers mean
-to someone who watches. LB-BSP's `share_out` also says how large the batches of the next round are.
+`decide(table, rank, now)`. No Django, no lock, no clock: `now` is an argument. Its `watch` describes
+the answers for the page. LB-BSP's `share_out` also returns the batch sizes of the next round.
 """
 
 from server.policies import journal, lb_bsp, preprint, upload_aware, wbsp
-from server.policies.policy import Decision, Policy, Sync, Watch
+from server.policies.policy import Policy, Sync, Watch
 from server.policies.sync_switch import SYNC_SWITCH_POLICIES
+from server.worker import Decision
 
 _ALL = (journal.POLICY, preprint.POLICY, upload_aware.POLICY, wbsp.POLICY, *SYNC_SWITCH_POLICIES, lb_bsp.POLICY)
 POLICIES = {policy.name: policy for policy in _ALL}

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.messages import Action
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
+from server.worker import Action, Decision
 
 
 def delay(row: Row) -> float:
@@ -29,7 +29,7 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     """Answers a QUERY.
 
     Args:
-        table: the state table; the asker's row holds what it has just told.
+        table: the state table, with the asker's message.
         rank: of the asker.
         now: seconds on the clock of the table's times.
     """
@@ -37,11 +37,11 @@ def decide(table: Table, rank: int, now: float) -> Decision:
 
 
 def decide_until(table: Table, rank: int, now: float, stepped: Callable[[Row, Row, str], Decision]) -> Decision:
-    """The rule, but for what follows when the straggler has done its step in this round, or was told to aggregate.
+    """The rule, except for the answer once the straggler has done its step in this round, or was told to aggregate.
 
     Args:
         table: as in `decide`, and so are `rank` and `now`.
-        stepped: answers the asker then, from (asker, straggler, which of the two it was, in words).
+        stepped: gives that answer, from (asker, straggler, which of the two in words).
     """
     asker, straggler = table.rows[rank], table.slowest
     if asker.local_iteration == 0:
@@ -66,8 +66,8 @@ def while_one_fits(asker: Row, left: float, who: str) -> Decision:
 
     Args:
         asker: its row.
-        left: seconds until what is waited for is due.
-        who: is due, in words.
+        left: seconds until the awaited update is due.
+        who: sends it, in words.
     """
     if delay(asker) > left:
         return sync(f"another step would take {delay(asker):.3g} s, and {who} is due in {left:.3g} s")

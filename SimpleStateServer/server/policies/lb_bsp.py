@@ -1,8 +1,8 @@
-"""LB-BSP's rule: all workers step together, on batches in proportion to their speeds, so that they end together.
+"""LB-BSP's policy: all workers step together, on batches in proportion to their speeds, so that they end together.
 
 Source: Chen et al., "Semi-dynamic load balancing: efficient distributed learning in non-dedicated environments", SoCC
 2020. A round has B samples in all. With v_k samples/s worker k gets b_k = B * v_k / sum(v) of them, rounded to whole
-numbers that sum to B: the largest remainders are rounded up, and nobody gets less than one.
+numbers that sum to B: the largest remainders are rounded up, and each worker gets one at least.
 
 v_k is what was measured at the present size. A step of b samples takes c0 + c1 * b, so v_k depends on b_k. But applied
 again and again the rule comes to rest only where all steps take equally long: b_k is in proportion to b_k / t_k where
@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
 from server.throughputs import in_units, throughput
+from server.worker import Decision
 
 DEAD_BAND = 0.05  # share of a round's computing time
 
@@ -42,7 +43,7 @@ def decide(table: Table, rank: int, now: float) -> Decision:
 
 
 def share_out(table: Table) -> tuple[int, ...]:
-    """The batch sizes of the next round by rank: new ones where that is worth it, else the present ones. O(N log N)."""
+    """The batch sizes of the next round by rank; the present ones unless a change is worthwhile. O(N log N)."""
     present, delays = table.batches.sizes, [delay(row) for row in table.rows]
     if math.inf in delays or not table.batches.total:
         return present

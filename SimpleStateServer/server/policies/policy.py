@@ -1,4 +1,4 @@
-"""What a policy is."""
+"""The parts of a policy."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from server.messages import Action
 from server.state import Row, Table
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A worker's next action, and why, in words."""
-
-    action: Action
-    reason: str
+from server.worker import Action, Decision
 
 
 def train(reason: str) -> Decision:
@@ -29,28 +21,27 @@ def sync(reason: str) -> Decision:
 
 
 class Sync(enum.Enum):
-    """What a worker does that was told SYNC."""
+    """The meaning of SYNC."""
 
     AGGREGATES = "aggregates"  # waits until all of the round were told so, then pushes and pulls
-    RELEASES = "releases"  # publishes what all have uploaded as the new global model; nobody waits
-    STAYS_IN_STEP = "stays in step"  # goes on under BSP, one step a round
+    RELEASES = "releases"  # publishes the uploads of all as the new global model; no worker waits
+    STAYS_IN_STEP = "stays in step"  # continues under BSP, one step a round
 
 
-# (all rows by rank, rank of the slowest) -> what the page marks a worker as, by rank; who is not in it has no mark.
-# O(N), for readers; no decision needs it.
+# (all rows by rank, rank of the slowest) -> the page's marks by rank, of the marked workers only. O(N), for readers.
 Marks = Callable[[Sequence[Row], int], Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a rule means to someone who watches a job.
+    """A policy's description for the page.
 
     Attributes:
         title: name of the algorithm.
-        caption: what the rule does, in a few words that go on after the title.
+        caption: a few words after the title.
         sync: what SYNC means. TRAIN is another local step.
-        marks: the workers that are marked, and as what.
-        leaves_out: whether TRAIN means that the others go on without the worker.
+        marks: the marked workers.
+        leaves_out: TRAIN means that the others continue without the worker.
     """
 
     title: str
@@ -63,7 +54,7 @@ class Watch:
 def mark_slowest(mark: str) -> Marks:
     """Marks the slowest worker as `mark`, once its step time is known.
 
-    Not where it does not count either: then none does, and it is the slowest by its rank alone.
+    If it is not counted, no worker is, and it is the slowest by its rank alone: it gets no mark.
     """
 
     def marks(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
@@ -73,8 +64,8 @@ def mark_slowest(mark: str) -> Marks:
     return marks
 
 
-def mark_nobody(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
-    """For a rule that calls no worker slow."""
+def mark_none(rows: Sequence[Row], slowest: int) -> Mapping[int, str]:
+    """For a policy without stragglers."""
     return {}
 
 
@@ -84,10 +75,10 @@ class Policy:
 
     Attributes:
         name: as in flags and messages.
-        delay: seconds by which the rule calls a worker slow.
-        decide: (table, rank of the asker, now) -> Decision; the table already holds what the asker has just told.
-        watch: what it means to someone who watches.
-        share_out: of a rule that decides on batch sizes: table -> those of the next round, by rank.
+        delay: seconds by which the policy compares workers.
+        decide: (table, rank of the asker, now) -> Decision; the table already holds the asker's message.
+        watch: its description for the page.
+        share_out: of a policy that decides on batch sizes: table -> sizes of the next round, by rank.
     """
 
     name: str

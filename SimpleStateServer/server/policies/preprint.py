@@ -9,9 +9,9 @@ was told to aggregate, or when c_k + epsilon > rest; not before s has entered th
 
 from __future__ import annotations
 
-from server.messages import Action
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Row, Table
+from server.worker import Action, Decision
 
 
 def delay(row: Row) -> float:
@@ -23,7 +23,7 @@ def decide(table: Table, rank: int, now: float) -> Decision:
     """Answers a QUERY.
 
     Args:
-        table: the state table; the asker's row holds what it has just told.
+        table: the state table, with the asker's message.
         rank: of the asker.
         now: seconds on the clock of the table's times.
     """

@@ -1,4 +1,4 @@
-"""Sync-Switch's online policies: what to do about a transient straggler while the job is under BSP.
+"""Sync-Switch's online policies for a transient straggler while the job is under BSP.
 
 Source: Li et al., "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning", ICDCS 2021,
 arXiv:2104.08364. A straggler is a worker whose throughput over a sliding window is below the mean of the workers by
@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from server.max_tree import OUT
-from server.messages import Action
-from server.policies.policy import Decision, Marks, Policy, Sync, Watch, mark_nobody, sync, train
+from server.policies.policy import Marks, Policy, Sync, Watch, mark_none, sync, train
 from server.state import STEP_TIME_WINDOW, Row, Table
 from server.throughputs import Throughputs, throughput
+from server.worker import Action, Decision
 
 MARGIN = Fraction(1, 10)  # of the mean
 
@@ -41,12 +41,12 @@ def delay(row: Row) -> float:
 
 
 def elastic_delay(row: Row) -> float:
-    """The same, but for a worker that is left out: it does not step any more, and would hide others behind it."""
+    """The same, but OUT for a worker that is left out: it does not step any more, and would hide other stragglers."""
     return OUT if row.action is Action.TRAIN else delay(row)
 
 
 def _is_straggler(seconds: float, all_of_them: Throughputs) -> bool:
-    """Whether a worker that takes so many seconds a sample is a straggler; none is while a throughput is not known."""
+    """Whether a worker with this delay is a straggler; none is while a throughput is not known."""
     return all_of_them.are_known and all_of_them.mean_is_far_above(seconds, MARGIN)
 
 
@@ -56,15 +56,15 @@ def _compared(seconds: float, all_of_them: Throughputs) -> str:
 
 
 def none(table: Table, rank: int, now: float) -> Decision:
-    """All stay in step, whatever happens."""
+    """All stay in step."""
     return sync("no straggler policy")
 
 
 def greedy(table: Table, rank: int, now: float) -> Decision:
-    """Nobody stays in step while there is a straggler. If there is any, then the slowest worker is one.
+    """No worker stays in step while there is a straggler. If there is any, the slowest worker is one.
 
     Args:
-        table: the state table; the asker's row holds what it has just told.
+        table: the state table, with the asker's message.
         rank: of the asker.
         now: not used: the window is of steps, not of seconds.
     """
@@ -92,7 +92,7 @@ def elastic(table: Table, rank: int, now: float) -> Decision:
 
 
 def _mark_stragglers(of_row: Callable[[Row], float]) -> Marks:
-    """Marks the stragglers among the workers that count, and who is left out already.
+    """Marks the stragglers among the counted workers, and the workers left out.
 
     Args:
         of_row: the policy's delay.
@@ -119,7 +119,7 @@ def _policy(
 
 
 SYNC_SWITCH_POLICIES = (
-    _policy("none", none, "waits for a straggler under BSP", delay, mark_nobody),
+    _policy("none", none, "waits for a straggler under BSP", delay, mark_none),
     _policy("greedy", greedy, "goes over to ASP while there is a straggler", delay, _mark_stragglers(delay)),
     _policy(
         "elastic",

@@ -10,8 +10,9 @@ This is not in the paper. Of equal links it makes little difference: m_s is then
 from __future__ import annotations
 
 from server.policies import journal
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync
 from server.state import Row, Table
+from server.worker import Decision
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:

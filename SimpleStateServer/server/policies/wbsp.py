@@ -4,20 +4,20 @@ Source: Yang et al., "Worker-busy synchronous parallel", Parallel Computing 121,
 known which worker is the slowest; here it is the one with the largest measured reach-server time. A round ends with a
 release; a worker asks after each upload, SYNC tells it to release.
 
-One addition, for workers that are about equally slow and take turns in being the slowest: whoever asks next releases,
-if the slowest has uploaded and was not the slowest then. Else such a release would be left out.
+One addition, for about equally slow workers that take turns in being the slowest: the next asker releases, if the
+slowest has uploaded and was not the slowest then. Otherwise no worker would release.
 """
 
 from __future__ import annotations
 
-from server.messages import Action
 from server.policies.journal import delay
-from server.policies.policy import Decision, Policy, Sync, Watch, mark_slowest, sync, train
+from server.policies.policy import Policy, Sync, Watch, mark_slowest, sync, train
 from server.state import Table
+from server.worker import Action, Decision
 
 
 def decide(table: Table, rank: int, now: float) -> Decision:
-    """Answers a QUERY of worker `rank`; `now` is not used, since who is the slowest does not depend on the moment."""
+    """Answers a QUERY of worker `rank`; `now` is not used, since the slowest does not depend on the moment."""
     asker, slowest = table.rows[rank], table.slowest
     if asker.local_iteration == 0:
         return train("nothing uploaded in this round yet")

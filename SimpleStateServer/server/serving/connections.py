@@ -1,4 +1,4 @@
-"""Which connections are open, by address, the one that was silent for longest first."""
+"""The open connections by address, the longest silent one first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Protocol
 
 from prometheus_client import Counter, Gauge
 
-from server.serving.limits import Limits
+from server.serving.limits import ConnectionLimits
 
 
 class Closable(Protocol):
-    """A connection, as far as this module is concerned."""
+    """A connection."""
 
     address: str
 
@@ -20,17 +20,14 @@ class Closable(Protocol):
 
 
 class Connections:
-    """Keeps their number within the limits, by closing others for a new one.
-
-    So whoever opens thousands and leaves them loses them again, and a worker that has just spoken keeps its own.
+    """Closes the longest silent connections where new ones exceed the limits, so an active worker keeps its own.
 
     Args:
-        limits: what is allowed.
-        number: shows how many there are.
-        closed: counts those that were closed, by reason.
+        number: of open connections.
+        closed: by reason.
     """
 
-    def __init__(self, limits: Limits, number: Gauge, closed: Counter) -> None:
+    def __init__(self, limits: ConnectionLimits, number: Gauge, closed: Counter) -> None:
         self._limits = limits
         self._by_address: dict[str, dict[Closable, None]] = {}  # in the order in which they last spoke
         self._number = 0
@@ -44,7 +41,7 @@ class Connections:
         return self._number
 
     def add(self, connection: Closable) -> None:
-        """A new one has come; another one goes where there are too many."""
+        """Adds a connection; where there are too many, another one is closed."""
         of_address = self._by_address.setdefault(connection.address, {})
         of_address[connection] = None
         self._count(+1)
@@ -54,25 +51,23 @@ class Connections:
             self.close_one("too many")
 
     def spoke(self, connection: Closable) -> None:
-        """It has sent a whole request."""
         of_address = self._by_address[connection.address]
         del of_address[connection]
         of_address[connection] = None
 
     def close_one(self, why: str) -> None:
-        """Ends the one that was silent for longest, of the address with the most."""
+        """Closes the longest silent connection of the address with the most connections."""
         if self._by_address:
             most = max(self._by_address.values(), key=lambda of_address: len(of_address))
             self.close(next(iter(most)), why)
 
     def close(self, connection: Closable, why: str) -> None:
-        """Ends one."""
         self._closed.labels(why).inc()
         self.remove(connection)
         connection.close()
 
     def remove(self, connection: Closable) -> None:
-        """It has ended. May be said twice."""
+        """Idempotent."""
         of_address = self._by_address.get(connection.address, {})
         if connection not in of_address:
             return

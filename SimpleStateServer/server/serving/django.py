@@ -1,4 +1,4 @@
-"""Requests that Django answers: the page and what programs read."""
+"""Requests that Django answers: the page and the JSON views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.serving.request import Request
 
 
 class DjangoAnswers:
-    """Calls Django's WSGI handler, which is the public way into all of it.
+    """Calls Django's WSGI handler.
 
     Args:
         host: name and port by which this server listens.
@@ -25,7 +25,7 @@ class DjangoAnswers:
         self._host = host
 
     def __call__(self, request: Request) -> Answer:
-        """Django's answer; of an error a JSON one, since views and handlers make them so."""
+        """Django's answer; errors are JSON, as the views and handlers make them."""
         path, _, query = request.target.partition(b"?")
         environ: dict[str, Any] = {
             "REQUEST_METHOD": request.method,

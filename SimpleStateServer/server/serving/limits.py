@@ -1,19 +1,19 @@
-"""The bounds of what strangers may take of this server."""
+"""Bounds on what clients may use of this server."""
 
 from __future__ import annotations
 
 import resource
 from dataclasses import dataclass
 
-SPARE_FILES = 64  # that this process has open besides its connections
+SPARE_FILES = 64  # open files besides the connections
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Bounds of connections and requests.
 
     Attributes:
-        connections: open at a time. Beyond, the one closes that was silent for longest, of the address with the most.
+        connections: open at a time; beyond, the longest silent one closes, of the address with the most.
         connections_per_address: likewise, of one address. A worker that does not wait for answers keeps up to 16.
         request_s: seconds in which a request must arrive, from its first byte to its last, and an answer be taken.
         idle_s: seconds without a request after which a connection is closed; workers open another one unasked.
@@ -32,7 +32,7 @@ class Limits:
 
 
 def allowed_connections(wanted: int) -> int:
-    """How many connections this process can have open; raises its own limit of open files as far as it may."""
+    """How many connections this process can have open, after raising its limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted + SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < target:

@@ -17,7 +17,7 @@ from django.apps import apps
 from server.answers import Answer, error
 from server.serving.connections import Connections
 from server.serving.django import DjangoAnswers
-from server.serving.limits import Limits
+from server.serving.limits import ConnectionLimits
 from server.serving.protocol import Connection, Service
 from server.serving.request import Request
 
@@ -29,20 +29,20 @@ GARBAGE_THRESHOLDS = (10_000, 20, 1_000)  # the last: full collections a hundred
 log = logging.getLogger(__name__)
 
 
-def serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
-    """Answers requests until SIGTERM or SIGINT comes. Nothing is kept; a worker sends an unanswered message again.
+def serve(listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None]) -> None:
+    """Answers requests until SIGTERM or SIGINT. Workers send unanswered messages again.
 
     Args:
-        ready: called when connections are taken.
+        ready: called once connections are accepted.
     """
-    # All that is loaded by now stays. And what a job keeps has no cycles: to look through it for some, as Python does
-    # now and then, would stop the loop for more than a second at 100,000 workers.
+    # The modules loaded by now stay, and a job's state has no cycles: a full garbage collection would stop the loop for
+    # more than a second at 100,000 workers.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     uvloop.run(_serve(listener, limits, ready))
 
 
-async def _serve(listener: socket.socket, limits: Limits, ready: Callable[[], None]) -> None:
+async def _serve(listener: socket.socket, limits: ConnectionLimits, ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,7 +61,7 @@ async def _serve(listener: socket.socket, limits: Limits, ready: Callable[[], No
 
 
 def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEventLoop) -> None:
-    """Takes connections that wait. uvloop's own server takes one a turn: on a busy server, 200 waited for 2 s."""
+    """Accepts waiting connections. uvloop's own server accepts one a turn: on a busy server, 200 waited for 2 s."""
     for _ in range(ACCEPTED_A_TURN):
         try:
             client, _ = listener.accept()
@@ -70,7 +70,7 @@ def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEve
         except OSError as problem:  # no file descriptor is left, say
             log.error("cannot accept a connection: %s", problem)
             service.connections.close_one("no room")
-            loop.remove_reader(listener)  # that one takes a moment, and asking again at once would take all the time
+            loop.remove_reader(listener)  # closing takes a moment, and a retry at once would use all the time
             loop.call_later(SWEEP_S, loop.add_reader, listener, _accept, listener, service, loop)
             return
         client.setblocking(False)
@@ -79,7 +79,7 @@ def _accept(listener: socket.socket, service: Service, loop: asyncio.AbstractEve
         task.add_done_callback(service.accepting.discard)
 
 
-def make_service(listener: socket.socket, limits: Limits) -> Service:
+def make_service(listener: socket.socket, limits: ConnectionLimits) -> Service:
     """Binds the loop to this process's receiver and to Django."""
     app = apps.get_app_config("server")
     receiver, django = app.receiver, DjangoAnswers(listener.getsockname()[:2])
@@ -104,7 +104,7 @@ def make_service(listener: socket.socket, limits: Limits) -> Service:
 
 
 async def _sweep(service: Service, loop: asyncio.AbstractEventLoop) -> None:
-    """Closes what is overdue, and keeps the date."""
+    """Closes overdue connections, and updates the date."""
     while True:
         service.date = email.utils.formatdate(time.time(), usegmt=True)
         now = loop.time()

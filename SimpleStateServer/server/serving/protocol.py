@@ -11,25 +11,25 @@ import httptools
 
 from server.answers import Answer, error
 from server.serving.connections import Connections
-from server.serving.limits import Limits
+from server.serving.limits import ConnectionLimits
 from server.serving.request import Request, answer_bytes
 
-LINGER_BYTES = 1 << 20  # that are thrown away so that a sender of too much can still read why
+LINGER_BYTES = 1 << 20  # discarded, so that a sender of too much can still read the refusal
 
 
 class Service:
-    """What all connections share.
+    """The parts that all connections share.
 
     Args:
         limits: bounds of requests and connections.
         connections: those that are open.
         answer: answers a request.
-        refused: told of each request that was refused before there was a whole one.
+        refused: called for each request that was refused before it was complete.
     """
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ConnectionLimits,
         connections: Connections,
         answer: Callable[[Request], Answer],
         refused: Callable[[str, Answer], None],
@@ -43,7 +43,7 @@ class Service:
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests, has them answered in order, one each time that its turn comes, and watches the bounds."""
+    """Reads requests, answers them in order, one a turn, and enforces the bounds."""
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.address = ""
         self._request = Request("")
-        self._waiting: deque[Request] = deque()  # whole requests of a sender that does not wait for answers
+        self._waiting: deque[Request] = deque()  # complete requests of a sender that does not wait for answers
         self._body: list[bytes] = []
         self._body_bytes = self._headers = 0
         self._head_bytes = 0  # of the target and of headers that are complete
@@ -68,7 +68,6 @@ class Connection(asyncio.Protocol):
     # ----------------------------------------------------------------------------------- of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
@@ -76,13 +75,12 @@ class Connection(asyncio.Protocol):
         self._service.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It has gone, and what it had not sent completely with it."""
+        """Drops what was not received completely."""
         self._service.connections.remove(self)
         self._transport = None
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        """A piece of a request, or of several."""
         if self._refusal is not None:
             self._throw_away(len(data))
             return
@@ -91,7 +89,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # One that would rather have another protocol is answered in this one, as HTTP says.
+            # A request to upgrade the protocol is answered in this one, as HTTP says.
             if self._waiting and self._waiting[-1].method != "CONNECT":
                 self._waiting[-1].keeps_alive = False
             else:
@@ -105,19 +103,17 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def eof_received(self) -> bool:
-        """The sender has sent all; answers that are under way still go out, then the connection closes."""
+        """Pending answers are still sent, then the connection closes."""
         return False
 
     def pause_writing(self) -> None:
-        """The client does not take its answers: nothing more is answered until it does, and nothing more read, or what
-        it goes on to ask would pile up here."""
+        """The client does not read its answers: until it does, no request is read or answered, so that none pile up."""
         self._can_write = False
         self._untaken_since = self._loop.time()
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It has taken them."""
         self._can_write = True
         self._untaken_since = None
         if self._waiting:
@@ -128,18 +124,15 @@ class Connection(asyncio.Protocol):
     # -------------------------------------------------------------------------------------- of the parser
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         self._request = Request(self.address)
         self._body, self._body_bytes, self._headers, self._head_bytes = [], 0, 0, 0
         self._due_since = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
-        """The target, or a piece of it."""
         self._request.target += url
         self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
         self._headers += 1
         if self._headers > self._service.limits.headers:
             self._refuse(error(f"there are more than {self._service.limits.headers} headers", 431))
@@ -149,7 +142,7 @@ class Connection(asyncio.Protocol):
         headers[key] = f"{headers[key]},{text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
-        """The head is here: what is refused for it is refused now."""
+        """Refuses what the head alone forbids."""
         self._in_head, self._received_in_head = False, 0
         if self._head_bytes > self._service.limits.head_bytes:
             self._head_too_large()
@@ -163,14 +156,12 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
         self._body_bytes += len(body)
-        if self._body_bytes > self._service.limits.body_bytes:  # of one in chunks, which says no length
+        if self._body_bytes > self._service.limits.body_bytes:  # of a chunked body, which has no length
             self._too_large()
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The whole request is here."""
         self._request.body = b"".join(self._body)
         self._request.keeps_alive = self._parser.should_keep_alive()
         self._waiting.append(self._request)
@@ -180,7 +171,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------- answers
 
     def _next(self) -> None:
-        """Answers one request. The next one of this connection has to wait for all others' turns."""
+        """Answers one request; the next one of this connection waits until others had their turn."""
         if self._transport is None or not self._waiting or not self._can_write:
             return
         request = self._waiting.popleft()
@@ -206,7 +197,7 @@ class Connection(asyncio.Protocol):
         raise ValueError("too large")
 
     def _refuse(self, answer: Answer) -> None:
-        """Says why, and ends the connection as soon as the sender can have read it."""
+        """Sends the reason, and closes the connection once the sender can have read it."""
         if self._refusal is not None or self._transport is None:
             return
         self._refusal = answer
@@ -214,7 +205,7 @@ class Connection(asyncio.Protocol):
         self._service.refused(self.address, answer)
         self._waiting.clear()
         self._transport.write(answer_bytes(answer, self._service.date, keeps_alive=False))
-        # Closed with bytes unread, the connection would be reset, and the answer lost with it.
+        # Closing with unread bytes would reset the connection and lose the answer.
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -224,13 +215,13 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Ends the connection at once; a turn that it waits for finds nothing to do."""
+        """Ends the connection at once."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
 
     def overdue(self, now: float) -> str:
-        """Why this connection has to be closed, in a few words; empty if it may stay."""
+        """Reason to close this connection; empty if it may stay."""
         limits = self._service.limits
         if self._refusal is not None:
             return "refused" if now - (self._due_since or 0.0) > 1.0 else ""

@@ -11,6 +11,7 @@ import pytest
 
 import simulate
 from algorithms import ENTRIES
+from experiments.claims import again as made_again
 from experiments.claims import claims as claims_module
 from experiments.claims import pages
 from experiments.claims.claims import (
@@ -226,14 +227,14 @@ def test_the_page_of_results_is_short():
     ],
 )
 def test_numbers_agree_that_are_within_the_interval_or_near(then, now, same):
-    assert pages.agree(then, now) == same
+    assert made_again.agree(then, now) == same
 
 
 def test_a_claim_is_run_again_and_goes_on_where_it_was_stopped(tmp_path):
     """The timing of a run on the preprint's cluster, which trains nothing."""
     pace = KNOWN.named("pace")
     said, claim = [], dataclasses.replace(pace, text=pace.text.partition(" | {1")[0], numbers=pace.numbers[:1])
-    again = pages.Again(KNOWN, Simulations(tmp_path / "runs"), tmp_path / "claims", 2, said.append)
+    again = made_again.Again(KNOWN, Simulations(tmp_path / "runs"), tmp_path / "claims", 2, said.append)
     assert again.make(claim)
     assert said[-1].startswith("pace: agrees; took ")
     said.clear()
@@ -244,7 +245,7 @@ def test_a_claim_is_run_again_and_goes_on_where_it_was_stopped(tmp_path):
 def test_a_command_that_fails_is_one_error(tmp_path):
     source = dataclasses.replace(KNOWN.sources["wbsp"], command="exit 3")
     known = dataclasses.replace(KNOWN, sources={**KNOWN.sources, "wbsp": source})
-    again = pages.Again(known, Simulations(tmp_path), tmp_path, 1, lambda text: None)
+    again = made_again.Again(known, Simulations(tmp_path), tmp_path, 1, lambda text: None)
     with pytest.raises(SetupError, match="ended with exit code 3"):
         again.make(known.named("wbsp-computing"))
 

@@ -122,7 +122,7 @@ def test_who_is_not_root_is_told_what_is_left_out_and_all_else_is_done(tmp_path,
 
 
 def test_without_the_folder_of_tests_no_link_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(drilled_cut, "ROOT", tmp_path)
+    monkeypatch.setattr(drilled_cut, "HELPERS", tmp_path / "helpers")
     assert "tests/helpers/namespaces.py" in drilled_cut.missing()
 
 

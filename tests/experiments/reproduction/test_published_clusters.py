@@ -6,10 +6,10 @@ import re
 
 import pytest
 from server.policies import POLICIES
+from virtual_timing import Measured, measure
 
 from algorithms import TransportKind
-from experiments.benchmarks import key_by_key, policy_simulation
-from experiments.benchmarks.virtual_timing import Measured, measure
+from experiments.benchmarks import decision_cost, key_by_key
 from experiments.reproduction.published import RESNET18
 from experiments.reproduction.reproduction_parts import AS_PUBLISHED
 
@@ -53,7 +53,8 @@ def test_ssgd_as_the_published_program_sends_has_its_published_pace() -> None:
 
 
 def slow_link(rule: str, step_s: float, query: str = "blocking") -> Measured:
-    return policy_simulation.on_slow_link(rule, query, step_s, rounds=40)
+    flags = ["-m", "esync", "--policy", rule, "--query", query, "--model-bytes", "246824", "--max-rounds", "40"]
+    return measure("slow-link", flags, step_s)
 
 
 def test_behind_a_slow_link_the_others_train_on_during_the_upload() -> None:
@@ -71,27 +72,8 @@ def test_where_steps_are_longer_than_the_upload_both_rules_do_the_same(query: st
     assert slow_link("journal", 0.5, query) == slow_link("upload-aware", 0.5, query)
 
 
-def test_the_benchmark_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    policy_simulation.main(["--steps", "0.1", "--rounds", "5", "--workers", "8", "2", "--queries", "40"])
+def test_the_cost_of_a_decision_is_printed_for_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    decision_cost.main(["--workers", "8", "2", "--queries", "40"])
     out = capsys.readouterr().out
-    assert re.search(r"^\| 0\.1 s, blocking \| journal \| [34]\.\d\d, 1\.00 \|", out, re.MULTILINE)
-    assert re.search(r"^\| 0\.1 s, non-blocking \| upload-aware \|", out, re.MULTILINE)
     for policy in POLICIES:
         assert re.search(rf"^{policy} +4 times the workers take", out, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["speed"], "unknown table 'speed'; choose from link, cost"),
-        (["--rounds", "1"], "give 2 or more"),
-        (["--steps", "0"], "give a number above 0"),
-        (["--workers", "0"], "give 1 or more"),
-    ],
-)
-def test_the_benchmark_refuses_what_it_cannot_do(
-    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        policy_simulation.main(arguments)
-    assert error in capsys.readouterr().err

@@ -9,7 +9,7 @@ import math
 import pytest
 
 import simulate
-from experiments import pages, run_lines
+from experiments import markdown, run_lines
 from experiments.reproduction import (
     published,
     reproduce,
@@ -31,7 +31,7 @@ EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs
 
 
 @pytest.mark.parametrize(
-    ("scale", "job"), EVERY_JOB, ids=[f"{scale.name}-{'-'.join(map(str, job.row.key[:5]))}" for scale, job in EVERY_JOB]
+    ("scale", "job"), EVERY_JOB, ids=[f"{scale.name}-{'-'.join(map(str, job.key[:5]))}" for scale, job in EVERY_JOB]
 )
 def test_simulate_takes_the_command_of_every_run(scale, job):
     _, (run,) = simulate.parse(job.command[1:])
@@ -47,7 +47,7 @@ def test_simulate_takes_the_command_of_every_run(scale, job):
 
 def test_no_run_is_taken_for_another():
     for scale in SCALES.values():
-        keys = [job.row.key for job in reproduce.jobs_of(scale, PARTS)]
+        keys = [job.key for job in reproduce.jobs_of(scale, PARTS)]
         assert len(keys) == len(set(keys))
 
 
@@ -63,9 +63,9 @@ def test_the_preprint_s_cluster_is_trained_by_both_rules_upload_aware_and_by_all
 def test_the_step_size_of_the_mean_loss_is_that_of_the_sum_over_the_batch():
     jobs = reproduce.jobs_of(MEAN_LOSS, MEAN_LOSS.parts)
     assert {job.entry for job in jobs} == {"esync", "sync", "async", "dcasgd", "alone"}
-    assert {job.row.step_size for job in jobs} == {"7.8125e-06"}  # 0.0005 / 64
+    assert {job.step_size for job in jobs} == {"7.8125e-06"}  # 0.0005 / 64
     assert {simulate.parse(job.command[1:])[1][0].job.config.batch_size for job in jobs} == {64}
-    assert "| step size 7.8125e-06 |" in reproduction.tables([jobs[0].row])
+    assert "| step size 7.8125e-06 |" in reproduction.tables([jobs[0]])
 
 
 def test_only_the_runs_that_are_named_are_done(tmp_path, capsys):
@@ -80,9 +80,9 @@ def test_each_run_that_trains_is_done_with_all_seeds():
     assert [job.seed for job in jobs if job.part == SWITCH][:4] == [3, 4, 3, 4]
     for job in jobs:
         _, (run,) = simulate.parse(job.command[1:])
-        assert run.job.config.seed == job.row.seed == job.seed
-    assert len({job.row.key for job in jobs}) == len(jobs)
-    assert reproduce.named(jobs[-1].row) == "sync-switch Sync-Switch 100 iid seed 4"
+        assert run.job.config.seed == job.seed == job.seed
+    assert len({job.key for job in jobs}) == len(jobs)
+    assert reproduce.named(jobs[-1]) == "sync-switch Sync-Switch 100 iid seed 4"
 
 
 def test_the_published_two_hours_end_at_no_accuracy():
@@ -145,7 +145,7 @@ def test_what_failed_is_kept_and_done_again_and_what_diverged_is_not(tmp_path):
 
 def test_a_run_of_another_version_or_another_command_is_done_anew(tmp_path, monkeypatch):
     job, other = reproduce.jobs_of(QUICK, [CLUSTER])[:2]
-    row = dataclasses.replace(job.row, program=reproduce.version.files_hash())
+    row = dataclasses.replace(job, program=reproduce.version.files_hash())
     run_lines.append(tmp_path, row)
     assert reproduce.Reproduction(tmp_path, Done(tmp_path), 1).is_done(job)
     assert not reproduce.Reproduction(tmp_path, Done(tmp_path), 1).is_done(other)
@@ -157,7 +157,7 @@ def test_a_run_of_another_version_or_another_command_is_done_anew(tmp_path, monk
 
 def test_a_list_says_what_is_done_and_runs_nothing(tmp_path, capsys):
     job = reproduce.jobs_of(QUICK, [CLUSTER])[0]
-    run_lines.append(tmp_path, dataclasses.replace(job.row, program=reproduce.version.files_hash()))
+    run_lines.append(tmp_path, dataclasses.replace(job, program=reproduce.version.files_hash()))
     assert reproduce.main(["--list", "--parts", "cluster", "--folder", str(tmp_path)]) == EXIT_OK
     first, second, *_ = [line for line in capsys.readouterr().out.splitlines() if "cluster" in line]
     assert first.startswith("done cluster ESync as published") and second.startswith("     cluster")
@@ -165,7 +165,7 @@ def test_a_list_says_what_is_done_and_runs_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [('{"part": "speed"}', "missing"), (json.dumps({**dataclasses.asdict(EVERY_JOB[0][1].row), "part": "speed"}),
+    [('{"part": "speed"}', "missing"), (json.dumps({**dataclasses.asdict(EVERY_JOB[0][1]), "part": "speed"}),
                                         "part is 'speed'; it should be one of cluster")],
 )  # fmt: skip
 def test_a_line_that_is_no_run_is_named(tmp_path, text, complaint):
@@ -177,9 +177,8 @@ def test_a_line_that_is_no_run_is_named(tmp_path, text, complaint):
 def test_the_numbers_of_a_row_are_those_of_its_workers():
     fast = metrics.Device([0.5, 0.8], [64, 64], [2, 2], [2.0, 4.0], [1.0, 1.0], [2.0, 4.0], [1.0, 2.0], [500_000] * 2)
     slow = metrics.Device([], [64], [2], [5.0], [1.0], [], [4.0], [1_000_000])
-    its = reproduction_run.measured(
-        {"ended": "4 s of 4 s passed"}, {("virtual", "cpu0"): fast, ("virtual", "cpu1"): slow}
-    )
+    devices = {("virtual", "cpu0"): fast, ("virtual", "cpu1"): slow}
+    its = reproduction_run.measured(EVERY_JOB[0][1], {}, devices)
     assert its == {
         "seconds": 5.0,
         "samples_per_s": 38.4,
@@ -187,7 +186,6 @@ def test_the_numbers_of_a_row_are_those_of_its_workers():
         "rounds": 1,
         "computing": [0.75, 0.8],
         "curve": [(2.0, 0.5), (4.0, 0.8)],
-        "ended": "4 s of 4 s passed",
     }
 
 
@@ -319,7 +317,9 @@ def folder(tmp_path):
     run_lines.append(tmp_path / "small", row(TRAINING, "Standalone", "alone", curve=((60.0, 0.85),)))
     its = {"samples_per_s": 10.0, "traffic": 1.0, "computing": (0.4,) * 6}
     run_lines.append(tmp_path / "small", row(CLUSTER, "ESync", "esync", **its))
-    (tmp_path / "small" / "README.md").write_text("# Small\n\n" + "\n".join(pages.marks("tables")) + "\n\nand more\n")
+    (tmp_path / "small" / "README.md").write_text(
+        "# Small\n\n" + "\n".join(markdown.marks("tables")) + "\n\nand more\n"
+    )
     return tmp_path / "small"
 
 
@@ -332,7 +332,7 @@ def test_the_tables_and_five_figures_are_written_and_again_the_same(folder):
     assert all(f"]({name}.png)" in text for name in reproduction_figures.DRAWN)
     assert text.endswith("<!-- end of tables -->\n\nand more\n")
     part = reproduce.part_of_page(reproduce.in_order(reproduction.read(folder), QUICK))
-    assert pages.updated(text, "tables", part) == text
+    assert markdown.updated(text, "tables", part) == text
 
 
 def test_accuracies_after_two_hours_stand_only_beside_runs_of_two_hours():

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from experiments import pages, run_lines
+from experiments import markdown, run_lines
 from experiments.study import comparison, comparison_tables
 from experiments.study import write_comparison as command
 from experiments.study.comparison import REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
@@ -68,7 +68,7 @@ def folder(tmp_path):
     (tmp_path / "toy").mkdir()
     for each in all_lines():
         run_lines.append(tmp_path / "toy", each)
-    (tmp_path / "toy" / "README.md").write_text("# Toy\n\n" + "\n".join(pages.marks("tables")) + "\n\nand more\n")
+    (tmp_path / "toy" / "README.md").write_text("# Toy\n\n" + "\n".join(markdown.marks("tables")) + "\n\nand more\n")
     return tmp_path / "toy"
 
 
@@ -237,7 +237,7 @@ def test_a_table_has_the_clusters_that_there_are_runs_of():
 def test_the_tables_are_written_between_their_marks_and_again_the_same(folder):
     assert command.main([str(folder)]) == 0
     text = (folder / "README.md").read_text()
-    begin, end = pages.marks("tables")
+    begin, end = markdown.marks("tables")
     assert text.startswith(f"# Toy\n\n{begin}\n\nTuned, mlp, i.i.d.: seconds to 0.85 on the test set\n\n|")
     assert text.endswith(f"{end}\n\nand more\n")
     assert "96 runs (36 for tuning, 30 tuned, 30 with one step size for all)" in text

@@ -17,7 +17,7 @@ from experiments import run_lines
 from experiments.simulated import Ended
 from experiments.study import comparison, study
 from experiments.study.comparison import REPORT, TUNING, UNTUNED, Workload
-from experiments.study.study_run import Task, result
+from experiments.study.study_run import Task, measured, result
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, SetupError
 
 NINE = Workload("nine-ways", "by-class", "mlp")
@@ -152,7 +152,7 @@ def test_the_paper_s_cluster_sends_resnet_s_bytes():
         (["--trials", "0"], "0 is out of range"),
         (
             ["--tuned-in", "there"],
-            "--tuned-in there: the trials are those of that folder; leave tuning out of --phases",
+            "--tuned-in there: the trials are that folder's; leave tuning out of --phases",
         ),
     ],
 )
@@ -178,14 +178,14 @@ LINE = Task(TUNING, NINE, "sync", 0, 0, 0, 0.05).line(command=["simulate.py"])
 )
 def test_a_run_that_ended_badly_is_kept_as_what_it_was(tmp_path, output, code, diverged, failed):
     (tmp_path / "output.txt").write_text(output)
-    line = result(LINE, Ended(tmp_path, "mlp/sync", code))
+    line = result(LINE, Ended(tmp_path, "mlp/sync", code), measured)
     assert (line.diverged, line.failed, line.validation) == (diverged, failed, ())
     assert line.seconds_to(0.1) == math.inf
 
 
 def test_a_run_without_logs_has_failed(tmp_path):
     (tmp_path / "output.txt").write_text("")
-    assert "does not exist" in result(LINE, Ended(tmp_path, "mlp/sync", EXIT_OK)).failed
+    assert "does not exist" in result(LINE, Ended(tmp_path, "mlp/sync", EXIT_OK), measured).failed
 
 
 @pytest.mark.cluster

@@ -28,7 +28,7 @@ from experiments.switch_point.switch_search import (
 )
 from scripts.launch import job_options
 from scripts.launch.process import Kind, Role
-from scripts.launch.roles import Options, build_roles
+from scripts.launch.roles import LocalJobSpec, build_roles
 from trainer import command_line
 from utils import DIVERGED, EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
@@ -252,7 +252,7 @@ class Cluster:
         self.evaluations = 5
         self.last_change = 0.0  # of the accuracy
 
-    def __call__(self, options: Options) -> list[Role]:
+    def __call__(self, options: LocalJobSpec) -> list[Role]:
         main = command_line.parse(build_roles(options)[-1].command[2:])
         bsp_steps = main.train_steps[0] if main.switch_order[0] == "1" else 0
         self.trials.append((bsp_steps, main.seed))
@@ -268,7 +268,7 @@ class Cluster:
         ]
 
     def _worker(
-        self, options: Options, rank: int, rounds: list[dict], interrupts: bool, fails: bool, said: str
+        self, options: LocalJobSpec, rank: int, rounds: list[dict], interrupts: bool, fails: bool, said: str
     ) -> Role:
         folder = options.host_folder / options.devices[rank]
         words = [str(folder), json.dumps(rounds), str(int(fails)), str(os.getpid() if interrupts else 0), said]
@@ -314,7 +314,7 @@ def test_a_search_that_was_interrupted_goes_on_with_the_rest(tmp_path, capsys):
     cluster = Cluster()
     cluster.interrupted_at = 50
     assert run(tmp_path, cluster) == EXIT_FORCED
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command continues" in capsys.readouterr().out
     assert [row["bsp_steps"] for row in table(tmp_path)] == [100, 0]  # though the third has logs
 
     again = Cluster()

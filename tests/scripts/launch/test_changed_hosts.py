@@ -1,4 +1,4 @@
-"""Hosts that come to a running job or leave it: what the launcher makes of its hosts file, and how a job gives way."""
+"""Changes of a running job's hosts: how the launcher reads its hosts file again, and how the workers end for it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 from cluster_processes import running, wait_for
 from stand_ins import FOREVER, ROUND, role
 
-from scripts.launch import cluster, connections
-from scripts.launch.changed_hosts import Changes
-from scripts.launch.connections import Connections
-from scripts.launch.hosts_layout import Plan
+from scripts.launch import cluster, connection_pool
+from scripts.launch.changed_hosts import HostChanges
+from scripts.launch.connection_pool import ConnectionPool
+from scripts.launch.hosts_layout import LaunchPlan
 from scripts.launch.process import Kind
-from scripts.launch.supervisor import Outcome, Supervisor, Waits
-from scripts.launch.survival import Survival
+from scripts.launch.restart_policy import RestartPolicy
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from utils import EXIT_OK, EXIT_PEER_LOST, LEFT, STOPPED
 
 # ------------------------------------------------------------------------------------------------- the hosts file
 
 
 class Launcher:
-    """What a launcher knows, and what it has said."""
+    """A launcher's changes of hosts, and the lines it has printed."""
 
     def __init__(self, folder: Path, *flags: str, ssh: str = "ssh") -> None:
         self.lines: list[str] = []
@@ -35,7 +35,7 @@ class Launcher:
         own = ["--hosts", str(self._path), "--ssh", ssh, "-m", "esync", "--log-base", str(folder)]
         self._arguments = [*own, "--", *flags]
         self.names("h1", "h2")
-        self.changes = Changes(lambda: cluster.parse(self._arguments), self.lines.append)
+        self.changes = HostChanges(lambda: cluster.parse(self._arguments), self.lines.append)
 
     def names(self, *hosts: str, workers: str = "1") -> None:
         """Writes the file."""
@@ -46,12 +46,12 @@ class Launcher:
         self._path.write_text(text)
 
     def asks(self) -> bool:
-        """Whether the workers end with their round at SIGUSR1; where hosts are connected these are ready at once."""
+        """Sends SIGUSR1; returns whether the workers end with their round."""
         os.kill(os.getpid(), signal.SIGUSR1)
         return self.changes.look(all_train)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> LaunchPlan:
         return self.changes.plan
 
 
@@ -81,7 +81,7 @@ def test_the_job_goes_on_with_the_hosts_that_the_file_names_now(launcher):
     assert job.asks()
     job.changes.go_on()
     assert job.plan.job.worker_arguments.count("--resume") == 1
-    assert job.lines[-1] == "the job goes on with 1 worker(s) on h1"
+    assert job.lines[-1] == "the job continues with 1 worker(s) on h1"
 
 
 def test_where_the_new_hosts_cannot_begin_it_goes_on_with_those_that_were_still_there(launcher):
@@ -94,7 +94,7 @@ def test_where_the_new_hosts_cannot_begin_it_goes_on_with_those_that_were_still_
     assert job.changes.go_back("h3: no folder")
     assert [*job.plan.hosts.hosts] == ["h1"]
     assert job.plan.job.worker_arguments[-2:] == ("--resume", "1")
-    assert job.lines[-1] == "error: h3: no folder: the job goes on with the hosts that it had"
+    assert job.lines[-1] == "error: h3: no folder: the job continues with the hosts that it had"
     assert not job.changes.go_back("again")
 
 
@@ -107,7 +107,7 @@ def test_a_host_that_was_lost_comes_back_with_the_same_file(launcher):
 @pytest.mark.parametrize(
     ("flags", "hosts", "workers", "said"),
     [
-        (["--ckpt-frequency", "5"], ("h1", "h2"), "1", "the hosts file says what it said"),
+        (["--ckpt-frequency", "5"], ("h1", "h2"), "1", "the hosts file has not changed"),
         (["--ckpt-frequency", "5"], (), "1", "has no host"),
         (["--ckpt-frequency", "5"], ("h1",), "one", "line 3, column workers: 'one' is no number"),
         ([], ("h1",), "1", "error: a job without checkpoints (--ckpt-frequency) cannot change its hosts"),
@@ -118,7 +118,7 @@ def test_what_changes_nothing_is_said(launcher, flags, hosts, workers, said):
     job.names(*hosts, workers=workers)
     assert not job.asks()
     (line,) = job.lines
-    assert said in line and line.endswith(": the job goes on as it was")
+    assert said in line and line.endswith(": the job continues unchanged")
 
 
 # ------------------------------------------------------------------------------------------ hosts that get ready
@@ -129,14 +129,14 @@ WARM = '{"is": "warm"}'
 
 
 def answering(*answers: str) -> str:
-    """A shell's program that answers so when it is asked to get ready, the first time and so on, and then never."""
+    """A shell program that gives these answers to requests to get ready, in turn, and then none."""
     each = "".join(f"""read -r asked; echo '{answer}'; """ for answer in answers)
     return f"{HELLO}; {each}cat > /dev/null"
 
 
 @pytest.fixture
 def connected(launcher, tmp_path) -> Iterator[Callable[..., Launcher]]:
-    """A launcher whose ssh does what is given for each host."""
+    """A launcher whose ssh runs a given program for each host."""
     programs = {name: tmp_path / f"ssh-{name}" for name in ("h1", "h2", "h3")}
     chosen = f'case "$word" in h?) exec sh {tmp_path}/ssh-$word;; esac'
     (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor word; do {chosen}; done\n")
@@ -148,7 +148,7 @@ def connected(launcher, tmp_path) -> Iterator[Callable[..., Launcher]]:
                 program.write_text(h3 if name == "h3" else others)
             job = launcher("--ckpt-frequency", "5", ssh=str(tmp_path / "ssh"))
             job.plan.job.log_folder.mkdir(parents=True)
-            job.changes.connections = stack.enter_context(Connections(job.plan))
+            job.changes.pool = stack.enter_context(ConnectionPool(job.plan))
             return job
 
         yield make
@@ -156,24 +156,24 @@ def connected(launcher, tmp_path) -> Iterator[Callable[..., Launcher]]:
 
 
 def wait_until_ready(job: Launcher) -> bool:
-    """Whether the workers end with their round; else the job goes on as it was."""
+    """Whether the workers end with their round; else the job continues unchanged."""
     accepted = job.asks()
-    wait_for(lambda: accepted or job.changes.look(all_train) or "as it was" in job.lines[-1], "an end of waiting")
-    return "as it was" not in job.lines[-1]
+    wait_for(lambda: accepted or job.changes.look(all_train) or "unchanged" in job.lines[-1], "an end of waiting")
+    return "unchanged" not in job.lines[-1]
 
 
 def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keeps_its_connection(connected, tmp_path):
     job = connected(h3=f"while [ ! -e {tmp_path}/imported ]; do sleep 0.02; done; {answering(WARM)}")
-    before = job.changes.connections.to(job.plan.hosts.hosts)
+    before = job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h2", "h3")
     assert not job.asks()
     time.sleep(0.3)
     assert not job.changes.look(all_train)
-    assert job.lines == ["SIGUSR1: the hosts file says something else now; its hosts get ready while the job goes on"]
+    assert job.lines == ["SIGUSR1: the hosts file has changed; its hosts get ready while the job continues"]
     (tmp_path / "imported").touch()
     wait_for(lambda: job.changes.look(all_train), "the end of the import")
     job.changes.go_on()
-    after = job.changes.connections.to(job.plan.hosts.hosts)
+    after = job.changes.pool.to(job.plan.hosts.hosts)
     assert after["h2"] is before["h2"] and [*after] == ["h2", "h3"]
     wait_for(lambda: before["h1"].exit_code is not None, "the end of the connection to h1")
     assert [link.hello()["is"] for link in after.values()] == ["hello", "hello"]
@@ -188,7 +188,7 @@ def test_workers_train_on_until_the_hosts_that_come_are_ready_and_who_stays_keep
 )
 def test_a_host_that_does_not_get_ready_costs_no_round(connected, h3, why):
     job = connected(h3)
-    job.changes.connections.to(job.plan.hosts.hosts)
+    job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h1", "h3")
     assert not wait_until_ready(job)
     assert why in job.lines[-1]
@@ -198,12 +198,12 @@ def test_a_host_that_does_not_get_ready_costs_no_round(connected, h3, why):
 
 def test_each_change_waits_for_the_hosts_that_stay_as_well(connected, monkeypatch):
     job = connected(others=answering(WARM))
-    job.changes.connections.to(job.plan.hosts.hosts)
+    job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h1", "h3")
     assert wait_until_ready(job)
     job.changes.go_on()
-    job.changes.connections.to(job.plan.hosts.hosts)
-    monkeypatch.setattr(connections, "READY_S", 0.5)
+    job.changes.pool.to(job.plan.hosts.hosts)
+    monkeypatch.setattr(connection_pool, "READY_S", 0.5)
     job.names("h1")
     assert not wait_until_ready(job)
     assert "h1 did not get ready" in job.lines[-1]
@@ -212,25 +212,25 @@ def test_each_change_waits_for_the_hosts_that_stay_as_well(connected, monkeypatc
 def test_what_hosts_say_of_getting_ready_is_no_answer_to_anything_else(connected):
     cold = """'{"is": "cold", "text": "no memory"}'"""
     job = connected(others=f"{HELLO}; read -r asked; sleep 0.5; echo {cold}; cat > /dev/null")
-    links = job.changes.connections.to(job.plan.hosts.hosts)
+    links = job.changes.pool.to(job.plan.hosts.hosts)
     assert [link.hello()["is"] for link in links.values()] == ["hello", "hello"]
     job.names("h1", "h2", "h3")
     assert not wait_until_ready(job)
-    time.sleep(0.5)  # what the second one says comes when nobody waits for it any more
+    time.sleep(0.5)  # the answer of the second one arrives late
     assert [link.answer() for link in links.values()] == [None, None]
 
 
 def test_a_row_of_a_running_host_that_says_something_else_is_another_connection_with_its_own_log(connected, tmp_path):
     job = connected()
-    before = job.changes.connections.to(job.plan.hosts.hosts)
+    before = job.changes.pool.to(job.plan.hosts.hosts)
     job.says(f"address,folder\nh1,\nh2,{tmp_path}\n")
     assert wait_until_ready(job)
     job.changes.go_on()
-    after = job.changes.connections.to(job.plan.hosts.hosts)
+    after = job.changes.pool.to(job.plan.hosts.hosts)
     assert after["h1"] is before["h1"] and after["h2"] is not before["h2"]
     assert after["h2"].role.log != before["h2"].role.log
     wait_for(lambda: before["h2"].exit_code is not None, "the end of the first connection")
-    job.changes.connections.to(job.plan.hosts.hosts)
+    job.changes.pool.to(job.plan.hosts.hosts)
     assert sorted(path.name for path in job.plan.job.log_folder.iterdir()) == ["h1-ssh.log", "h2-ssh-2.log"]
 
 
@@ -244,19 +244,19 @@ def test_a_host_that_cannot_be_connected_changes_nothing(connected):
 
 def test_a_host_of_the_same_name_elsewhere_is_another_one(connected):
     job = connected("echo error: gone >&2; exit 2")
-    before = job.changes.connections.to(job.plan.hosts.hosts)
+    before = job.changes.pool.to(job.plan.hosts.hosts)
     job.names("h1", "h3")
     assert not wait_until_ready(job)
     job.says("address,name\nh1,\nh2,h3\n")
     assert wait_until_ready(job)
     job.changes.go_on()
-    after = job.changes.connections.to(job.plan.hosts.hosts)
+    after = job.changes.pool.to(job.plan.hosts.hosts)
     assert after["h1"] is before["h1"]
     assert after["h3"] is not before["h2"] and after["h3"].host.address == "h2"
 
 
 def test_a_host_that_is_silent_is_given_up(connected, monkeypatch):
-    monkeypatch.setattr(connections, "READY_S", 0.5)
+    monkeypatch.setattr(connection_pool, "READY_S", 0.5)
     job = connected(answering())
     job.names("h1", "h3")
     assert not wait_until_ready(job)
@@ -277,7 +277,7 @@ DIES = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 class Asked:
-    """Others are to take part, as soon as that can be."""
+    """Wants to change the hosts as soon as all workers train."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self._is_asked = True
@@ -293,16 +293,16 @@ class Asked:
 
 def give_way(
     folder: Path, *ends: str, change: Asked | None = None, survives: bool = False
-) -> tuple[Outcome, list[str]]:
-    """A job whose workers end so when they are asked to."""
+) -> tuple[JobOutcome, list[str]]:
+    """A job whose workers run these programs at SIGTERM."""
     roles = [
         role(folder, Kind.WORKER, TRAINS.format(end=end) + ROUND + FOREVER, f"worker {rank}")
         for rank, end in enumerate(ends)
     ]
     roles += [role(folder, Kind.WORKER, f"{IGNORES}{ROUND}sys.exit(0)", "worker that is done")]
     lines: list[str] = []
-    kept = Survival(5, lambda: None, lambda resumes, start: []) if survives else None
-    outcome = Supervisor(roles, lines.append, Waits(), survival=kept, change=change or Asked()).run()
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: []) if survives else None
+    outcome = Supervisor(roles, lines.append, Timeouts(), policy=policy, wants_change=(change or Asked()).look).run()
     assert running(folder) == []
     return outcome, lines
 
@@ -328,4 +328,4 @@ def test_ctrl_c_meanwhile_ends_the_job(tmp_path):
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     outcome, lines = give_way(tmp_path, ENDS.format(why=STOPPED), change=Asked(timer.start))
     assert (outcome.exit_code, outcome.was_stopped, outcome.changes) == (EXIT_OK, True, False)
-    assert lines == ["SIGINT: the job does not go on with others"]
+    assert lines == ["SIGINT: the job does not continue on other hosts"]

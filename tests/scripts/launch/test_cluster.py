@@ -55,7 +55,7 @@ def no_warnings(text):
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """What is run: a few rounds, evaluated twice."""
 
     rounds: int
@@ -68,10 +68,10 @@ class Plan:
 
 
 PLANS = {
-    "esync": Plan(8, 4, ("-ll", "0.001"), ("--data-dir", str(DATA)), step_times="0.4,0.04,0.12", evaluator=1),
-    "sync-niid": Plan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
-    "dcasgd": Plan(40, 20, ("-l", "0.001"), ("--servers", "2"), step_times="0,0.08,0.1", network="mlp"),
-    "ssp": Plan(40, 20, ("-l", "0.0006", "--evaluator", "1"), network="mlp"),
+    "esync": LaunchPlan(8, 4, ("-ll", "0.001"), ("--data-dir", str(DATA)), step_times="0.4,0.04,0.12", evaluator=1),
+    "sync-niid": LaunchPlan(24, 12, ("-l", "0.001"), ("-m", "sync", "--split-by-class")),
+    "dcasgd": LaunchPlan(40, 20, ("-l", "0.001"), ("--servers", "2"), step_times="0,0.08,0.1", network="mlp"),
+    "ssp": LaunchPlan(40, 20, ("-l", "0.0006", "--evaluator", "1"), network="mlp"),
 }
 
 
@@ -79,7 +79,7 @@ PLANS = {
 class Done:
     """A job that has ended: what it printed and logged."""
 
-    plan: Plan
+    plan: LaunchPlan
     output: str
     folders: list[Path]  # of the workers, by rank
     runs: list[dict[str, Any]]
@@ -145,7 +145,7 @@ def test_the_fastest_worker_evaluates_and_has_learnt(job, mode):
     assert evaluated == expected
     last = done.logs[done.plan.evaluator][-1]
     assert last["accuracy"] > 0.25  # chance is 0.1
-    assert f"accuracy {last['accuracy']:.4f}" in done.output  # also on the console, whoever evaluates
+    assert f"accuracy {last['accuracy']:.4f}" in done.output  # also on the console, for any evaluator
 
 
 @every_mode

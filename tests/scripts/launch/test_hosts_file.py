@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.launch import cluster, hosts_file, job_options
-from scripts.launch.hosts_layout import Facts, Plan, example, make_layout, num_ports, port_ranges
+from scripts.launch.hosts_layout import HostInfo, LaunchPlan, example, make_layout, num_ports, port_ranges
 from scripts.launch.process import Kind, Role
 from scripts.launch.roles import ROOT, build
 from trainer import command_line
@@ -24,19 +24,19 @@ def hosts(folder: Path, rows: str, header: str = HEADER) -> Path:
     return path
 
 
-def plan(path: Path, *arguments: str) -> Plan:
+def plan(path: Path, *arguments: str) -> LaunchPlan:
     return cluster.parse(["--hosts", str(path), "--log-base", str(path.parent / "logs"), *arguments])
 
 
-def roles(given: Plan, cores: int = 8) -> dict[str, Role]:
+def roles(given: LaunchPlan, cores: int = 8) -> dict[str, Role]:
     """The processes of a job on hosts 10.0.0.1, 10.0.0.2, ... with the ports 1001, 1002, ..."""
     ports = {name: range(1001, 1001 + count) for name, count in num_ports(given).items()}
-    return {role.name: role for role in build(*make_layout(given, facts(given, cores), ports))}
+    return {role.name: role for role in build(*make_layout(given, infos(given, cores), ports))}
 
 
-def facts(given: Plan, cores: int = 8) -> dict[str, Facts]:
+def infos(given: LaunchPlan, cores: int = 8) -> dict[str, HostInfo]:
     names = enumerate(given.hosts.hosts, start=1)
-    return {name: Facts("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
+    return {name: HostInfo("/py", f"/{name}/esync", cores, f"10.0.0.{n}", f"eth{n}") for n, name in names}
 
 
 def test_a_row_is_a_host_with_its_workers(tmp_path):
@@ -171,8 +171,8 @@ def test_ports_from_a_base_port_on_leave_out_those_that_have_a_flag(tmp_path, ro
     flags = ["--base-port", "9091", "--root-port", str(root), "--state-server-port", str(state)]
     given = plan(path, "-m", "esync", *flags)
     addresses = dict.fromkeys(given.hosts.hosts, "127.0.0.1")  # two names of one machine
-    job, layout = make_layout(given, facts(given), port_ranges(given, 9091, addresses))
-    listening = [layout.scheduler_port, *layout.server_ports, *(seat.port for seat in layout.seats)]
+    job, layout = make_layout(given, infos(given), port_ranges(given, 9091, addresses))
+    listening = [layout.scheduler_port, *layout.server_ports, *(worker.port for worker in layout.workers)]
     assert sorted([*listening, job.root_port, job.state_server_port]) == list(range(9091, 9098))
     shown: list[str] = []
     cluster.show(given, shown.append)
@@ -229,7 +229,7 @@ def test_a_preset_chooses_workers_by_the_step_times_of_the_file_and_of_the_flags
 
 def test_a_preset_that_chooses_by_speed_is_refused_where_nothing_tells_it(tmp_path):
     path = hosts(tmp_path, "h1,0.1\nh2,\n", "address,step_time_s\n")
-    with pytest.raises(SetupError, match=r"-m alone takes the fastest worker.* of h2 cpu takes: give .* step_time_s"):
+    with pytest.raises(SetupError, match=r"-m alone takes the fastest.* of h2 cpu is unknown: give .* step_time_s"):
         plan(path, "-m", "alone")
 
 

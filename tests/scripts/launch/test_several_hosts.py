@@ -25,7 +25,7 @@ from utils import RUN_FILE, read_json
 
 pytestmark = pytest.mark.cluster
 
-STOPPED_TOGETHER = ("a signal came", "another worker asked for it")  # whoever heard of it first
+STOPPED_TOGETHER = ("a signal came", "another worker asked for it")  # in either order
 NOT_COPIED = (".git", ".venv*", "data", "logs", "results", "tests", ".*_cache", "__pycache__")
 
 
@@ -68,7 +68,7 @@ class Launcher:
         ssh = f"ssh -F {net.ssh_config}"
         command = ["--hosts", hosts_file, "--ssh", ssh, "--log-base", self.log_base, *arguments]
         self.output = folder / "output"
-        with self.output.open("w") as output:  # a pipe that nobody reads would be full after some hundred rounds
+        with self.output.open("w") as output:  # an unread pipe would be full after some hundred rounds
             self.process = subprocess.Popen(
                 net.desk.command(ROOT / "scripts" / "cluster.sh", *command),
                 env=os.environ | {"VENV": sys.prefix, "OMP_NUM_THREADS": "1"},
@@ -195,8 +195,8 @@ def test_a_job_that_survives_is_forked_again_on_all_hosts_and_goes_on(net, tmp_p
 
 def test_the_others_go_on_without_a_host_that_is_gone(net, tmp_path):
     launcher = start(net, tmp_path, "ssp", more=["-l", "0.0005", "--on-worker-death", "continue"])
-    (hand,) = (pid for pid, line in commands(net.hosts[1]).items() if b"python" in line and b"remote.py" in line)
-    os.kill(hand, signal.SIGKILL)  # the worker dies with it
+    (agent,) = (pid for pid, line in commands(net.hosts[1]).items() if b"python" in line and b"remote.py" in line)
+    os.kill(agent, signal.SIGKILL)  # the worker dies with it
     wait_for(lambda: not workers(net.hosts[1]), "the end of the worker there")
     again = 5 + max(iter_files(project(net.hosts[0]) / "logs" / "lenet" / "ssp" / "h1" / "cpu"))
     wait_for(lambda: training(net.hosts[0], "ssp", again), "rounds after that")
@@ -215,8 +215,8 @@ def test_a_job_that_has_lost_a_host_starts_again_without_it(net, tmp_path):
     hosts = net.hosts[:3]
     launcher = start(net, tmp_path, "esync", more=["-ll", "0.0005", *flags], count=3)
     wait_for(lambda: all(training(host, "esync", 5) for host in hosts), "checkpoints")
-    (hand,) = (pid for pid, line in commands(hosts[1]).items() if b"python" in line and b"remote.py" in line)
-    os.kill(hand, signal.SIGKILL)
+    (agent,) = (pid for pid, line in commands(hosts[1]).items() if b"python" in line and b"remote.py" in line)
+    os.kill(agent, signal.SIGKILL)
     folder = tmp_path / "logs" / "lenet" / "esync"
     logs = [folder / f"{host.name}-cpu.log" for host in (hosts[0], hosts[2])]
     wait_for(lambda: all("| goes on after round " in log.read_text() for log in logs), "a checkpoint of each")
@@ -271,10 +271,10 @@ def test_hosts_come_and_go_when_the_hosts_file_says_so(net, tmp_path):
     launcher.process.send_signal(signal.SIGINT)
     code, output = launcher.end()
     assert code == 0, output
-    assert re.search(r"error: .* 'one'.*: the job goes on as it was", output), output
-    assert "the job goes on with 2 worker(s) on h1, h3" in output
-    assert re.search(r"error: .*h4: no folder /nowhere.*: the job goes on as it was", output), output
-    assert "error: with these hosts it could not begin: the job goes on with the hosts that it had" in output
+    assert re.search(r"error: .* 'one'.*: the job continues unchanged", output), output
+    assert "the job continues with 2 worker(s) on h1, h3" in output
+    assert re.search(r"error: .*h4: no folder /nowhere.*: the job continues unchanged", output), output
+    assert "error: with these hosts it could not begin: the job continues with the hosts that it had" in output
     assert (logs / "h1-cpu.log").read_text().count(STARTED_AGAIN) == 3
     assert read_json(logs / "h2" / "cpu" / RUN_FILE)["ended"] in STOPPED_TOGETHER
     for host in (first, third):

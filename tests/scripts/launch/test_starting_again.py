@@ -1,4 +1,4 @@
-"""A job that survives the death of its processes, with stand-ins for its roles: who is started again, with what."""
+"""A job that survives failed processes, with stand-ins for its roles: which processes are restarted, and with what."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from stand_ins import DONE, FOREVER, LINE, ROUND, SERVER, UP, role
 import summary
 from scripts.launch import local_cluster
 from scripts.launch.process import Kind, Process, Role
-from scripts.launch.roles import Options, build_roles
-from scripts.launch.supervisor import Outcome, Supervisor, Waits
-from scripts.launch.survival import Survival, of_job
+from scripts.launch.restart_policy import RestartPolicy, of_job
+from scripts.launch.roles import LocalJobSpec, build_roles
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer.run_logs.round_log import read_rounds
 from trainer.survival.checkpoint_rounds import file_name, worker_name
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, LEFT, SetupError
@@ -45,12 +45,12 @@ while not another.exists() or len(another.read_text().split()) < 2: time.sleep(0
 
 def supervise(
     *roles: Role, limit: int = 5, newest: Sequence[int | None] = (None,), **more: object
-) -> tuple[Outcome, list[str]]:
-    """Runs the roles; `newest` are the checkpoints that there are at the start and at each death, the last for ever."""
+) -> tuple[JobOutcome, list[str]]:
+    """Runs the roles; `newest` are the rounds of the checkpoint at the start and at each failure, then the last one."""
     lines: list[str] = []
     rounds = list(newest)
-    kept = Survival(limit, lambda: rounds.pop(0) if len(rounds) > 1 else rounds[0], lambda resumes, start: roles)
-    return Supervisor(roles, lines.append, Waits(settle_s=5), survival=kept, **more).run(), lines  # type: ignore[arg-type]
+    policy = RestartPolicy(limit, lambda: rounds.pop(0) if len(rounds) > 1 else rounds[0], lambda resumes, start: roles)
+    return Supervisor(roles, lines.append, Timeouts(settle_s=5), policy=policy, **more).run(), lines  # type: ignore[arg-type]
 
 
 def starts(folder: Path, name: str) -> int:
@@ -64,7 +64,7 @@ def test_when_a_worker_is_killed_all_but_the_state_server_start_again_and_the_jo
         role(tmp_path, Kind.WORKER, f"{PIDS}\n{UNTIL_SERVER}{ONCE}{DONE}", "worker 0", title="cpu0"),
         newest=(None, 40),
     )
-    assert (outcome, running(tmp_path)) == (Outcome(EXIT_OK, was_stopped=False), [])
+    assert (outcome, running(tmp_path)) == (JobOutcome(EXIT_OK, was_stopped=False), [])
     assert [starts(tmp_path, name) for name in ("state-server", "server-0", "worker-0")] == [1, 2, 2]
     assert lines == [
         "worker 0 (cpu0) was killed by signal 9: what came after round 40 is lost: all are started again and go on "
@@ -108,7 +108,7 @@ def test_a_state_server_that_dies_is_started_again_alone(tmp_path):
 
 
 def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(tmp_path):
-    """Worker 1 ends in order long before, as one that was let go; worker 2 goes on until worker 0 is back."""
+    """Worker 1 ends long before, as with --leave; worker 2 trains until worker 0 is back."""
     roles = (
         role(tmp_path, Kind.SERVICE, PIDS + FOREVER, "state server"),
         role(tmp_path, Kind.WORKER, f"{PIDS}\n{ONCE}{DONE}", "worker 0", title="cpu0"),
@@ -121,13 +121,13 @@ def test_where_the_others_go_on_a_worker_that_is_killed_is_started_again_alone(t
         ),
     )
     lines: list[str] = []
-    kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True)
-    waits = Waits(grace_s=0.2, settle_s=5)  # which is for workers that leave together
-    outcome = Supervisor(roles, lines.append, waits, leave_together=True, survival=kept).run()
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
+    waits = Timeouts(grace_s=0.2, settle_s=5)  # which is for workers that leave together
+    outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (EXIT_OK, [])
     assert [starts(tmp_path, name) for name in ("state-server", "worker-0", "worker-2")] == [1, 2, 1]
     assert lines == [
-        "worker 0 (cpu0) was killed by signal 9: the others go on; who has died is started again, and comes back "
+        "worker 0 (cpu0) was killed by signal 9: the others go on; the lost worker is started again, and comes back "
         "between two rounds; 4 more tries in less than 60 s each."
     ]
 
@@ -159,15 +159,15 @@ def test_a_parameter_server_goes_on_with_the_workers_that_are_left(end, code, li
         role(tmp_path, Kind.WORKER, other, "worker 1"),
     )
     lines: list[str] = []
-    kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True, takes_back=False)
-    waits = Waits(lead_s=1.5, settle_s=5)
-    outcome = Supervisor(roles, lines.append, waits, leave_together=True, survival=kept).run()
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True, can_rejoin=False)
+    waits = Timeouts(lead_s=1.5, settle_s=5)
+    outcome = Supervisor(roles, lines.append, waits, leave_together=True, policy=policy).run()
     assert (outcome.exit_code, running(tmp_path)) == (code, []), lines
     assert any(said.startswith(line) for said in lines), lines
 
 
 class Elsewhere:
-    """The connection to a host, or a process on it of which nobody sees the end. It is gone when a file is there."""
+    """The connection to a host, which ends when a file is there; or a process on it, whose end is not confirmed."""
 
     def __init__(self, given: Role, until: Path | None = None) -> None:
         self.role, self.ended_at, self._until = given, None, until
@@ -192,16 +192,16 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
     link.role.log.write_text("")
     here = role(tmp_path, Kind.WORKER, "time.sleep(0.3); (here / 'gone').touch(); time.sleep(0.7)", "worker 0")
     lines: list[str] = []
-    kept = Survival(5, lambda: None, lambda resumes, start: [], others_go_on=True)
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: [], others_continue=True)
 
     def start(given: Role) -> Elsewhere | Process:
         return Elsewhere(given) if given.host else Process(given)
 
-    outcome = Supervisor([here, there], lines.append, Waits(), start, [link], survival=kept).run()
+    outcome = Supervisor([here, there], lines.append, Timeouts(), start, [link], policy=policy).run()
     if has_trained:
         assert outcome.exit_code == EXIT_OK
         assert lines == ["the connection to b ended with exit code 255: the others go on without the workers there."]
-    else:  # all wait for who has not come yet
+    else:  # all wait for the missing worker
         assert outcome.exit_code == EXIT_PEER_LOST
         assert lines[0].startswith("error: the connection to b ended with exit code 255; stopping the job.")
 
@@ -209,13 +209,13 @@ def test_the_others_go_on_without_a_host_that_is_gone(has_trained, tmp_path):
 def test_a_worker_that_comes_back_to_others_looks_for_its_checkpoint_where_there_are_any(tmp_path):
     worker, service = role(tmp_path, Kind.WORKER, "", "worker 0"), role(tmp_path, Kind.SERVICE, "", "state server")
     for has_one, flags in ((True, ["--resume", "1"]), (False, [])):
-        kept = Survival(
-            5, lambda: None, lambda resumes, start: [], others_go_on=True, resumes=lambda role, has=has_one: has
+        policy = RestartPolicy(
+            5, lambda: None, lambda resumes, start: [], others_continue=True, resumes=lambda role, has=has_one: has
         )
-        again = kept.alone(worker)
+        again = policy.restarted(worker)
         assert again.appends and list(again.command) == [*worker.command, *flags]
-        assert kept.alone(again).command == again.command  # once is enough
-        assert list(kept.alone(service).command) == list(service.command)
+        assert policy.restarted(again).command == again.command  # once is enough
+        assert list(policy.restarted(service).command) == list(service.command)
 
 
 def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
@@ -224,22 +224,22 @@ def test_what_an_earlier_job_left_is_nothing_to_come_back_with(tmp_path):
     given = local_cluster.parse(["--log-base", str(tmp_path), "--workers", "0,0", *words, "--", *behind])
     told = next(local_cluster.worker_configs(given))[0]
     there = {file_name(worker_name("host-cpu0"), 5): 1, file_name(worker_name("host-cpu1"), 5): 1}
-    kept = of_job(given, told, lambda: dict(there), 2, lambda resumes, start: [])
-    assert kept is not None
+    policy = of_job(given, told, lambda: dict(there), lambda: 2, lambda flags: [])
+    assert policy is not None
     first, second = [each for each in build_roles(given) if each.kind is Kind.WORKER]
-    assert "--resume" not in kept.alone(first).command
+    assert "--resume" not in policy.restarted(first).command
     del there[file_name(worker_name("host-cpu0"), 5)]  # it is set aside when training begins
-    assert "--resume" not in kept.alone(first).command
+    assert "--resume" not in policy.restarted(first).command
     there[file_name(worker_name("host-cpu0"), 5)] = 2
-    assert "--resume" in kept.alone(first).command
-    assert "--resume" not in kept.alone(second).command
+    assert "--resume" in policy.restarted(first).command
+    assert "--resume" not in policy.restarted(second).command
 
 
 def test_two_that_die_at_once_are_both_named(tmp_path):
     lines: list[str] = []
 
     def say(line: str) -> None:
-        """Kills both between two looks at them: who looks in between would rightly see one, and end the other."""
+        """Kills both between two polls of the supervisor: a poll in between would see one, and end the other."""
         if "both are here" not in line:
             lines.append(line)
             return
@@ -256,8 +256,8 @@ def test_two_that_die_at_once_are_both_named(tmp_path):
         role(tmp_path, Kind.WORKER, f"{UP}\n{first}{waits}{speaks}\n    time.sleep(90)\n{DONE}", "worker 0"),
         role(tmp_path, Kind.WORKER, f"{UP}\n{first}    time.sleep(90)\n{DONE}", "worker 1"),
     )
-    kept = Survival(5, lambda: None, lambda resumes, start: roles)
-    Supervisor(roles, say, Waits(settle_s=5), survival=kept).run()
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: roles)
+    Supervisor(roles, say, Timeouts(settle_s=5), policy=policy).run()
     (line,) = lines
     assert line.startswith("worker 0 was killed by signal 9 and worker 1 was killed by signal 9: ")
 
@@ -265,10 +265,10 @@ def test_two_that_die_at_once_are_both_named(tmp_path):
 def test_a_service_that_does_not_answer_is_started_again_too(tmp_path):
     deaf = f"{PIDS}\nif (here / 'is deaf').exists(): (here / 'answers').touch()\n(here / 'is deaf').touch(){FOREVER}"
     service = role(tmp_path, Kind.SERVICE, deaf, "state server", is_ready=(tmp_path / "answers").exists)
-    kept = Survival(5, lambda: None, lambda resumes, start: roles)
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: roles)
     roles = (service, role(tmp_path, Kind.WORKER, "", "worker 0"))
     lines: list[str] = []
-    outcome = Supervisor(roles, lines.append, Waits(ready_s=1.0), survival=kept).run()
+    outcome = Supervisor(roles, lines.append, Timeouts(ready_s=1.0), policy=policy).run()
     assert (outcome.exit_code, starts(tmp_path, "state-server"), running(tmp_path)) == (EXIT_OK, 2, [])
     assert "state server did not answer within 1 s: there is no checkpoint yet" in lines[0]
 
@@ -288,9 +288,9 @@ def test_a_signal_ends_the_wait_before_a_start_at_once(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
     roles = [role(tmp_path, Kind.SERVICE, FOREVER, "state server"), role(tmp_path, Kind.WORKER, PIDS + "\n" + DIE, "w")]
-    kept = Survival(5, lambda: None, lambda resumes, start: roles)
-    outcome = Supervisor(roles, say, Waits(), survival=kept).run()
-    assert (outcome, running(tmp_path)) == (Outcome(EXIT_FORCED, was_stopped=True), [])
+    policy = RestartPolicy(5, lambda: None, lambda resumes, start: roles)
+    outcome = Supervisor(roles, say, Timeouts(), policy=policy).run()
+    assert (outcome, running(tmp_path)) == (JobOutcome(EXIT_FORCED, was_stopped=True), [])
     assert starts(tmp_path, "w") == 2
     assert lines[-1] == "stopped before every worker had begun"
 
@@ -305,16 +305,16 @@ def test_a_death_after_a_signal_ends_the_job(tmp_path):
 # ------------------------------------------------------------------------------------------------- the launcher
 
 
-def options(folder: Path, *arguments: str, own: Sequence[str] = ()) -> Options:
+def options(folder: Path, *arguments: str, own: Sequence[str] = ()) -> LocalJobSpec:
     behind = ["--ckpt-frequency", "5", "--on-worker-death", "restart", *arguments]
     return local_cluster.parse(["--log-base", str(folder), "--workers", "0,0", *own, "--", *behind])
 
 
-def run(given: Options, act: Callable[[Options], str]) -> list[Options]:
-    """Runs a job of one stand-in; `act` makes its program of what it would be started with. Returns all of these."""
-    seen: list[Options] = []
+def run(given: LocalJobSpec, act: Callable[[LocalJobSpec], str]) -> list[LocalJobSpec]:
+    """Runs a job of one stand-in, whose program `act` makes from the job. Returns the job of each start."""
+    seen: list[LocalJobSpec] = []
 
-    def build(started: Options) -> list[Role]:
+    def build(started: LocalJobSpec) -> list[Role]:
         seen.append(started)
         return [role(given.log_base, Kind.WORKER, act(started), "worker 0")]
 
@@ -322,7 +322,7 @@ def run(given: Options, act: Callable[[Options], str]) -> list[Options]:
     return seen
 
 
-def checkpoints(given: Options, *names: tuple[str, int]) -> None:
+def checkpoints(given: LocalJobSpec, *names: tuple[str, int]) -> None:
     folder = given.host_folder / ".checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     for whose, round_ in names:
@@ -332,7 +332,7 @@ def checkpoints(given: Options, *names: tuple[str, int]) -> None:
 def test_a_job_goes_on_from_its_checkpoint_with_new_ports(tmp_path):
     given = options(tmp_path, own=["-m", "sync"])
 
-    def act(started: Options) -> str:
+    def act(started: LocalJobSpec) -> str:
         if "--resume" in started.worker_arguments:
             return ""
         checkpoints(given, ("worker-0", 5), ("worker-1", 5))
@@ -420,7 +420,7 @@ def test_what_cannot_be_is_refused(arguments, complaint):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ([], "--on-worker-death restart goes on from checkpoints, and there are none: also give --ckpt-frequency"),
+        ([], "--on-worker-death restart resumes from checkpoints, and there are none: also give --ckpt-frequency"),
         (
             ["--ckpt-frequency", "5", "--ckpt-keep", "1"],
             "--on-worker-death restart needs two checkpoints of each worker",

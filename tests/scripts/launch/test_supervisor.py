@@ -17,13 +17,13 @@ from stand_ins import DONE, FOREVER, SERVER, role
 
 from scripts.launch.console import parse_log_line
 from scripts.launch.process import Kind, Role
-from scripts.launch.supervisor import Outcome, Supervisor, Waits
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 
 
-def supervise(*roles: Role, **waits: float) -> tuple[Outcome, list[str]]:
+def supervise(*roles: Role, **waits: float) -> tuple[JobOutcome, list[str]]:
     """Runs the roles in this process; returns how it ended and what the user was told."""
     lines: list[str] = []
-    return Supervisor(roles, lines.append, Waits(**waits)).run(), lines
+    return Supervisor(roles, lines.append, Timeouts(**waits)).run(), lines
 
 
 # ------------------------------------------------------------- a whole supervisor in a process of its own
@@ -133,7 +133,7 @@ def test_a_role_that_is_killed_ends_the_job_with_its_name(start_job, tmp_path, n
     code, output = job.end()
     assert (code, running(tmp_path)) == (3, [])
     assert f"error: {label} was killed by signal 9; stopping the job" in output
-    assert time.monotonic() - begin < 30  # nobody waited for the others to end by themselves
+    assert time.monotonic() - begin < 30  # the others were killed, not waited for
 
 
 def test_the_roles_die_with_a_supervisor_that_is_killed(start_job, tmp_path):
@@ -160,7 +160,7 @@ def test_a_job_ends_when_its_workers_and_then_its_servers_do(tmp_path):
         role(tmp_path, Kind.SERVER, SERVER),
         role(tmp_path, Kind.WORKER, DONE),
     )
-    assert (outcome, lines, running(tmp_path)) == (Outcome(0, was_stopped=False), [], [])
+    assert (outcome, lines, running(tmp_path)) == (JobOutcome(0, was_stopped=False), [], [])
 
 
 def test_servers_that_stay_are_stopped_and_the_job_is_still_done(tmp_path):
@@ -223,7 +223,7 @@ def test_workers_without_a_server_need_not_end_together(tmp_path):
 def test_workers_that_do_not_end_after_a_signal_are_killed(tmp_path):
     program = f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\nos.kill({os.getpid()}, signal.SIGTERM){FOREVER}"
     outcome, lines = supervise(role(tmp_path, Kind.WORKER, program), grace_s=0.3)
-    assert (outcome, running(tmp_path)) == (Outcome(130, was_stopped=True), [])
+    assert (outcome, running(tmp_path)) == (JobOutcome(130, was_stopped=True), [])
     assert "worker did not end within 0.3 s after they were asked to" in lines[-1]
 
 

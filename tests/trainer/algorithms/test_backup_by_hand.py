@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, train
 
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_optimizer import BackupStatus
 from trainer.algorithms.backup_versions import Versions
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.rates import parse_schedule
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.steps import PLAIN, Rule
 from trainer.straggler_trace import Slowdown
 
@@ -44,7 +44,7 @@ class Cluster:
         *,
         samples: Sequence[int] = (),
         network: Callable[[], Any] = dense,
-        link: Link = Link(),  # noqa: B008
+        link: WorkerLink = WorkerLink(),  # noqa: B008
         trace: dict[int, Slowdown] | None = None,
         stop_at_s: dict[int, float] | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ LATENCY_S = 0.01
 
 def test_who_is_late_hears_of_it_and_has_the_newest_version_after_a_push_and_a_pull() -> None:
     """Each takes one latency; the model is expected with the status vector once it was there twice."""
-    cluster = Cluster((1.0, 1.0, 2.5), rounds=14, link=Link(latency_s=LATENCY_S))
+    cluster = Cluster((1.0, 1.0, 2.5), rounds=14, link=WorkerLink(latency_s=LATENCY_S))
     exchanges = np.diff([0.0, *cluster.ended_s[2]]) - 2.5
     np.testing.assert_allclose(exchanges / LATENCY_S, [3, 3, 2, 2, 2, 2], atol=1e-6)
 

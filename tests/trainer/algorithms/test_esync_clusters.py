@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server.messages import Action
+from server.worker import Action
 from timed_cluster import Outcome, Round, Worker, follow
 
 TICK = 2.0**-10  # s

@@ -12,9 +12,9 @@ from memory_cluster import StateServer, Trained, Worker, batch, gradient, train
 from algorithms import TransportKind
 from trainer.algorithms.esync import ESyncTrainer
 from trainer.clock import Clock
+from trainer.coordinator.asker import LONGEST_PAUSE_S
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.queries import Queries
-from trainer.coordinator.sending import LONGEST_PAUSE_S
 
 ETA = 0.5
 STEPS_S = (1.0, 1.0, 1.0, 4.8)

@@ -20,6 +20,7 @@ from page import Page
 
 from algorithms import MEMBERS, TransportKind
 from config import CONTINUE, NO
+from rates import Ramp
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
@@ -34,7 +35,6 @@ from trainer.context import Context
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.membership import of_all, without
-from trainer.rates import Ramp
 from trainer.run_logs.round_log import read_rounds
 from trainer.trainer import Trainer
 from utils import LEFT, RUN_FILE, read_json
@@ -269,8 +269,8 @@ def test_where_the_evaluating_worker_is_lost_the_next_one_evaluates_and_nobody_i
     ("flags", "why"),
     [
         ("-m sync", "choose mode .*ssp.*, or restart"),
-        ("-m ssp --ckpt-frequency 5", "takes nobody back, also not from a checkpoint"),
-        ("-m wbsp --fault-timeout 3", "--fault-timeout 3.0 belongs to mode esync"),
+        ("-m ssp --ckpt-frequency 5", "lost workers cannot rejoin, nor from a checkpoint"),
+        ("-m wbsp --fault-timeout 3", "--fault-timeout 3.0 belongs to mode .*, not to wbsp"),
         ("-m local --min-workers 3", "--min-workers 3 belongs to mode"),
     ],
 )

@@ -14,13 +14,13 @@ from memory_cluster import Trained, Worker, batch, gradient, train
 from page import Page
 
 from algorithms import TransportKind
+from rates import CONSTANT, Ramp, RateSchedule, parse_schedule
 from trainer.algorithms.sync_switch import SyncSwitchTrainer, phase_rules
 from trainer.algorithms.sync_switch_optimizer import PhaseRule, SyncSwitchSettings
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.datasets.samples import Samples
-from trainer.rates import CONSTANT, Ramp, RateSchedule, parse_schedule
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.straggler_trace import Slowdown
 
 ETA, MU = 0.5, 0.9
@@ -49,7 +49,7 @@ class Cluster:
         momentum: float = 0.0,
         size: int = 1,  # of a batch, at most
         policy: str = "none",
-        link: Link = Link(),  # noqa: B008
+        link: WorkerLink = WorkerLink(),  # noqa: B008
         trace: dict[int, Slowdown] | None = None,
         rounds: int = 0,
         **more: Any,  # of SyncSwitchSettings
@@ -219,13 +219,13 @@ LATENCY_S = 0.01
 
 def test_a_round_under_asp_is_a_push_of_everything_and_a_pull_of_everything() -> None:
     """Each takes one latency; the weights are expected with the status vector once they were there twice."""
-    cluster = Cluster("0", (100,), (1.0, 1.0), link=Link(latency_s=LATENCY_S), rounds=5)
+    cluster = Cluster("0", (100,), (1.0, 1.0), link=WorkerLink(latency_s=LATENCY_S), rounds=5)
     exchanges = np.diff([0.0, *cluster.ended_s[1]]) - 1.0
     np.testing.assert_allclose(exchanges / LATENCY_S, [3, 3, 2, 2, 2], atol=1e-6)
 
 
 def test_under_bsp_nobody_waits_for_more_than_a_push_and_a_pull_of_the_slowest() -> None:
-    cluster = Cluster("1", (100,), (1.0, 2.5), link=Link(latency_s=LATENCY_S), rounds=5)
+    cluster = Cluster("1", (100,), (1.0, 2.5), link=WorkerLink(latency_s=LATENCY_S), rounds=5)
     exchanges = np.diff([0.0, *cluster.ended_s[1]]) - 2.5
     np.testing.assert_allclose(exchanges / LATENCY_S, [3, 3, 2, 2, 2], atol=1e-6)
     # Who waits hears of it by looking, and then pulls.
@@ -235,7 +235,7 @@ def test_under_bsp_nobody_waits_for_more_than_a_push_and_a_pull_of_the_slowest()
 
 def test_a_model_that_was_pulled_before_others_had_sent_is_not_taken_for_that_of_the_update() -> None:
     """Worker 1 is the last to send for three rounds and expects the weights with its status; then it is the first."""
-    cluster = Cluster("1", (6,), (2.0, 2.5), link=Link(latency_s=LATENCY_S), trace={0: Slowdown(7.4, 100, 1.0)})
+    cluster = Cluster("1", (6,), (2.0, 2.5), link=WorkerLink(latency_s=LATENCY_S), trace={0: Slowdown(7.4, 100, 1.0)})
     weight = ZERO
     for _ in range(6):
         weight = weight - ETA * sum(gradient(weight, batch(rank)) for rank in (0, 1)) / 2

@@ -7,6 +7,7 @@ import pytest
 from memory_cluster import StateServer, Trained, Worker, batch, gradient, normalised, train
 
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.averaging import ModelAveragingTrainer
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
@@ -17,8 +18,7 @@ from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.rates import parse_schedule
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.steps import PLAIN, Rule
 
 ETA = 0.5
@@ -327,7 +327,7 @@ def test_ssp_lets_nobody_be_further_ahead_of_the_slowest_than_the_bound(stalenes
 
 def test_a_transfer_takes_latency_and_bytes_over_bandwidth_of_links_that_are_shared() -> None:
     """Two workers, 32 bytes of weights and 4 of a vote each way; 36 bytes/s, which the server's link carries once."""
-    workers = [Worker([batch(rank)], step_s=1.0, link=Link(36.0, latency_s=0.5)) for rank in range(2)]
+    workers = [Worker([batch(rank)], step_s=1.0, link=WorkerLink(36.0, latency_s=0.5)) for rank in range(2)]
     trained = train(
         TransportKind.SUM,
         workers,
@@ -341,7 +341,7 @@ def test_a_transfer_takes_latency_and_bytes_over_bandwidth_of_links_that_are_sha
 
 def test_the_same_run_twice_is_the_same_to_the_bit() -> None:
     def run() -> tuple[bytes, float]:
-        workers = [Worker([batch(rank)], step_s=0.3 + 0.2 * rank, link=Link(1e3, 0.01)) for rank in range(3)]
+        workers = [Worker([batch(rank)], step_s=0.3 + 0.2 * rank, link=WorkerLink(1e3, 0.01)) for rank in range(3)]
         trained = train(
             TransportKind.SERVER, workers, lambda context: AsyncTrainer(context, ETA, None), rounds=7,
             server_bytes_per_s=1e3,

@@ -13,10 +13,10 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from page import Page
 
 from algorithms import TransportKind
+from rates import parse_schedule
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
-from trainer.rates import parse_schedule
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_server import MemoryArrays
 from trainer.steps import PLAIN, Rule
 from trainer.straggler_trace import Slowdown
@@ -35,7 +35,7 @@ def trained(
     overlap: bool,
     rounds: int,
     slowdown: Slowdown | None = None,  # of the slow worker
-    link: Link = Link(),  # noqa: B008
+    link: WorkerLink = WorkerLink(),  # noqa: B008
     samples: Sequence[int] = (1, 1),
     kind: type[WBSPTrainer] = WBSPTrainer,
     network: Callable[[], Any] = dense,
@@ -108,7 +108,7 @@ def test_a_schedule_follows_the_samples_that_the_server_has_got_and_the_own_ones
 def test_with_overlap_steps_that_were_taken_during_an_upload_are_kept_on_top_of_the_release_that_it_brings() -> None:
     """A push and a pull take 0.4 s each. The slow worker's first upload, begun at 2.5 s, is there at 2.9 s and makes
     release 1 of u1 (at 1.4 s) and u2 + u3 (...). Each trains on meanwhile."""
-    done, _ = trained(True, rounds=3, link=Link(latency_s=0.4), samples=(3, 1))
+    done, _ = trained(True, rounds=3, link=WorkerLink(latency_s=0.4), samples=(3, 1))
     # The fast worker: round 1 ends at 1 s and hands u1 over; push until 1.4, status until 1.8: no release. Round 2 ends
     # at 2 s: hands u2 over, there at 2.4, answered at 2.8: none. Round 3 ends at 3 s: hands u3 over, there at 3.4, when
     # release 1 is known: pulled until 4.2. It takes it at its end, with no step on top.
@@ -136,7 +136,7 @@ def test_with_overlap_an_upload_carries_all_steps_since_the_one_before_and_none_
             uploads.append((self.membership.rank, about.steps, update[-1].asnumpy().reshape(2, 4)))
             return super()._upload(update, about, accuracy, save)
 
-    done, _ = trained(True, rounds=6, link=Link(latency_s=1.2), samples=(3, 1), kind=Recorded)
+    done, _ = trained(True, rounds=6, link=WorkerLink(latency_s=1.2), samples=(3, 1), kind=Recorded)
     for rank in (0, 1):
         assert sum(steps for each, steps, _ in uploads if each == rank) == 6
     assert max(steps for _, steps, _ in uploads) >= 3
@@ -201,7 +201,7 @@ def test_an_upload_is_one_push_of_everything_and_one_pull_and_a_release_that_is_
     """Each push and each pull takes one latency. The slow worker releases with each upload, and expects it from the
     third on; the fast one never has a release with two uploads in a row, so each costs it an exchange more."""
     UPLOADS.update({0: [], 1: []})
-    trained(False, rounds=6, link=Link(latency_s=LATENCY_S), kind=Calls)
+    trained(False, rounds=6, link=WorkerLink(latency_s=LATENCY_S), kind=Calls)
     pushes = [("push", 0), ("push", 0)]  # gradients and command, at once
     for exchanges, is_new, calls in [*UPLOADS[0], *UPLOADS[1][:2]]:
         assert (exchanges, calls) == (

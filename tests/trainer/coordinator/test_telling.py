@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainer.coordinator.client import NOTICE_REST_S, StateClient
+from trainer.coordinator.asker import NOTICE_REST_S
+from trainer.coordinator.client import StateClient
 from trainer.coordinator.protocol import Message, Reply, Timeouts
 from trainer.progress import Progress
 from trainer.simulation.in_process import InProcessServer

@@ -48,7 +48,7 @@ def test_data_of_another_user_is_named_with_what_to_do(fashion_copy, monkeypatch
         monkeypatch.setenv("ESYNC_IMAGE", image)
     fashion_copy.chmod(0)
     user = os.geteuid()
-    if user == 0:  # who may read everything
+    if user == 0:  # root may read everything
         os.seteuid(65534)
     try:
         with pytest.raises(SetupError, match=f"cannot be read: Permission denied.*{text}"):

@@ -24,7 +24,7 @@ def test_the_fastest_of_those_that_may_evaluates(candidates, rank):
 
 
 @given(st.lists(st.builds(Candidate, st.sampled_from(EVALUATE), st.floats(0.001, 100)), min_size=1))
-def test_nobody_evaluates_against_his_will_nor_much_slower_than_another_could(candidates):
+def test_no_worker_evaluates_that_says_no_nor_one_much_slower_than_another_could(candidates):
     rank = evaluating_rank(candidates)
     if rank is None:
         assert {candidate.evaluate for candidate in candidates} == {NO}

@@ -49,7 +49,7 @@ def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is
 
 
 class Slow:
-    """Stands for a process whose answers come so many rounds after it was asked."""
+    """Stands for a process that answers a number of rounds after the request."""
 
     def __init__(self, rounds, accuracies, ends_after=1000):
         self.asked, self._rounds, self._accuracies, self._ends_after = [], rounds, list(accuracies), ends_after

@@ -146,7 +146,7 @@ def test_strangers_bytes_at_any_port_at_any_time_are_no_matter_of_the_job(tmp_pa
 def published(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """The port and the log of a published state server."""
     (port,) = free_ports(1)
-    program, log = ROOT / "experiments" / "benchmarks" / "published_program.py", tmp_path / "published.log"
+    program, log = ROOT / "tests" / "helpers" / "published_program.py", tmp_path / "published.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, str(program), "runserver", "--noreload", f"127.0.0.1:{port}"],

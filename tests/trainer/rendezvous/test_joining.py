@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server import membership, wire
-from server.conflict import Conflict
-from server.fields import BadMessage
-from server.membership import WAITING_S, Answer, Table
-from server.messages import Call, Device, Join, Left, Member, Place
+from server.errors import BadMessage, Conflict
+from server.membership import WAITING_S, Assignment, Group
+from server.messages import Call, Join, Left, Place
+from server.worker import Device
 
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
@@ -22,15 +22,11 @@ from utils import PeerLost, SetupError
 # ----------------------------------------------------------------------------------------------- the pure function
 
 
-def member(number: int, address: str = "10.0.0.1") -> Member:
-    return Member(f"w{number}", address, 4000 + number, Device("h1", f"cpu{number}"))
-
-
 def join(number: int, num_workers: int, address: str = "10.0.0.1") -> Join:
-    return Join(member(number, address), "a", num_workers)
+    return Join(f"w{number}", "a", num_workers, address, 4000 + number, Device("h1", f"cpu{number}"))
 
 
-def gathered(*events: Join | Left, table: Table = Table()) -> tuple[Table, list[Answer], str]:  # noqa: B008
+def gathered(*events: Join | Left, table: Group = Group()) -> tuple[Group, list[Assignment], str]:  # noqa: B008
     """After these messages, a second apart: the table, the answers, and the last reason."""
     answers, reason = [], ""
     for now, event in enumerate(events):
@@ -39,7 +35,7 @@ def gathered(*events: Join | Left, table: Table = Table()) -> tuple[Table, list[
     return table, answers, reason
 
 
-def started(number: int) -> Table:
+def started(number: int) -> Group:
     return gathered(*(join(each, number) for each in range(number)))[0]
 
 
@@ -51,7 +47,7 @@ def test_ranks_follow_addresses_and_ports_in_whatever_order_the_workers_came(ord
     assert [answer.call for answer in answers] == [Call.WAIT] * 4 + [Call.START]
     for number in range(5):  # those that waited hear of it when they ask again, and again
         again = membership.decide(table, join(number, 5, where[number]), 99.0)
-        assert again.table == table
+        assert again.group == table
         assert again.answer.place == Place(1, number, table.members)
 
 
@@ -66,11 +62,11 @@ def test_who_waits_is_told_who_is_there() -> None:
 def test_a_worker_that_was_killed_while_it_waited_does_not_count() -> None:
     table, _, _ = gathered(join(0, 2))
     late = membership.decide(table, join(1, 2), WAITING_S + 1)
-    assert late.answer.call is Call.WAIT and [one.member.name for one in late.table.waiting] == ["w1"]
+    assert late.answer.call is Call.WAIT and [one.member.name for one in late.group.waiting] == ["w1"]
 
 
 def test_one_that_was_started_anew_takes_the_place_of_the_one_before() -> None:
-    anew = Join(Member("another", "10.0.0.1", 4000), "a", 2)
+    anew = Join("another", "a", 2, "10.0.0.1", 4000)
     table, answers, _ = gathered(join(0, 2), anew)
     assert answers[-1].call is Call.WAIT and [one.member.name for one in table.waiting] == ["another"]
 
@@ -115,10 +111,10 @@ def test_every_worker_gets_a_rank_of_its_own_whatever_happens_before(number: int
     """Workers ask in any order, some several times, some leave and come back."""
     numbers = st.integers(0, number - 1)
     events = data.draw(st.lists(st.tuples(numbers, st.booleans()), max_size=20))
-    table = Table()
+    table = Group()
     for each, leaves in [*events, *((each, False) for each in range(number))]:
         event = Left(f"w{each}", "a") if leaves and not table.members else join(each, number)
-        table = membership.decide(table, event, 0.0).table
+        table = membership.decide(table, event, 0.0).group
     assert (table.generation, len(table.members), table.waiting) == (1, number, ())
     ranks = {membership.decide(table, join(each, number), 0.0).answer.place.rank for each in range(number)}  # type: ignore[union-attr]
     assert ranks == set(range(number))
@@ -131,7 +127,7 @@ JOIN = {"msg_type": "JOIN", "sender": "w", "job": "a", "num_workers": 2, "addres
 
 def test_the_messages_are_read() -> None:
     told = wire.understand({**JOIN, "device": {"host": "h", "device": "gpu0"}}, ())
-    assert told == Join(Member("w", "10.0.0.1", 4000, Device("h", "gpu0")), "a", 2)
+    assert told == Join("w", "a", 2, "10.0.0.1", 4000, Device("h", "gpu0"))
     left = {"msg_type": "LEFT", "sender": "w", "job": "a", "lost": [2, 0], "cause": "why"}
     assert wire.understand(left, ()) == Left("w", "a", (2, 0), "why")
 

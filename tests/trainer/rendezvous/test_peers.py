@@ -13,7 +13,7 @@ from trainer.collectives.schedules import ring
 from trainer.rendezvous import failure_detector
 from trainer.rendezvous.failure_detector import FailureDetector
 from trainer.rendezvous.peers import gather_over
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 
@@ -109,7 +109,7 @@ def test_a_sum_that_fails_otherwise_stops_the_detector(watched: Watched, monkeyp
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_what_each_brings_all_have_by_rank(number: int) -> None:
     clock = VirtualClock()
-    network = MemoryNetwork(clock, [Link(1e6, 0.01)] * number)
+    network = MemoryNetwork(clock, [WorkerLink(1e6, 0.01)] * number)
     values = [{"rank": rank, "name": "é" * rank, "number": 1 / 3} for rank in range(number)]
     found: dict[int, list[object] | None] = {}
 

@@ -1,4 +1,4 @@
-"""Workers that do not keep the speeds that they emulate, and evaluations that take much of their time: who says so."""
+"""Workers that do not keep the speeds that they emulate, and evaluations that take much of their time: the warnings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainer.run_logs.pace import (
     Load,
     Pace,
     Pacing,
-    Told,
+    RoundPace,
     doubts,
     overloaded,
     pace_of,
@@ -67,35 +67,35 @@ def test_the_slowest_are_named_first_and_the_others_counted() -> None:
 
 
 def test_one_slow_round_among_many_is_no_slow_worker() -> None:
-    usual = [Told(0.1, 0.1, 0.0, 10.0 + number) for number in range(3)]
-    assert pace_of([Told(9.0, 0.1, 0.0, 9.0), *usual]) == Pace(0.1, 0.1, 0.0)
+    usual = [RoundPace(0.1, 0.1, 0.0, 10.0 + number) for number in range(3)]
+    assert pace_of([RoundPace(9.0, 0.1, 0.0, 9.0), *usual]) == Pace(0.1, 0.1, 0.0)
 
 
-def test_the_evaluation_behind_the_last_round_keeps_nobody_from_training() -> None:
-    assert pace_of([Told(1.0, 1.0, 0.0, 1.0), Told(1.0, 1.0, 5.0, 7.0)]) == Pace(1.0, 1.0, 0.0)
-    rounds = [Told(1.0, 1.0, 1.0, 12.0), Told(1.0, 1.0, 5.0, 19.0)]
+def test_the_evaluation_after_the_last_round_delays_no_training() -> None:
+    assert pace_of([RoundPace(1.0, 1.0, 0.0, 1.0), RoundPace(1.0, 1.0, 5.0, 7.0)]) == Pace(1.0, 1.0, 0.0)
+    rounds = [RoundPace(1.0, 1.0, 1.0, 12.0), RoundPace(1.0, 1.0, 5.0, 19.0)]
     assert pace_of(rounds, begin_s=10.0) == Pace(1.0, 1.0, 0.25)  # 1 of 4 s, of a job that was resumed at 10 s
 
 
 def test_evaluations_that_take_longer_than_the_job_are_no_pace() -> None:
-    assert pace_of([Told(1.0, 1.0, 50.0, 2.0), Told(1.0, 1.0, 0.0, 3.0)]) is None
+    assert pace_of([RoundPace(1.0, 1.0, 50.0, 2.0), RoundPace(1.0, 1.0, 0.0, 3.0)]) is None
 
 
 @given(st.lists(st.tuples(*[st.one_of(st.floats(), st.floats(0, 10))] * 4)))
 def test_whatever_times_logs_hold_the_pace_is_of_numbers_or_not_known(rounds: list) -> None:
-    pace = pace_of([Told(*each) for each in rounds])
+    pace = pace_of([RoundPace(*each) for each in rounds])
     assert pace is None or all(map(metrics.is_quantity, pace))
 
 
 def test_a_round_without_a_complete_step_says_nothing_of_steps() -> None:
     record = {"time": {"0": {"abandoned": 3.0}, "1": {EVALUATION: 1.0}}, "total_time": 4.0, "num_samples": 0}
-    assert Told.by(record | {"emulated_s": 0.0}) == Told(0.0, 0.0, 1.0, 4.0)
+    assert RoundPace.of(record | {"emulated_s": 0.0}) == RoundPace(0.0, 0.0, 1.0, 4.0)
 
 
 @pytest.mark.parametrize("emulated", [None, "0.1", -1, float("nan"), 10**400])
 def test_what_is_no_time_in_a_log_tells_nothing(emulated: object) -> None:
     record = {"time": {"0": {FORWARD_BACKWARD: 1.0}}, "total_time": 1.0, "num_samples": 64, "emulated_s": emulated}
-    assert Told.by(record) is None
+    assert RoundPace.of(record) is None
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def slow_run() -> dict[metrics.Mode, metrics.Devices]:
 @pytest.mark.parametrize("events", [{}, {"sync": [metrics.Event(1.0, "members", "")]}], ids=["", "marks"])
 def test_figures_say_it_in_a_few_words_of_the_modes_that_they_show(events: dict) -> None:
     runs = {mode: [devices] for mode, devices in slow_run().items()}
-    slow = "steps took longer than emulated, at most so many times: SSGD 3.0"
+    slow = "steps took longer than emulated, by at most these factors: SSGD 3.0"
     busy = "evaluations took much of a worker's time: Alone 25%"
     assert tables.short_doubts_of(runs) == f"{slow}; {busy}"
     curves = {metrics.MODES[name]: [(1.0, 0.5)] for name in ("sync", "esync-niid")}
@@ -285,7 +285,7 @@ def test_the_demo_names_no_first_algorithm_without_what_makes_the_times_doubtful
         PACE_ADVICE,
         EVALUATION_ADVICE,
     ]
-    assert " was first: " in last and last.endswith(f"; {tables.ONE_RUN}; see above what makes the times doubtful")
+    assert " was first: " in last and last.endswith(f"; {tables.ONE_RUN}; the lines above make the times doubtful")
     [first] = demo.last_lines({metrics.MODES["esync"]: runs[metrics.MODES["esync"]]}, 0.8)
     assert first == f"ESync was first: test accuracy 0.80 after 8.0 s; {tables.ONE_RUN}"
 

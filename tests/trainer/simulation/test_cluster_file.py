@@ -14,7 +14,7 @@ from scripts.launch.process import Kind
 from scripts.launch.roles import build_roles
 from trainer import command_line, straggler_trace
 from trainer.simulation import cluster_file
-from trainer.simulation.cluster_file import READY_MADE, Cluster, Worker
+from trainer.simulation.cluster_file import READY_MADE, ClusterProfile, Worker
 from utils import EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,7 +39,7 @@ def test_a_row_is_a_worker_and_its_trace_lies_beside_the_file(tmp_path):
     (tmp_path / "traces" / "late.csv").write_text(TRACE)
     path = cluster(tmp_path, "0.1\n0,\n\n 1.5 , traces/late.csv \n")
     workers = Worker(0.1), Worker(0), Worker(1.5, tmp_path / "traces" / "late.csv")
-    assert cluster_file.read(path) == Cluster(workers)
+    assert cluster_file.read(path) == ClusterProfile(workers)
 
 
 def test_a_file_may_say_more_of_each_worker_and_of_the_server(tmp_path):
@@ -48,7 +48,7 @@ def test_a_file_may_say_more_of_each_worker_and_of_the_server(tmp_path):
     far = Worker(
         0.1, latency_s=0.025, bandwidth_mbit_s=10, step_spread=0.2, state_server_round_trip_s=0.05, sample_time_s=0.002
     )
-    assert cluster_file.read(path) == Cluster((far, Worker(0.3)), server_bandwidth_mbit_s=850)
+    assert cluster_file.read(path) == ClusterProfile((far, Worker(0.3)), server_bandwidth_mbit_s=850)
 
 
 @pytest.mark.parametrize("value", ["", ",0", ",1,2"])

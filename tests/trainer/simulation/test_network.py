@@ -1,4 +1,4 @@
-"""The virtual network: who gets how much of a link that several use at once."""
+"""The virtual network: shares of a link that several workers use at once."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.simulation.network import Direction, Link, fair_shares
+from trainer.simulation.network import Direction, WorkerLink, fair_shares
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 
 
@@ -21,12 +21,12 @@ from trainer.simulation.virtual_clock import VirtualClock, run_all
         ([], 6, []),
     ],
 )
-def test_nobody_gets_more_than_it_wants_nor_than_its_fair_share(wanted, capacity, shares):
+def test_no_flow_gets_more_than_it_wants_nor_than_its_fair_share(wanted, capacity, shares):
     assert fair_shares(wanted, capacity) == shares
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 300))
-def test_a_link_is_used_up_or_nobody_wants_more(wanted, capacity):
+def test_a_link_is_used_up_or_no_flow_wants_more(wanted, capacity):
     shares = fair_shares(wanted, capacity)
     assert sum(shares) == pytest.approx(min(sum(wanted), capacity))
     less = [share for share, want in zip(shares, wanted, strict=True) if share < want - 1e-9]
@@ -35,7 +35,7 @@ def test_a_link_is_used_up_or_nobody_wants_more(wanted, capacity):
 
 def test_transfers_of_one_worker_go_one_after_the_other():
     clock, ends = VirtualClock(), {}
-    direction = Direction(clock, [Link(100.0)])
+    direction = Direction(clock, [WorkerLink(100.0)])
 
     def send(name, num_bytes):
         direction.transfer(0, num_bytes)
@@ -82,7 +82,7 @@ sent = st.builds(
 @given(st.lists(sent, min_size=1, max_size=8), st.sampled_from([15.0, 40.0, 1e9]))
 def test_transfers_end_when_fair_shares_followed_from_change_to_change_say(transfers, server):
     clock, ends_s = VirtualClock(), [0.0] * len(transfers)
-    direction = Direction(clock, [Link(each.link) for each in transfers], server)
+    direction = Direction(clock, [WorkerLink(each.link) for each in transfers], server)
 
     def send(rank):
         clock.sleep(transfers[rank].begins_s)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server import membership, wire
-from server.fields import BadMessage
-from server.membership import ALIVE_S, GONE_S, Answer, Table
-from server.messages import Beat, Call, Device, Join, Left, Member, Place
+from server.errors import BadMessage
+from server.membership import ALIVE_S, GONE_S, Assignment, Group
+from server.messages import Beat, Call, Join, Left, Member, Place
+from server.worker import Device
 
 from trainer.rendezvous.joining import Joining, Start
 from trainer.simulation.in_process import InProcessServer
@@ -21,8 +24,13 @@ from utils import JobOver
 PATIENCE_S = 10.0
 
 
-def member(number: int) -> Member:
-    return Member(f"w{number}", "10.0.0.1", 4000 + number, Device("h1", f"cpu{number}"))
+def join(name: str, number: int, num_workers: int, min_workers: int = 1, **more: Any) -> Join:
+    device = Device("h1", f"cpu{number}")
+    return Join(name, "a", num_workers, "10.0.0.1", 4000 + number, device, min_workers, PATIENCE_S, **more)
+
+
+def numbers(place: Place) -> set[int]:
+    return {int(member.name.removeprefix("w")) for member in place.members}
 
 
 class Job:
@@ -30,31 +38,33 @@ class Job:
 
     def __init__(self, num_workers: int, min_workers: int = 1) -> None:
         self.num_workers, self.min_workers = num_workers, min_workers
-        self.table = Table()
+        self.table = Group()
         self.now = 0.0
         self.places: dict[int, Place] = {}
         self.reason = ""
         for number in (*range(num_workers), *range(num_workers - 1)):  # the last one is told to start at once
             self.join(number)
 
-    def join(self, number: int, lost: Iterable[int] = ()) -> Answer:
+    def join(self, number: int, lost: Iterable[int] = ()) -> Assignment:
         """Worker `number` asks; it has seen workers `lost` end, by their numbers."""
         before = self.places.get(number)
         ranks = [self.rank_in(before, one) for one in lost] if before else []
-        event = Join(member(number), "a", self.num_workers, self.min_workers, PATIENCE_S, before, tuple(ranks))
-        answer = self._decide(event)
+        place = msgspec.structs.asdict(before) if before else {}
+        answer = self._decide(
+            join(f"w{number}", number, self.num_workers, self.min_workers, **place, lost=tuple(ranks))
+        )
         if answer.call is Call.START:
             assert answer.place is not None
             self.places[number] = answer.place
         return answer
 
-    def beat(self, number: int) -> Answer:
-        return self._decide(Beat(f"w{number}", "a", self.places[number]))
+    def beat(self, number: int) -> Assignment:
+        return self._decide(Beat(f"w{number}", "a", **msgspec.structs.asdict(self.places[number])))
 
-    def leave(self, number: int) -> Answer:
+    def leave(self, number: int) -> Assignment:
         return self._decide(Left(f"w{number}", "a"))
 
-    def _decide(self, event: Join | Beat | Left) -> Answer:
+    def _decide(self, event: Join | Beat | Left) -> Assignment:
         self.table, answer, self.reason = membership.decide(self.table, event, self.now)
         return answer
 
@@ -119,7 +129,7 @@ def test_with_too_few_left_the_job_waits_until_others_come() -> None:
     assert job.members() == ["w0", "w7"]
 
 
-def test_who_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
+def test_a_worker_that_comes_to_a_job_at_work_is_taken_in_when_its_workers_pause() -> None:
     job = Job(2)
     assert job.beat(0).call is None
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
@@ -146,7 +156,7 @@ def test_a_worker_that_left_in_order_is_not_waited_for() -> None:
     assert job.members() == ["w0", "w2"]
 
 
-def test_who_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
+def test_a_worker_that_comes_too_late_hears_that_the_job_is_over_and_begins_none() -> None:
     job = Job(2)
     job.join(5)
     job.leave(0), job.leave(1)
@@ -163,7 +173,7 @@ def test_one_that_wakes_up_after_the_job_hears_that_it_is_over() -> None:
     assert job.join(2).call is Call.OVER
 
 
-def test_a_job_of_which_nobody_is_heard_any_more_makes_room_for_the_next_of_its_name() -> None:
+def test_a_job_that_has_fallen_silent_makes_room_for_the_next_of_its_name() -> None:
     job = Job(2)
     job.now += GONE_S
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
@@ -174,15 +184,14 @@ def test_a_job_of_which_nobody_is_heard_any_more_makes_room_for_the_next_of_its_
 
 def test_when_all_have_died_those_that_listen_in_their_places_begin_anew_at_once() -> None:
     job = Job(2)
-    anew = [Member(f"new{number}", "10.0.0.1", 4000 + number) for number in range(2)]
-    answers = [job._decide(Join(one, "a", 2, 1, PATIENCE_S)) for one in anew]
+    answers = [job._decide(join(f"new{number}", number, 2)) for number in range(2)]
     assert "job 'a' is at work" not in job.reason
     assert answers[1].call is Call.START and job.members() == ["new0", "new1"]
 
 
 def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_old_name() -> None:
     job = Job(3)
-    anew = Join(Member("new2", "10.0.0.1", 4002), "a", 3, 1, PATIENCE_S)
+    anew = join("new2", 2, 3)
     assert job._decide(anew).call is Call.WAIT
     assert job.beat(0).call is Call.PAUSE
     job.join(0)
@@ -192,18 +201,18 @@ def test_one_that_is_started_anew_in_its_old_place_is_not_waited_for_under_its_o
 
 def test_a_server_that_was_restarted_knows_the_job_by_its_workers_words() -> None:
     job = Job(3)
-    job.table = Table()
+    job.table = Group()
     assert job.join(0, lost=[1]).call is Call.WAIT
     assert job.join(2, lost=[1]).call is Call.START
     assert (job.table.generation, job.members()) == (2, ["w0", "w2"])
     job.join(0)
-    job.table = Table()
+    job.table = Group()
     assert job.beat(0).call is None
     assert job.join(5).call is Call.WAIT and "is at work" in job.reason
 
 
 @given(st.integers(2, 6), st.data())
-def test_whoever_dies_in_whatever_order_one_newest_generation_holds_all_that_live(
+def test_whichever_workers_die_in_any_order_one_newest_generation_holds_all_that_live(
     number: int, data: st.DataObject
 ) -> None:
     """Workers die, one after the other or several at once, also while the others come back."""
@@ -212,7 +221,7 @@ def test_whoever_dies_in_whatever_order_one_newest_generation_holds_all_that_liv
 
     def is_broken(one: int) -> bool:
         place = job.places[one]
-        return place.generation != job.table.generation or any(member(other) in place.members for other in dead)
+        return place.generation != job.table.generation or any(other in numbers(place) for other in dead)
 
     while len(alive) > 1:
         victims = data.draw(st.sets(st.sampled_from(sorted(alive)), min_size=1, max_size=len(alive) - 1))
@@ -223,7 +232,7 @@ def test_whoever_dies_in_whatever_order_one_newest_generation_holds_all_that_liv
         while any(is_broken(one) for one in alive):
             for one in data.draw(st.permutations(sorted(alive))):
                 if is_broken(one):
-                    job.join(one, lost=[other for other in dead if member(other) in job.places[one].members])
+                    job.join(one, lost=[other for other in dead if other in numbers(job.places[one])])
         newest = {job.places[one].generation for one in alive}
         assert newest == {job.table.generation}
         ranks = [job.places[one].rank for one in sorted(alive)]
@@ -235,14 +244,14 @@ def test_whoever_dies_in_whatever_order_one_newest_generation_holds_all_that_liv
 
 PLACE = {"generation": 2, "rank": 1, "members": [["w0", "10.0.0.1", 4000, "h", "cpu0"], ["w1", "h2", 4001, "", ""]]}
 BEAT = {"msg_type": "BEAT", "sender": "w1", "job": "a", **PLACE}
-MEMBERS = (Member("w0", "10.0.0.1", 4000, Device("h", "cpu0")), Member("w1", "h2", 4001))
+MEMBERS = (Member("w0", "10.0.0.1", 4000, "h", "cpu0"), Member("w1", "h2", 4001, "", ""))
 
 
 def test_the_messages_are_read() -> None:
-    assert wire.understand(BEAT, ()) == Beat("w1", "a", Place(2, 1, MEMBERS))
-    join = {**BEAT, "msg_type": "JOIN", "address": "h2", "port": 4001, "num_workers": 3, "lost": [0]}
-    join |= {"min_workers": 2, "patience": 5}
-    assert wire.understand(join, ()) == Join(MEMBERS[1], "a", 3, 2, 5.0, Place(2, 1, MEMBERS), (0,))
+    assert wire.understand(BEAT, ()) == Beat("w1", "a", 2, 1, MEMBERS)
+    told = {**BEAT, "msg_type": "JOIN", "address": "h2", "port": 4001, "num_workers": 3, "lost": [0]}
+    told |= {"min_workers": 2, "patience": 5}
+    assert wire.understand(told, ()) == Join("w1", "a", 3, "h2", 4001, Device(), 2, 5.0, 2, 1, MEMBERS, (0,))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +324,7 @@ def test_a_lost_worker_is_replaced_by_one_that_comes_and_wakes_up_when_the_job_i
 # ------------------------------------------------------------------------------------------ whose model all go on with
 
 
-def word(rounds: int, takes_part: bool = True) -> WorkerReport:
+def report(rounds: int, takes_part: bool = True) -> WorkerReport:
     return WorkerReport({}, takes_part, rounds, 0.0, 0, None, 0, True, "", False)
 
 
@@ -324,19 +333,22 @@ def word(rounds: int, takes_part: bool = True) -> WorkerReport:
     [
         # Lost in round 5, which two have done.
         (
-            [word(3), word(5), word(5), word(0, takes_part=False)],
+            [report(3), report(5), report(5), report(0, takes_part=False)],
             Arrangement(True, source=1, behind=(0, 3), newcomers=(3,)),
         ),
         # The newcomer's own checkpoint is later than the job.
-        ([word(9, takes_part=False), word(5), word(4)], Arrangement(True, source=1, behind=(0, 2), newcomers=(0,))),
+        (
+            [report(9, takes_part=False), report(5), report(4)],
+            Arrangement(True, source=1, behind=(0, 2), newcomers=(0,)),
+        ),
         # The first round is under way.
-        ([word(0), word(0, takes_part=False)], Arrangement(True, source=0, behind=(1,), newcomers=(1,))),
+        ([report(0), report(0, takes_part=False)], Arrangement(True, source=0, behind=(1,), newcomers=(1,))),
         # One has left.
-        ([word(4), word(4)], Arrangement(True, source=0)),
+        ([report(4), report(4)], Arrangement(True, source=0)),
         # All go on from checkpoints.
-        ([word(2, takes_part=False), word(7, takes_part=False)], Arrangement(False, source=1, behind=(0,))),
+        ([report(2, takes_part=False), report(7, takes_part=False)], Arrangement(False, source=1, behind=(0,))),
         # All begin.
-        ([word(0, takes_part=False), word(0, takes_part=False)], Arrangement(False)),
+        ([report(0, takes_part=False), report(0, takes_part=False)], Arrangement(False)),
     ],
 )
 def test_a_generation_goes_on_with_the_model_of_a_worker_that_has_done_most_rounds_of_the_job(told, decided) -> None:

@@ -10,7 +10,7 @@ import tiny_data
 
 import simulate
 import summary
-from algorithms import ENTRIES, OWNERS, modes_of
+from algorithms import ENTRIES, OWNERS, TABLE, TransportKind, modes_of
 from trainer.run_logs import earlier_runs
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
@@ -19,7 +19,8 @@ from utils import RUN_FILE, SetupError
 
 ALONE = "step_time_s\n0.1\n"
 TWO = "step_time_s,state_server_round_trip_s\n0.1,0.02\n0.3,0.02\n"
-OF_SUMS = ("sync", "local-sgd")  # of which nothing is decided by times
+# Of sums where times decide nothing.
+OF_SUMS = [row.name for row in TABLE if row.transport is TransportKind.SUM and not row.has_state_server]
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(place: Path, name: str, mode: str, rounds: int, *more: str, cluster: str = "one.csv") -> str:
-    """Trains a job of that name to so many rounds, with a checkpoint every two; returns the hash of all weights."""
+    """Trains a job of that name to a number of rounds, with a checkpoint every two; returns the hash of all weights."""
     words = ["--cluster", str(place / cluster), "-n", "mlp", "-b", "8", "--log-base", str(place / name), "-m", mode]
     words += ["-dd", str(place / "data"), "--dataset", "mnist", "--max-rounds", str(rounds), "--ckpt-frequency", "2"]
     if "momentum" in OWNERS[mode].all_flags:
@@ -59,7 +60,7 @@ def records(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-# without-slow leaves nobody of a cluster of one.
+# without-slow leaves no worker of a cluster of one.
 @pytest.mark.parametrize("mode", [mode for mode in ENTRIES if mode != "without-slow"])
 def test_a_worker_that_goes_on_ends_with_the_same_weights_to_the_bit(place: Path, mode: str) -> None:
     """Model, momentum, what the server keeps, batches: one worker, so that no time decides on anything."""
@@ -210,7 +211,7 @@ def test_in_every_mode_another_number_of_workers_goes_on(
 
 
 @pytest.mark.parametrize("took_part", [True, False])
-def test_whose_logs_they_are_says_who_took_part_and_not_whose_checkpoint_it_is(place: Path, took_part: bool) -> None:
+def test_a_workers_logs_and_not_its_checkpoint_say_whether_it_took_part(place: Path, took_part: bool) -> None:
     """As where other hosts come, and ranks go by their addresses: a worker that took part finds no checkpoint of its
     rank; a new one finds that of another worker under its rank, and logs of an earlier job."""
     before = "two.csv" if took_part else "one.csv"

@@ -14,7 +14,7 @@ from trainer.collectives.schedules import SUMS, ring
 from trainer.engine import mx
 from trainer.parameters import num_bytes
 from trainer.simulation import virtual_mesh
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.transport import flat
@@ -117,7 +117,7 @@ def test_a_message_takes_both_latencies_and_the_slower_link(
 ) -> None:
     monkeypatch.setattr(virtual_mesh, "HELD", held)
     clock, done_s = VirtualClock(), {}
-    network = MemoryNetwork(clock, [Link(100.0, 0.5), Link(400.0, 1.5)])
+    network = MemoryNetwork(clock, [WorkerLink(100.0, 0.5), WorkerLink(400.0, 1.5)])
 
     def sends() -> None:
         MemoryMesh(network, 0).exchange(1, parcel(100), None, parcel(0), False)
@@ -134,7 +134,7 @@ def test_a_message_takes_both_latencies_and_the_slower_link(
 
 def test_what_the_kernels_hold_goes_one_after_the_other_and_stays_what_it_was() -> None:
     clock, done_s = VirtualClock(), []
-    network = MemoryNetwork(clock, [Link(100.0, 1.0), Link(100.0, 1.0)])
+    network = MemoryNetwork(clock, [WorkerLink(100.0, 1.0), WorkerLink(100.0, 1.0)])
     sent, received = Parcel(np.zeros(25, np.float32), 100), parcel(100)
 
     def sends() -> None:
@@ -156,7 +156,7 @@ def test_what_the_kernels_hold_goes_one_after_the_other_and_stays_what_it_was() 
 
 def test_no_link_is_faster_than_the_network() -> None:
     clock = VirtualClock()
-    network = MemoryNetwork(clock, [Link(), Link()], bytes_per_s=50.0)
+    network = MemoryNetwork(clock, [WorkerLink(), WorkerLink()], bytes_per_s=50.0)
     buffers = [np.ones(50, np.float32) for _ in range(2)]
     run_all(
         clock, [lambda rank=rank: follow(ring(2, rank), MemoryMesh(network, rank), buffers[rank]) for rank in (0, 1)]
@@ -167,7 +167,7 @@ def test_no_link_is_faster_than_the_network() -> None:
 @pytest.mark.parametrize(("name", "steps", "buffers"), [("ring", 6, 1.5), ("butterfly", 4, 1.5)])
 def test_a_sum_takes_its_steps_and_its_bytes(name: str, steps: int, buffers: float) -> None:
     clock, number = VirtualClock(), 4
-    network = MemoryNetwork(clock, [Link(1000.0, 0.25)] * number)
+    network = MemoryNetwork(clock, [WorkerLink(1000.0, 0.25)] * number)
     data = [np.ones(1000, np.float32) for _ in range(number)]
     run_all(
         clock,
@@ -185,7 +185,7 @@ def test_a_sum_takes_its_steps_and_its_bytes(name: str, steps: int, buffers: flo
 def together(
     number: int,
     work: Callable[[CollectiveTransport], None],
-    link: Link = Link(),  # noqa: B008
+    link: WorkerLink = WorkerLink(),  # noqa: B008
     name: str = "ring",
     size_of: Callable[[mx.nd.NDArray], int] = num_bytes,
 ) -> VirtualClock:
@@ -223,7 +223,7 @@ def test_arrays_of_all_sizes_are_summed_on_all_workers(name: str, number: int, m
 
 def test_a_timed_sum_tells_the_time_of_the_collective_and_not_of_the_wait_for_the_straggler() -> None:
     took_s: list[tuple[float | None, ...]] = []
-    link, length = Link(400.0, 0.5), 200
+    link, length = WorkerLink(400.0, 0.5), 200
 
     def work(place: CollectiveTransport) -> None:
         shared, arrays = place.sums(), [mx.nd.ones((length,))]
@@ -252,7 +252,7 @@ def test_all_are_told_the_same_time_the_longest_although_one_gets_its_sum_later(
             shared.begin_sum(arrays)
             took_s[place.rank].append(shared.finish_sum(arrays, timed=True))
 
-    together(3, work, Link(400.0), name="butterfly")
+    together(3, work, WorkerLink(400.0), name="butterfly")
     assert took_s[1][0] == pytest.approx(took_s[2][0] + 1.0)
     assert took_s[0][1:] == took_s[1][1:] == took_s[2][1:]
     assert took_s[0][1] == pytest.approx(took_s[1][0])
@@ -270,7 +270,7 @@ def test_without_a_timed_first_sum_no_later_one_waits_for_a_barrier() -> None:
             assert shared.finish_sum(arrays) is None
             ended_s.append(place.clock.now() - moment)
 
-    together(2, work, Link(400.0, 0.5))
+    together(2, work, WorkerLink(400.0, 0.5))
     barrier_s = 1.0 + 4 / 400
     assert sorted(ended_s) == [pytest.approx(4.0)] * 2 + [pytest.approx(4.0 + barrier_s)] * 2
 
@@ -286,7 +286,7 @@ def test_the_worker_goes_on_while_its_arrays_travel() -> None:
         shared.finish_sum(arrays)
         assert place.clock.now() == pytest.approx(105.0, abs=0.02)  # and not 108
 
-    together(2, work, Link(400.0, 0.5))
+    together(2, work, WorkerLink(400.0, 0.5))
 
 
 def test_traffic_is_what_a_workers_own_link_carries_each_way_as_large_as_the_arrays_count() -> None:
@@ -309,7 +309,7 @@ def test_traffic_is_what_a_workers_own_link_carries_each_way_as_large_as_the_arr
 
 def test_a_wait_for_a_lost_worker_fails_now_and_later() -> None:
     clock, told = VirtualClock(), []
-    network = MemoryNetwork(clock, [Link()] * 3)
+    network = MemoryNetwork(clock, [WorkerLink()] * 3)
 
     def waits(rank: int) -> None:
         place, arrays = in_memory(network, ring, rank), [mx.nd.ones((2,))]
@@ -331,7 +331,7 @@ def test_a_wait_for_a_lost_worker_fails_now_and_later() -> None:
 
 
 def test_what_needs_a_parameter_server_is_refused() -> None:
-    place = in_memory(MemoryNetwork(VirtualClock(), [Link()]), ring, 0)
+    place = in_memory(MemoryNetwork(VirtualClock(), [WorkerLink()]), ring, 0)
     arrays = [mx.nd.ones((1,))]
     for refused, what in (
         (lambda: place.set_optimizer(mx.optimizer.SGD()), "an optimizer"),

@@ -26,7 +26,7 @@ from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
 from trainer.finite import first_not_finite
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
@@ -45,7 +45,7 @@ COLLECTIVES = (PS, *AMONG_WORKERS)
 def summed_in_halves(name: str, buffers: list[np.ndarray], num_halves: int) -> list[np.ndarray]:
     """What each worker has after a collective."""
     clock, number = VirtualClock(), len(buffers)
-    network = MemoryNetwork(clock, [Link()] * number)
+    network = MemoryNetwork(clock, [WorkerLink()] * number)
     groups = [MeshGroup(MemoryMesh(network, rank), SUMS[name]) for rank in range(number)]
     mine = [buffer.copy() for buffer in buffers]
     run_all(
@@ -119,7 +119,7 @@ def test_a_message_of_both_kinds_is_as_long_as_its_numbers() -> None:
             super().exchange(to, out, source, into, adds)
 
     clock = VirtualClock()
-    network = MemoryNetwork(clock, [Link()] * 2)
+    network = MemoryNetwork(clock, [WorkerLink()] * 2)
     run_all(
         clock,
         [
@@ -171,7 +171,7 @@ def together(
     collective: str,
     number: int,
     work: Callable[[Transport], Any],
-    link: Link = Link(),  # noqa: B008
+    link: WorkerLink = WorkerLink(),  # noqa: B008
     size_of: Callable[[mx.nd.NDArray], int] = lambda array: array.size * array.dtype().itemsize,
 ) -> tuple[VirtualClock, dict[int, Any]]:
     """What so many workers return that do the same in virtual time, by rank."""
@@ -209,7 +209,7 @@ def one_sum(compression: Compression, shapes: tuple[int, ...] = (1200, 2400)) ->
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_float16_is_half_of_the_bytes_and_of_the_time_that_they_take(collective: str) -> None:
-    link = Link(bytes_per_s=1e4)
+    link = WorkerLink(bytes_per_s=1e4)
     _, whole = together(collective, 4, one_sum(Compression()), link)
     _, half = together(collective, 4, one_sum(HALVES), link)
     for rank in range(4):
@@ -221,7 +221,7 @@ def test_float16_is_half_of_the_bytes_and_of_the_time_that_they_take(collective:
 
 
 def test_two_bits_are_a_sixteenth_of_the_bytes_to_the_server_and_all_of_them_back() -> None:
-    _, returned = together(PS, 2, one_sum(Compression(TWO_BIT, 0.5), shapes=(1600, 17)), Link(bytes_per_s=1e4))
+    _, returned = together(PS, 2, one_sum(Compression(TWO_BIT, 0.5), shapes=(1600, 17)), WorkerLink(bytes_per_s=1e4))
     digits = 56
     pushed, pulled = 4 * (100 + 2 + 4), 4 * (1600 + 17 + digits)
     for traffic, seconds in returned.values():

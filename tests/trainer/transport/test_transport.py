@@ -18,7 +18,7 @@ from transport_worker import SCENARIOS, seen, two
 
 from algorithms import TransportKind
 from trainer.collectives.schedules import SUMS
-from trainer.simulation.network import Link
+from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryNetwork, in_memory
 from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
@@ -38,7 +38,7 @@ def through_the_kvstore(kind: TransportKind, folder: Path) -> Saw:
     return sorted((json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)), key=lambda saw: saw["rank"])
 
 
-LINKS = (Link(1e3, 0.1), Link(1e2, 0.2))
+LINKS = (WorkerLink(1e3, 0.1), WorkerLink(1e2, 0.2))
 
 
 def in_this_process(kind: TransportKind, clock: VirtualClock, place: Callable[[int], Transport]) -> Saw:
@@ -177,7 +177,7 @@ def test_pushes_of_two_workers_at_once_both_count(served) -> None:
 
 def on_a_server(*workers: Callable[[MemoryTransport], None], kind: TransportKind = TransportKind.SUM) -> MemoryServer:
     clock = VirtualClock()
-    server = MemoryServer(clock, kind, [Link()] * len(workers))
+    server = MemoryServer(clock, kind, [WorkerLink()] * len(workers))
     run_all(
         clock, [lambda rank=rank, work=work: work(MemoryTransport(server, rank)) for rank, work in enumerate(workers)]
     )
@@ -208,7 +208,7 @@ def test_a_wait_for_a_lost_worker_fails() -> None:
 
 def test_the_time_of_a_transfer_is_told_without_the_wait_for_others() -> None:
     clock = VirtualClock()
-    server = MemoryServer(clock, TransportKind.SUM, [Link(BYTES / 2, 0.5)] * 2)
+    server = MemoryServer(clock, TransportKind.SUM, [WorkerLink(BYTES / 2, 0.5)] * 2)
     took_s: list[float | None] = []
 
     def worker(rank: int) -> None:
@@ -226,20 +226,20 @@ def test_the_time_of_a_transfer_is_told_without_the_wait_for_others() -> None:
     ("late", "starts_s", "timed", "ended_s"),
     [
         # The array of 12 bytes has come while the late worker pushed, that of 16 waits for its last bytes.
-        (Link(14.0), 0.0, False, 2.0 + 16 / 28),
-        (Link(14.0), 0.0, True, 2.0 + 1.0),
-        (Link(14.0, 0.5), 0.0, False, 2.5 + 0.5 + 16 / 28),  # each way has its latency
-        (Link(14.0, 0.5), 0.0, True, 2.5 + 0.5 + 1.0),
+        (WorkerLink(14.0), 0.0, False, 2.0 + 16 / 28),
+        (WorkerLink(14.0), 0.0, True, 2.0 + 1.0),
+        (WorkerLink(14.0, 0.5), 0.0, False, 2.5 + 0.5 + 16 / 28),  # each way has its latency
+        (WorkerLink(14.0, 0.5), 0.0, True, 2.5 + 0.5 + 1.0),
         # The late worker's push is over before those 12 bytes are, so the others follow them.
-        (Link(280.0), 5.0, False, 5.0 + 1.0),
-        (Link(280.0, 0.5), 5.0, False, 5.5 + 0.5 + 1.0),
+        (WorkerLink(280.0), 5.0, False, 5.0 + 1.0),
+        (WorkerLink(280.0, 0.5), 5.0, False, 5.5 + 0.5 + 1.0),
     ],
 )
 def test_an_early_worker_gets_sums_while_the_last_one_still_pushes(
-    late: Link, starts_s: float, timed: bool, ended_s: float
+    late: WorkerLink, starts_s: float, timed: bool, ended_s: float
 ) -> None:
     clock = VirtualClock()
-    early = Link(28.0, late.latency_s)  # both arrays in 1 s
+    early = WorkerLink(28.0, late.latency_s)  # both arrays in 1 s
     server = MemoryServer(clock, TransportKind.SUM, [early, late])
     ended: list[float] = [0.0, 0.0]
 
@@ -263,7 +263,7 @@ def test_an_early_worker_gets_sums_while_the_last_one_still_pushes(
 @pytest.mark.parametrize("kind", [TransportKind.SUM, TransportKind.SERVER])
 def test_a_workers_pull_comes_behind_its_own_push(kind: TransportKind) -> None:
     clock = VirtualClock()
-    server = MemoryServer(clock, kind, [Link(BYTES, 0.25)])
+    server = MemoryServer(clock, kind, [WorkerLink(BYTES, 0.25)])
     ended: list[float] = []
 
     def worker() -> None:

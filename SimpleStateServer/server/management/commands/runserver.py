@@ -33,6 +33,6 @@ class Command(DjangoRunserver):
     server_cls = StateServerWSGIServer
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Takes Django's flags; a reload would forget the running job, so there is none."""
+        """Django's flags without autoreload, which would lose the running jobs."""
         super().add_arguments(parser)
         parser.set_defaults(use_reloader=False)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from server.serving.limits import Limits, allowed_connections
+from server.serving.limits import ConnectionLimits, allowed_connections
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10010
@@ -20,8 +20,8 @@ PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT:
 
 EXIT_SETUP = 2
 
-_DEFAULTS = Limits()
-# flag, field of Limits, type, least, help
+_DEFAULTS = ConnectionLimits()
+# flag, field of ConnectionLimits, type, least, help
 _FLAGS = (
     ("--max-connections", "connections", int, 1, "connections open at a time; beyond, the longest silent one closes"),
     ("--max-connections-per-address", "connections_per_address", int, 1, "likewise, of one address"),
@@ -36,7 +36,6 @@ class Command(BaseCommand):
     help = "Runs the state server in one event loop, with bounds on what strangers may take of it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Takes the address as runserver does."""
         parser.add_argument(
             "addrport",
             nargs="?",
@@ -49,13 +48,12 @@ class Command(BaseCommand):
             parser.add_argument(flag, dest=field, type=kind, default=default, metavar="N", help=f"{text} (%(default)g)")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Listens, says so, and serves."""
         for flag, field, _, least, _ in _FLAGS:
             if not options[field] >= least:
                 _fail(f"{flag} is {options[field]:g}; give {least} or more")
         listener = listen(*split_address(options["addrport"]))
         wanted = options["connections"]
-        limits = Limits(
+        limits = ConnectionLimits(
             **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)},
             body_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         )

@@ -40,7 +40,7 @@ function showEnd({ end, state, states }) {
   bar.firstElementChild.style.width = `${100 * share}%`;
   const parts = [];
   if (end.share !== null) parts.push(`${Math.floor(100 * share)} %`);
-  const stands = states.silent && states.waiting; // who waits for a lost worker has no pace
+  const stands = states.silent && states.waiting; // a worker that waits for a lost one has no pace
   if (end.left_s !== null && !stands) parts.push(`about ${about(end.left_s)} left`);
   else if (end.share !== null && state === "at work" && !stands) parts.push("the time that is left is not known yet");
   if (end.rounds) parts.push(`${number(end.rounds[0])} of ${number(end.rounds[1])} rounds done`);
@@ -96,7 +96,7 @@ function showState(status) {
   } else notice(silentOnes(status));
 }
 
-/* Who is not heard, and how many wait, so that nobody has to look for it. */
+/* The silent workers, and how many wait for them. */
 function silentOnes({ states, workers }) {
   if (!states.silent) return "";
   const first = workers.find((worker) => worker.state === "silent");

@@ -1,6 +1,6 @@
 /* The workers: all of them as squares where they are many, and the slowest and the silent one by one. */
 
-/* How many of many are shown before somebody asks for more. */
+/* Workers shown before the reader asks for more. */
 const folded = () => (matchMedia("(max-width: 900px)").matches ? 8 : 16);
 let unfolded = false;
 

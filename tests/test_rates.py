@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.rates import CONSTANT, Ramp, RateSchedule, parse_ramp, parse_schedule
+from rates import CONSTANT, Ramp, RateSchedule, parse_ramp, parse_schedule
 
 
 def factors(text, *samples):

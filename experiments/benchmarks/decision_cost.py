@@ -1,13 +1,8 @@
-"""What the state server's rules do on a slow link, and what a decision costs.
+"""The cost of a decision of the state server, by each rule, as the number of workers grows.
 
-    .venv/bin/python experiments/benchmarks/policy_simulation.py [link] [cost]     # both without a word
+    .venv/bin/python experiments/benchmarks/decision_cost.py
 
-link: scripts/clusters/slow-link.csv in virtual time (simulate.py -n none), by ESync's rules `journal` and
-`upload-aware`: 4 workers that compute equally fast, LeNet-5, the last one behind 10 Mbit/s and 25 ms. Depends on
-nothing but the flags.
-
-cost: microseconds from message to answer in the handlers, without HTTP, as the number of workers grows, by each rule.
-Measured on this machine; CPU time leaves out what other programs took from this one meanwhile.
+Microseconds from message to answer in the handlers, without HTTP. CPU time leaves out the time of other programs.
 """
 
 from __future__ import annotations
@@ -26,50 +21,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "SimpleStateServer"))
 
 from server.handlers import Handlers
-from server.messages import Action, Query, Report, Reset, Status
+from server.messages import Query, Report, Reset, Status
 from server.policies import POLICIES, Sync
 from server.state import STEP_TIME_WINDOW
+from server.worker import Action
 
-from experiments.benchmarks.virtual_timing import Measured, measure
-from flag_values import above_zero, at_least
+from flag_values import at_least
 
-RULES = ("journal", "upload-aware")
-LENET_BYTES = "246824"
 JOB, SAMPLES = "benchmark", 64
-TRANSMISSION_S = 0.1  # in `cost`
-NOISE = 0.1  # there, standard deviation of the logarithm of all times: the slowest is not always the same
+TRANSMISSION_S = 0.1
+NOISE = 0.1  # standard deviation of the logarithm of all times: the slowest worker changes
 
 
-def on_slow_link(rule: str, query: str, step_s: float, rounds: int) -> Measured:
-    """What the cluster does by a rule; `query` as main.py's flag, `step_s` of all workers."""
-    flags = ["-m", "esync", "--policy", rule, "--query", query, "--model-bytes", LENET_BYTES]
-    return measure("slow-link", [*flags, "--max-rounds", str(rounds)], step_s)
-
-
-def link(options: argparse.Namespace) -> None:
-    """Prints the first table."""
-    print("| steps, questions | rule | local steps, near and far | computing, near and far | samples/s | rounds/s |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for step_s in options.steps:
-        for query in ("blocking", "non-blocking"):
-            speeds = []
-            for rule in RULES:
-                done = on_slow_link(rule, query, step_s, options.rounds)
-                speeds.append(done.samples_per_s)
-                cells = [
-                    f"{step_s:g} s, {query}",
-                    rule,
-                    f"{done.steps[0]:.2f}, {done.steps[-1]:.2f}",
-                    f"{done.computing[0]:.3f}, {done.computing[-1]:.3f}",
-                    f"{done.samples_per_s:.0f}",
-                    f"{done.rounds_per_s:.2f}",
-                ]
-                print(f"| {' | '.join(cells)} |", flush=True)
-            print(f"| | | | | {speeds[1] / speeds[0] - 1:+.0%} | |")
-
-
-def cost(options: argparse.Namespace) -> None:
-    """Prints the second table."""
+def print_table(options: argparse.Namespace) -> None:
+    """A line for each rule and number of workers, and a comparison of the greatest with the least."""
     columns = f"{'mean':>7} {'p50':>7} {'p99':>9}"
     print(f"{'':<19} {'':>7} {'':>7} | {'wall clock, us':^25} | {'CPU time, us':^25}")
     print(f"{'rule':<19} {'workers':>7} {'queries':>7} | {columns} | {columns}")
@@ -92,7 +57,7 @@ def _summary(times: Sequence[float]) -> str:
 
 
 def timed_queries(rule: str, num_workers: int, least: int, seed: int) -> Iterator[tuple[float, float]]:
-    """Microseconds of each query, by the wall clock and of CPU time, in whole rounds with so many or more.
+    """Microseconds of each query, by the wall clock and of CPU time, in whole rounds with `least` queries or more.
 
     In a round all workers report, and ask after each of their steps, in the order in which these end. Under a rule that
     aggregates they do so until they are told to; else once. Step times are 0.05 to 1 s, evenly by their logarithm.
@@ -134,31 +99,17 @@ def timed_queries(rule: str, num_workers: int, least: int, seed: int) -> Iterato
                 heapq.heappush(running, step_of(rank))
 
 
-TABLES = {"link": link, "cost": cost}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the tables that were asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{' or '.join(TABLES)}; default: all")
-    parser.add_argument(
-        "--steps", type=above_zero, nargs="+", default=[0.05, 0.1, 0.5], metavar="S", help="link: step times"
-    )
-    parser.add_argument("--rounds", type=at_least(2), default=100, help="link: of each job (100)")
+    """Prints the table."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument(
         "--workers", type=at_least(1), nargs="+", default=[10, 1000, 10000], metavar="N",
-        help="cost: numbers of workers (10 1000 10000)",
+        help="numbers of workers (10 1000 10000)",
     )  # fmt: skip
-    parser.add_argument("--queries", type=at_least(1), default=20000, help="cost: to time for each line, about (20000)")
-    parser.add_argument("--seed", type=int, default=0, help="cost: of the step times (0)")
-    options = parser.parse_args(arguments)
-    for table in options.tables:
-        if table not in TABLES:
-            parser.error(f"unknown table {table!r}; choose from {', '.join(TABLES)}")
-    for table in options.tables or TABLES:
-        TABLES[table](options)
+    parser.add_argument("--queries", type=at_least(1), default=20000, help="to time for each line, about (20000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the step times (0)")
+    print_table(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A stand-in of the published state server, to compare speeds with: its three endpoints under Django's own runserver.
+"""A stand-in of the published state server, for comparisons of speed: its three endpoints under Django's runserver.
 
-    python experiments/benchmarks/published_program.py runserver --noreload 127.0.0.1:10010
+    python tests/helpers/published_program.py runserver --noreload 127.0.0.1:10010
 
 Written from the published interface, not from its code: form-encoded POSTs, a list of records that any thread changes,
-the slowest device searched for at each question, DEBUG, and a line of log for each request. Of the middlewares that
-`django-admin startproject` sets up it has only the one that says an answer's length: it is no slower than its model.
+the slowest device searched for at each question, DEBUG, and a line of log for each request. Of the middlewares of
+`django-admin startproject` it has only the one for an answer's length, so it is no slower than the published one.
 """
 
 from __future__ import annotations

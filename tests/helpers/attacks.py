@@ -1,8 +1,7 @@
 """What strangers, or programs gone wrong, may do to the state server; all of it on this machine.
 
 An attack is called with a Target, does what it does until it is done or the target's time is up, lets go of its
-connections, and returns in a few words how the server took it. experiments/benchmarks/traps.py tries them beside a job
-that trains, tests/SimpleStateServer/test_state_server_traps.py without one.
+connections, and returns in a few words how the server took it.
 """
 
 from __future__ import annotations

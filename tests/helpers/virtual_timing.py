@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-import simulate  # noqa: E402
-from trainer.run_logs.round_log import computing_seconds, read_rounds  # noqa: E402
-from trainer.simulation import virtual_cluster  # noqa: E402
+import simulate
+from trainer.run_logs.round_log import computing_seconds, read_rounds
+from trainer.simulation import virtual_cluster
 
 
 class Measured(NamedTuple):

@@ -1,31 +1,26 @@
-"""A host at the end of an ssh connection, as the launcher sees it: processes start and end there, and logs come home.
+"""The launcher's connection to a host over ssh, and the processes there; scripts/launch/remote.py is the other end.
 
-scripts/launch/remote.py is at the other end. Nothing here waits for the host unless its docstring says so.
+Nothing here waits for the host unless its docstring says so.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import gzip
 import json
 import os
 import select
 import shlex
-import shutil
 import signal
 import subprocess
-import tarfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from scripts.launch import host_network
 from scripts.launch.hosts_file import Host
 from scripts.launch.process import Kind, Role, code_of, open_log, spawn
-from trainer.run_logs.earlier_runs import config_in, is_same_run, set_aside, written
 from utils import EXIT_SETUP, SetupError
 
 PING_EVERY_S = 5.0
@@ -49,16 +44,15 @@ _ADVICE = {
 
 
 def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
-    """The command that starts the launcher's hand on a host; without ssh where the address is this machine's own.
+    """The command that starts the agent on a host; without ssh where the address is this machine's own.
 
     Args:
-        ssh: the program and the user's own options.
-        host: to log in to.
+        ssh: the program and the user's options.
         folder: of the project there.
     """
     options = [word for option in SSH_OPTIONS for word in ("-o", option)]
     where = [*(("-p", host.port) if host.port else ()), *(("-l", host.user) if host.user else ()), host.address]
-    # `~/` is for the shell there, so it must not be in quotes; a relative folder begins at home as well.
+    # The shell there would expand `~/` only without quotes; a relative folder begins at home as well.
     quoted = shlex.quote(folder.removeprefix("~/"))
     script = (
         f"cd {quoted} 2>/dev/null || {{ echo error: no folder {quoted} here: put the project there >&2; exit 2; }}; "
@@ -70,25 +64,24 @@ def ssh_command(ssh: Sequence[str], host: Host, folder: str) -> list[str]:
     return [*ssh, *options, *where, f"exec sh -c {shlex.quote(script)}"]
 
 
-class Link:
-    """A connection to a host. For the supervisor it is a service: without it nothing there goes on."""
+class HostConnection:
+    """A connection to a host. For the supervisor it is a service, which all processes of the host need."""
 
     def __init__(
         self, host: Host, command: Sequence[str], log: Path, meanwhile: Callable[[], object] = lambda: None
     ) -> None:
         """
         Args:
-            host: at the other end.
             command: ssh and its arguments.
-            log: gets what ssh says.
-            meanwhile: called while an answer is waited for; the other hosts must hear from the launcher too.
+            log: gets what ssh prints.
+            meanwhile: called during a wait for an answer, so that the other hosts get their pings.
         """
         self.host = host
         self._meanwhile = meanwhile
-        self.is_silent = False  # it did not confirm a kill, so far
-        self._is_broken = False  # not all that it answered was taken: what comes next would be taken for something else
+        self.is_silent = False  # a kill is not confirmed
+        self._is_broken = False  # an answer was not read to its end, so the next one would be misread
         self._is_hung_up = False
-        self._warmth: dict[str, Any] | None = None  # what it has answered to `warm`
+        self._warmth: dict[str, Any] | None = None  # the answer to `warm`
         self.ended_at: float | None = None
         self.role = Role(
             name=f"the connection to {host.name}",
@@ -114,7 +107,7 @@ class Link:
     # ----------------------------------------------------------------------------------------------- messages
 
     def send_message(self, **message: Any) -> None:
-        """Tells the host something. A connection that is gone is noticed elsewhere."""
+        """Sends a message; `pump` and `exit_code` show whether the connection is gone."""
         if self._is_hung_up:
             return
         self._outgoing += json.dumps(message).encode() + b"\n"
@@ -123,7 +116,7 @@ class Link:
                 self._outgoing = self._outgoing[os.write(self._to, self._outgoing) :]
 
     def pump(self) -> bool:
-        """Takes in what has come; returns whether the connection is still there."""
+        """Reads what has arrived, and pings when due; returns whether the connection is still there."""
         now = time.monotonic()
         if now > self._pinged_at + PING_EVERY_S:
             self._pinged_at = now
@@ -144,7 +137,7 @@ class Link:
             message = json.loads(line)
             kind = message["is"]
         except (ValueError, TypeError, KeyError):
-            return  # what a login script prints
+            return  # the output of a login script
         if kind in ("line", "ended", "ready"):
             if process := self._processes.get(message["name"]):
                 process.take(message)
@@ -154,28 +147,31 @@ class Link:
             self._answers.append(message)
 
     def answer(self) -> dict[str, Any] | None:
-        """The next of what the host answers; None: it has not come yet. Waits for the end of a connection that is gone.
+        """The next answer; None: it has not arrived yet. Waits for the end of a connection that is gone.
 
         Raises:
-            SetupError: the host says that something cannot be done, or the connection is gone.
+            SetupError: the host cannot do what was asked, or the connection is gone.
         """
         is_there = self.pump()
         if self._answers:
             answer = self._answers.pop(0)
             if answer["is"] == "error":
-                raise SetupError(f"{self.host.where}: {self.host.name}: {answer['text']}")
+                raise self._error(answer["text"])
             if answer["is"] == "hello":
                 self._hello = answer
             return answer
         if not is_there:
-            raise SetupError(f"{self.host.where}: {self.host.name}: {self._why_gone()}")
+            raise self._error(self._why_gone())
         return None
 
+    def _error(self, text: str) -> SetupError:
+        return SetupError(f"{self.host.where}: {self.host.name}: {text}")
+
     def answers(self) -> Iterator[dict[str, Any]]:
-        """Waits for what the host answers, message by message.
+        """Waits for answers, and yields each.
 
         Raises:
-            SetupError: as `answer`, or the host is silent.
+            SetupError: as `answer`, or the host does not answer.
         """
         last = time.monotonic()
         while True:
@@ -189,7 +185,7 @@ class Link:
             select.select([self._from], [], [], 0.2)
 
     def hello(self) -> dict[str, Any]:
-        """What the host says of itself, first of all. Waits for it.
+        """Waits for the host's first message.
 
         Raises:
             SetupError: as `answers`.
@@ -197,7 +193,7 @@ class Link:
         return self._hello or next(self.answers())
 
     def ask(self, **message: Any) -> dict[str, Any]:
-        """Tells the host something and waits for its answer.
+        """Sends a request and waits for the answer.
 
         Raises:
             SetupError: as `answers`.
@@ -206,34 +202,34 @@ class Link:
         return next(self.answers())
 
     def warm(self, folder: str, forks: Sequence[str], imports: bool) -> None:
-        """Lets the host get ready for a start, whatever runs there: `is_warm` says when it is.
+        """Makes the host prepare to start processes beside those that run; `is_warm` tells when it is ready.
 
         Args:
             folder: of the host's logs there.
-            forks: what workers read: dataset and folder.
-            imports: what workers need; else it is enough that the host is connected.
+            forks: the workers' dataset and its folder.
+            imports: the host will have workers; else it is ready once it is connected.
         """
         self._warmth = None if imports else {"is": "warm"}
         if imports:
             self.send_message(do="warm", folder=folder, forks=list(forks))
 
     def is_warm(self) -> bool:
-        """Whether it is ready: processes can be forked there, or never will be. Waits as `answer`.
+        """Whether processes can be forked there, or it is known that none can. Waits as `answer`.
 
         Raises:
-            SetupError: it cannot be, or the connection is gone.
+            SetupError: the host cannot get ready, or the connection is gone.
         """
         if self._hello is None and self.answer() is None:
             return False
         if not self.pump():
-            raise SetupError(f"{self.host.where}: {self.host.name}: {self._why_gone()}")
+            raise self._error(self._why_gone())
         if self._warmth is not None and self._warmth["is"] == "cold":
-            raise SetupError(f"{self.host.where}: {self.host.name}: {self._warmth['text']}")
+            raise self._error(self._warmth["text"])
         return self._warmth is not None
 
     @property
     def is_sound(self) -> bool:
-        """Whether another start may use it."""
+        """Whether another start can use the connection."""
         return self.exit_code is None and not self.is_silent and not self._is_broken
 
     def _why_gone(self) -> str:
@@ -244,7 +240,7 @@ class Link:
         if self._child.returncode == EXIT_SETUP:
             return said.removeprefix("error: ")
         if self._child.returncode != SSH_FAILED:
-            return f"the launcher's hand there ended with exit code {self._child.returncode}: {said}"
+            return f"the agent there ended with exit code {self._child.returncode}: {said}"
         target = self.host.address if not self.host.user else f"{self.host.user}@{self.host.address}"
         advice = next((text for pattern, text in _ADVICE.items() if pattern in " ".join(lines).lower()), "")
         return f"ssh: {said}" + (f" ({advice.format(target=target)})" if advice else "")
@@ -255,9 +251,8 @@ class Link:
         """Starts a role on the host.
 
         Args:
-            role: what to start.
-            there: the folder of its log on the host, where a second copy of it is.
-            service: address and port at which it will answer, where it is a service.
+            there: folder on the host for a second copy of the log.
+            service: address and port at which a service will answer.
         """
         process = self._processes[role.name] = RemoteProcess(self, role)
         self.send_message(
@@ -273,40 +268,37 @@ class Link:
         return process
 
     def is_ready(self, name: str) -> bool:
-        """Whether a service on the host answers."""
         self.pump()
         return name in self._processes and self._processes[name].is_ready
 
     def forget(self) -> None:
-        """The processes so far are of another start."""
+        """Drops the processes of an earlier start."""
         self._processes = {}
 
     def unconfirmed(self) -> list[str]:
-        """The processes that nobody saw end."""
+        """The names of the processes that are not known to have ended."""
         return [name for name, process in self._processes.items() if process.exit_code is None]
 
     @property
     def exit_code(self) -> int | None:
-        """Of ssh; None while the connection is there."""
+        """ssh's exit code; None while the connection is there."""
         self.pump()
         return code_of(self._child)
 
     def new_lines(self) -> list[str]:
-        """None: a connection has nothing to say."""
         return []
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to ssh."""
         os.killpg(self._child.pid, number)
 
     def hang_up(self) -> None:
-        """Ends the connection, and with it whatever still runs on the host. The host has no more to do then."""
+        """Ends the connection, and with it all processes on the host."""
         assert self._child.stdin
         self._is_hung_up = True
         self._child.stdin.close()
 
     def reap(self) -> None:
-        """Waits for the end of a connection that was hung up. Its log stays where there is something in it."""
+        """Waits for the end of a connection that was hung up, and removes an empty log."""
         try:
             self._child.wait(KILL_S)
         except subprocess.TimeoutExpired:
@@ -316,38 +308,14 @@ class Link:
             if not self.role.log.stat().st_size:
                 self.role.log.unlink()
 
-    # ------------------------------------------------------------------------------------------------- logs
-
-    def fetch_logs(self, home: Path, earlier: Path) -> None:
-        """Brings the logs that the job left on the host. Waits for them.
-
-        A worker's logs come as a whole, in the place of those that were there.
-
-        Args:
-            home: the host's folder in the log tree of this machine.
-            earlier: where those of another run are moved.
+    def receive_logs(self, archive: Path) -> None:
+        """Waits for a tar archive of the logs that the job left on the host; an empty file where there are none.
 
         Raises:
-            SetupError: they did not come. What was there before is left as it was.
-            OSError: they cannot be written.
+            SetupError: as `answers`.
+            OSError: it cannot be written.
         """
-        arriving = home.with_name(f".{home.name}-arriving")
-        shutil.rmtree(arriving, ignore_errors=True)
-        arriving.mkdir(parents=True)
-        try:
-            archive = arriving / "logs.tar.gz"
-            self._receive(archive)
-            if archive.stat().st_size:
-                _unpack(archive, arriving)
-            archive.unlink()
-            for path in arriving.iterdir():
-                home.mkdir(exist_ok=True)
-                _take_place(path, home / path.name, earlier)
-        finally:
-            shutil.rmtree(arriving, ignore_errors=True)
-
-    def _receive(self, archive: Path) -> None:
-        self._is_broken = True  # until the end has come
+        self._is_broken = True  # until the end has arrived
         self.send_message(do="fetch")
         with archive.open("wb") as file:
             for answer in self.answers():
@@ -357,60 +325,19 @@ class Link:
         self._is_broken = False
 
 
-def _take_place(path: Path, place: Path, earlier: Path) -> None:
-    """A worker's folder, or a file, takes the place of what the same worker left before; other files stay there."""
-    if not (path.is_dir() and place.is_dir()):
-        path.replace(place)
-        return
-    comes, there = config_in(path), config_in(place)
-    if comes.get("resume") or is_same_run(comes.get("earlier", ""), there.get("earlier", "")):
-        for old in written(place):
-            old.unlink()
-    else:
-        set_aside(written(place), earlier)
-    for new in [new for new in path.rglob("*") if new.is_file()]:
-        target = place / new.relative_to(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        new.replace(target)
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Unpacks plain files into a folder and nowhere else.
-
-    Raises:
-        SetupError: the archive is damaged, or holds something else.
-        OSError: a file cannot be written.
-    """
-    try:
-        with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
-            for member in tar:
-                name = PurePosixPath(member.name)
-                content = tar.extractfile(member) if member.isfile() else None
-                if content is None or name.is_absolute() or ".." in name.parts:
-                    raise SetupError(f"the archive of logs holds {member.name!r}, which is no log")
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with (folder / name).open("wb") as file:
-                    shutil.copyfileobj(content, file)
-            while unpacked.read(1 << 20):  # the checksum is behind the last file
-                pass
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise SetupError(f"the archive of logs cannot be read ({error}): copy them by hand") from None
-
-
 class RemoteProcess:
-    """A role on another host, with the face of scripts.process.Process."""
+    """A role on another host; a RunningProcess like process.Process."""
 
-    def __init__(self, link: Link, role: Role) -> None:
+    def __init__(self, connection: HostConnection, role: Role) -> None:
         self.role = role
         self.ended_at: float | None = None
-        self._link = link
+        self._connection = connection
         self._log = open_log(role)
         self._lines: list[str] = []
         self._code: int | None = None
         self.is_ready = False
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """What the host tells of this process."""
         if message["is"] == "line":
             self._lines.append(message["text"])
             self._log.write(f"{message['text']}\n".encode())
@@ -418,28 +345,26 @@ class RemoteProcess:
         elif message["is"] == "ready":
             self.is_ready = True
         else:
-            self._code, self._link.is_silent = message["code"], False
+            self._code, self._connection.is_silent = message["code"], False
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, and when nobody can know: then the connection has ended."""
-        self._link.pump()
+        """None while it runs, and when it is unknown, since the connection has ended."""
+        self._connection.pump()
         return self._code
 
     def new_lines(self) -> list[str]:
-        """What it wrote since the last call, whole lines only."""
-        self._link.pump()
+        self._connection.pump()
         lines, self._lines = self._lines, []
         return lines
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process and whatever it started."""
-        self._link.send_message(do="send", name=self.role.name, signal=int(number))
+        self._connection.send_message(do="send", name=self.role.name, signal=int(number))
 
     def reap(self) -> None:
-        """Waits for the end of a process that was killed or has ended; not for a host that cannot be reached."""
+        """Waits for the end of a process that was killed or has ended, unless its host does not confirm it."""
         give_up = time.monotonic() + KILL_S
-        while self.exit_code is None and self._link.exit_code is None and not self._link.is_silent:
-            self._link.is_silent = time.monotonic() > give_up
+        while self.exit_code is None and self._connection.exit_code is None and not self._connection.is_silent:
+            self._connection.is_silent = time.monotonic() > give_up
             time.sleep(0.05)
         self._log.close()

@@ -1,18 +1,18 @@
-"""Numbers that follow the samples which all workers have trained on: a factor on the step size, and a momentum.
+"""Schedules by the samples that all workers have trained on: a factor on the step size, and a momentum. Pure functions.
 
-Pure functions, of the standard library alone. A schedule of step sizes is a text of parts joined by +:
+A schedule of step sizes is a text of parts joined by +:
 
-    warmup:10000             grows in a straight line from 0 to 1 over the first 10,000 samples
+    warmup:10000             grows linearly from 0 to 1 over the first 10,000 samples
                              (Goyal et al., "Accurate, large minibatch SGD", 2017, arXiv:1706.02677)
-    step:300000,450000x0.1   piecewise constant: a tenth behind 300,000 samples, a hundredth behind 450,000; each of
-                             them may have a factor of its own, as in step:300000x0.1,450000x0.5
+    step:300000,450000x0.1   piecewise constant: a tenth after 300,000 samples, a hundredth after 450,000; each may
+                             have a factor of its own, as in step:300000x0.1,450000x0.5
     cosine:600000            falls from 1 at the end of the warm-up to 0 at 600,000 samples, along a half cosine
                              (Loshchilov and Hutter, "SGDR", ICLR 2017, arXiv:1608.03983, without restarts);
                              cosine:600000x0.01 ends at a hundredth
     constant                 1
 
-Samples are counted from the beginning, so the warm-up's are among the others'. E epochs of a data set are E times its
-training samples. The samples of the step itself count as trained on.
+Samples are counted from the beginning, with those of the warm-up and of the step itself. E epochs of a data set are E
+times its training samples.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class RateSchedule:
     """A factor on the step size.
 
     Attributes:
-        warmup: samples until the whole step size; 0: at once.
-        drops: pairs (samples, factor): behind so many samples the step size is multiplied by the factor.
-        cosine: samples at the end of the half cosine; 0: there is none.
+        warmup: samples until the full step size; 0: no warm-up.
+        drops: pairs (samples, factor): after these samples the step size is multiplied by the factor.
+        cosine: samples at the end of the half cosine; 0: no cosine.
         floor: the factor there.
     """
 
@@ -44,14 +44,13 @@ class RateSchedule:
 
     @property
     def is_constant(self) -> bool:
-        """Whether samples make no difference."""
         return self == CONSTANT
 
     def factor(self, samples: int) -> float:
-        """The factor on a step with which so many samples are trained on, its own among them."""
+        """The factor on the step after which `samples` have been trained on, its own included."""
         result = min(1.0, samples / self.warmup) if self.warmup else 1.0
-        for behind, factor in self.drops:
-            if samples > behind:
+        for after, factor in self.drops:
+            if samples > after:
                 result *= factor
         if self.cosine:
             progress = min(1.0, max(0.0, (samples - self.warmup) / (self.cosine - self.warmup)))
@@ -66,7 +65,7 @@ def parse_schedule(text: str) -> RateSchedule:
     """Reads a schedule.
 
     Raises:
-        ValueError: the text is none; says what is wrong, and what is allowed.
+        ValueError: the text is no schedule; the message says what is allowed.
     """
     if text == "constant":
         return CONSTANT
@@ -91,13 +90,13 @@ def parse_schedule(text: str) -> RateSchedule:
 
 
 def _drops(numbers: str, text: str) -> tuple[tuple[int, float], ...]:
-    """Whoever has no factor has that of the next one."""
+    """Reads the drops; one without a factor has that of the next one."""
     drops: list[tuple[int, float]] = []
     factor = ""
     for drop in reversed(numbers.split(",")):
-        behind, _, own = drop.partition("x")
+        after, _, own = drop.partition("x")
         factor = own or factor
-        drops.insert(0, (_samples(behind, text), _factor(factor, text)))
+        drops.insert(0, (_samples(after, text), _factor(factor, text)))
     if any(later <= earlier for (earlier, _), (later, _) in itertools.pairwise(drops)):
         raise ValueError(f"{text!r}: each number of samples must be above the one before it")
     return tuple(drops)
@@ -121,34 +120,28 @@ def _factor(number: str, text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """A plain number; one that is not a number is not in any range."""
+    """A plain number; NaN, which is in no range, for other texts."""
     return float(text) if re.fullmatch(r"\d*\.?\d+(e-?\d{1,2})?", text, re.ASCII) else math.nan
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """A number that goes from one value to another in a straight line, and stays there.
-
-    Attributes:
-        over: samples from the first to the last value; 0: it is the last at once.
-    """
+    """A number that changes linearly from one value to another, and stays there."""
 
     first: float
     last: float
-    over: int = 0
+    over: int = 0  # samples from the first to the last value; 0: it is the last from the beginning
 
     @classmethod
     def constant(cls, value: float) -> Ramp:
-        """Always the same."""
         return cls(value, value)
 
     @property
     def is_zero(self) -> bool:
-        """Whether it never is anything else."""
         return self.first == self.last == 0
 
     def value(self, samples: int) -> float:
-        """The value when so many samples are trained on."""
+        """The value after `samples` have been trained on."""
         if samples >= self.over:
             return self.last
         return self.first + (self.last - self.first) * samples / self.over
@@ -158,7 +151,7 @@ def parse_ramp(text: str) -> Ramp:
     """Reads a momentum: 0.9, or 0..0.9:50000 for one that grows from 0 to 0.9 over 50,000 samples.
 
     Raises:
-        ValueError: the text is none; says what is allowed.
+        ValueError: the text is no momentum; the message says what is allowed.
     """
     first, dots, rest = text.partition("..")
     last, colon, over = rest.partition(":") if dots else (first, "", "")

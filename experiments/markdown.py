@@ -1,7 +1,8 @@
-"""Parts of a Markdown page that a command writes anew, between two comments that name them."""
+"""Markdown tables, and the parts of a page that a command writes anew, between two comments that name them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from utils import SetupError, write_atomically
@@ -9,8 +10,14 @@ from utils import SetupError, write_atomically
 TABLES = "tables"  # the part of a study's page
 
 
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """A table, of which the first row is the head."""
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *body])
+
+
 def marks(what: str) -> tuple[str, str]:
-    """What stands before and behind the part of a page that is written anew."""
+    """The comments before and behind a part."""
     return f"<!-- {what} -->", f"<!-- end of {what} -->"
 
 
@@ -29,7 +36,7 @@ def updated(text: str, what: str, part: str) -> str:
 
 
 def write(page: Path, part: str, what: str = TABLES) -> None:
-    """Writes a part of a page anew; where there is no page, one that has nothing else.
+    """Writes a part anew; a page that does not exist gets a title and the part.
 
     Raises:
         SetupError: the page has no place for it.

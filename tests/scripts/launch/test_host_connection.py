@@ -1,4 +1,4 @@
-"""The launcher's hand on a host, and what comes over the connection. A shell stands for ssh; the rest is real."""
+"""The agent on a host, and the launcher's connection to it. A shell stands for ssh; the rest is real."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from few_images import few_images, on_few_images
 from stand_ins import IDLE
 from stand_ins import role as stand_in
 
+from scripts.launch.host_connection import HostConnection, ssh_command
+from scripts.launch.host_logs import fetch_logs
 from scripts.launch.hosts_file import Host
-from scripts.launch.link import Link, ssh_command
 from scripts.launch.process import Kind, Role
 from scripts.launch.remote import PART_BYTES
+from scripts.launch.restart_policy import RestartPolicy
 from scripts.launch.roles import ROOT
-from scripts.launch.supervisor import Outcome, Supervisor, Waits
-from scripts.launch.survival import Survival
+from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from utils import SetupError
 
 FETCHED = """echo '{"is": "fetched"}'"""
@@ -51,15 +52,15 @@ ARCHIVE = packed("state.npz", random.Random(0).randbytes(10_000).hex().encode())
 
 
 @pytest.fixture
-def connect(tmp_path: Path) -> Iterator[Callable[..., Link]]:
-    links: list[Link] = []
+def connect(tmp_path: Path) -> Iterator[Callable[..., HostConnection]]:
+    links: list[HostConnection] = []
 
-    def start(ssh: str = SSH, folder: Path = ROOT) -> Link:
+    def start(ssh: str = SSH, folder: Path = ROOT) -> HostConnection:
         program = tmp_path / "ssh"
         program.write_text(ssh)
         program.chmod(0o755)
         host = Host("h1", "h1.example", "me", "22", "", "", "hosts file x.csv, line 2")
-        links.append(Link(host, ssh_command([str(program)], host, str(folder)), tmp_path / "ssh.log"))
+        links.append(HostConnection(host, ssh_command([str(program)], host, str(folder)), tmp_path / "ssh.log"))
         return links[-1]
 
     yield start
@@ -72,12 +73,12 @@ def role(folder: Path, program: str, kind: Kind = Kind.WORKER, name: str = "h1 c
     return stand_in(folder, kind, program, name, host="h1")
 
 
-def supervise(link: Link, *roles: Role) -> tuple[Outcome, list[str]]:
+def supervise(link: HostConnection, *roles: Role) -> tuple[JobOutcome, list[str]]:
     lines: list[str] = []
     there = roles[0].folder / "there"
     there.mkdir(exist_ok=True)
     start = lambda role: link.start(role, there, None)  # noqa: E731
-    return Supervisor(roles, lines.append, Waits(settle_s=1), start, [link]).run(), lines
+    return Supervisor(roles, lines.append, Timeouts(settle_s=1), start, [link]).run(), lines
 
 
 def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect, tmp_path):
@@ -90,7 +91,7 @@ def test_lines_come_with_the_host_and_the_rank_that_the_process_reports(connect,
     )
     first, second = (role(tmp_path, says.replace("RANK", rank), name=f"h{rank} cpu") for rank in "01")
     outcome, lines = supervise(link, first, second)
-    assert outcome == Outcome(0, was_stopped=False)
+    assert outcome == JobOutcome(0, was_stopped=False)
     waiting, only = sorted(re.sub(r"^[\d :-]*", "", line) for line in lines)[::-1]
     assert waiting in ("h0 cpu | waiting", "h1 cpu | waiting")  # said once
     assert only == "h0 cpu rank 0 | round 1"
@@ -110,7 +111,7 @@ def test_a_signal_reaches_the_processes_and_a_process_that_is_killed_ends_the_jo
     link = connect()
     next(link.answers())
     program = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nos.kill({os.getpid()}, signal.SIGTERM)" + IDLE
-    assert supervise(link, role(tmp_path, program))[0] == Outcome(0, was_stopped=True)
+    assert supervise(link, role(tmp_path, program))[0] == JobOutcome(0, was_stopped=True)
     server = role(tmp_path, IDLE, Kind.SERVER, "h1 server")
     killed = role(tmp_path, "os.kill(os.getpid(), 9)", name="h1 gpu0")
     outcome, lines = supervise(link, server, killed)
@@ -127,10 +128,10 @@ def test_a_process_takes_the_place_of_one_that_was_killed_and_its_logs_go_on(con
     )
     (tmp_path / "there").mkdir()
     roles = [role(tmp_path, program), role(tmp_path, IDLE, Kind.SERVER, "h1 server")]
-    kept = Survival(1, lambda: None, lambda resumes, start: roles)
+    policy = RestartPolicy(1, lambda: None, lambda resumes, start: roles)
     start = lambda role: link.start(role, tmp_path / "there", None)  # noqa: E731
     lines: list[str] = []
-    assert Supervisor(roles, lines.append, Waits(settle_s=0.1), start, [link], survival=kept).run().exit_code == 0
+    assert Supervisor(roles, lines.append, Timeouts(settle_s=0.1), start, [link], policy=policy).run().exit_code == 0
     assert "h1 cpu was killed by signal 9: there is no checkpoint yet" in " ".join(lines)
     for folder in (tmp_path, tmp_path / "there"):
         assert re.fullmatch(r"up\n=== started again: .*\nup\n", (folder / "h1 cpu.log").read_text())
@@ -179,7 +180,7 @@ def test_a_host_says_which_checkpoints_it_has(connect, tmp_path):
     assert link.ask(do="checkpoints", folder=str(tmp_path / "nowhere"))["files"] == {}
 
 
-@pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the hand"])
+@pytest.mark.parametrize("cut", ["hang up", "kill ssh", "kill the agent"])
 def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     link = connect()
     next(link.answers())
@@ -187,7 +188,7 @@ def test_no_process_outlives_the_connection(connect, tmp_path, cut):
     wait_for(lambda: link.pump() and running(tmp_path), "a process")
     if cut == "hang up":
         link.hang_up()
-    else:  # the stand-in became the hand by exec
+    else:  # the stand-in became the agent by exec
         link.send(signal.SIGTERM if cut == "kill ssh" else signal.SIGKILL)
     wait_for(lambda: not running(tmp_path), "the end of every process")
 
@@ -205,35 +206,37 @@ def test_a_connection_that_ends_fails_the_job_with_what_ssh_said(connect, tmp_pa
 
 def test_a_silent_launcher_is_given_up(tmp_path):
     program = "import scripts.launch.remote as r; r.SILENCE_S = 1; r.main()"
-    hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert hand.wait(DEADLINE_S) == 0
+    agent = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert agent.wait(DEADLINE_S) == 0
 
 
 def test_logs_take_longer_over_a_slow_connection_than_a_silent_launcher_is_waited_for(tmp_path):
     silence_s, parts = 1, 12
     program = f"import scripts.launch.remote as r; r.SILENCE_S = {silence_s}; r.main()"
     there = tmp_path / "h1"
-    hand = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert hand.stdin and hand.stdout
-    with hand, hand.stdin, hand.stdout:
+    agent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert agent.stdin and agent.stdout
+    with agent, agent.stdin, agent.stdout:
         asked = ({"do": "begin", "folder": str(there), "devices": [], "files": {}}, {"do": "fetch"})
-        hand.stdin.write(json.dumps(asked[0]).encode() + b"\n")
-        hand.stdin.flush()
-        assert [json.loads(hand.stdout.readline())["is"] for _ in range(2)] == ["hello", "begun"]
+        agent.stdin.write(json.dumps(asked[0]).encode() + b"\n")
+        agent.stdin.flush()
+        assert [json.loads(agent.stdout.readline())["is"] for _ in range(2)] == ["hello", "begun"]
         (there / "model.npz").write_bytes(os.urandom(parts * PART_BYTES))
-        hand.stdin.write(json.dumps(asked[1]).encode() + b"\n")
-        hand.stdin.flush()
+        agent.stdin.write(json.dumps(asked[1]).encode() + b"\n")
+        agent.stdin.flush()
         began = time.monotonic()
         kinds = []
-        for line in hand.stdout:
+        for line in agent.stdout:
             kinds.append(json.loads(line)["is"])
             if kinds[-1] != "part":
                 break
             time.sleep(0.1)  # the slow connection
         assert time.monotonic() > began + silence_s
         assert kinds[-1] == "fetched"
-        hand.stdin.close()
-        assert hand.wait(DEADLINE_S) == 0
+        agent.stdin.close()
+        assert agent.wait(DEADLINE_S) == 0
 
 
 def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
@@ -250,7 +253,7 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     next(link.answers())
     link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files={".trace.csv": "x"})
     earlier = tmp_path / "home" / "earlier" / "2026-11-25-120000"
-    link.fetch_logs(tmp_path / "home" / "h2", earlier)
+    fetch_logs(link, tmp_path / "home" / "h2", earlier)
     assert not (tmp_path / "home" / "h2").exists()  # nothing was written yet
     assert (there / ".trace.csv").read_text() == "x"
     (there / "cpu0" / "run.new").write_text("new")
@@ -259,7 +262,7 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     (there / "cpu0" / "model" / "big").write_bytes(os.urandom(300_000))
     (there / "state.npz").write_text("new")
     (there / "worker.log").write_text("the launcher has its lines")
-    link.fetch_logs(home, earlier)
+    fetch_logs(link, home, earlier)
     found = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
     assert found == {"cpu0/run.json", "cpu0/iter-1.txt", "cpu0/model/big", "cpu0/notes.txt", "state.npz"}
     assert (earlier / "h1" / "cpu0" / "iter-9.txt").read_text() == "of an earlier job"
@@ -267,10 +270,10 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     assert sorted(path.name for path in home.parent.iterdir()) == ["earlier", "h1"]
     # The job goes on with another worker there, and without one of before.
     link.ask(do="begin", folder=str(there), devices=["cpu0", "gpu7"], files={})
-    link.fetch_logs(home, earlier)
+    fetch_logs(link, home, earlier)
     assert {path.name for path in home.iterdir()} == {"cpu0", "state.npz"}
     (there / "gpu7" / "run.json").write_text("new one")
-    link.fetch_logs(home, earlier)
+    fetch_logs(link, home, earlier)
     assert {path.name for path in home.iterdir()} == {"cpu0", "gpu7", "state.npz"}
 
 
@@ -284,7 +287,7 @@ def test_a_connection_on_which_not_all_logs_came_is_for_no_other_start(connect, 
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
         with pytest.raises(OSError, match="File too large"):
-            link.fetch_logs(tmp_path / "home" / "h1", tmp_path / "home" / "earlier" / "x")
+            fetch_logs(link, tmp_path / "home" / "h1", tmp_path / "home" / "earlier" / "x")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert link.exit_code is None and not link.is_sound
@@ -309,7 +312,7 @@ def test_logs_that_do_not_come_leave_nothing_half_here(connect, tmp_path, archiv
     part = json.dumps({"is": "part", "data": base64.b64encode(archive).decode()})
     link = connect(f"#!/bin/sh\nread fetch; echo '{part}'; {end}; exec cat > /dev/null\n")
     with pytest.raises(SetupError, match=complaint):
-        link.fetch_logs(home, tmp_path / "logs" / "earlier" / "x")
+        fetch_logs(link, home, tmp_path / "logs" / "earlier" / "x")
     assert [path.name for path in home.parent.iterdir()] == ["h1"]
     assert (home / "cpu" / "iter-1.txt").read_text() == "of an earlier job"
 
@@ -357,7 +360,7 @@ def test_what_a_login_script_prints_does_no_harm(connect):
 def test_a_host_without_a_way_to_the_scheduler_says_so(connect):
     link = connect()
     next(link.answers())
-    with pytest.raises(SetupError, match=r"network card 'no0' has no address here; name the card .*: lo"):
+    with pytest.raises(SetupError, match=r"network interface 'no0' has no address here; name one .*: lo"):
         link.ask(do="network", address="h1", interface="no0", toward="")
     with pytest.raises(SetupError, match="update it to the launcher's version"):
         link.ask(do="dance")

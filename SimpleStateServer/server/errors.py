@@ -1,0 +1,37 @@
+"""Errors of a message: it is malformed, or it does not fit its job."""
+
+from __future__ import annotations
+
+
+class BadMessage(Exception):
+    """A malformed message. `field` names the wrong part, where there is one."""
+
+    def __init__(self, text: str, field: str | None = None) -> None:
+        super().__init__(text)
+        self.field = field
+
+    @classmethod
+    def of_field(cls, field: str, value: object, allowed: str) -> BadMessage:
+        """The error of a value that is not allowed. None counts as missing."""
+        if value is None:
+            return cls(f"field {field!r} is missing; give {allowed}", field)
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = f"{shown[:77]}..."
+        return cls(f"field {field!r} is {shown}; give {allowed}", field)
+
+
+class Conflict(Exception):
+    """A well-formed message that does not fit its job. `code` is for programs.
+
+    no-job         no `/init/` began a job for published workers
+    unknown-job    there is no job of this name
+    job-settings   a RESET of a running job with other settings, or a JOIN for another number of workers
+    stale          the worker is already known to be in a later round
+    round-ahead    the worker is not known to be in the round before
+    too-many-jobs  there is no room for another job
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code

@@ -1,0 +1,77 @@
+"""The logs of the previous run, as a launcher sees them: when they are moved, and what the user is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from config import Config
+from scripts.launch import job_options
+from scripts.launch.roles import JobSpec, Layout
+from trainer.run_logs import earlier_runs
+from utils import SetupError
+
+
+class PreviousRun:
+    """The logs of the previous run in a mode's folder. They stay there until this run begins to train.
+
+    Attributes:
+        is_resumed: this run resumes that one: all stays where it is.
+    """
+
+    def __init__(
+        self,
+        log_folder: Path,
+        earlier: Path,
+        devices: Collection[tuple[str, str]],
+        worker_config: Config,
+        say: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            log_folder: of the mode.
+            earlier: where the logs are moved.
+            devices: host and device of this run's workers, which move their own.
+            worker_config: a worker's flags.
+            say: prints a line for the user.
+
+        Raises:
+            SetupError: the logs cannot be moved.
+        """
+        self.is_resumed = bool(worker_config.resume)
+        self._keeps_checkpoints = bool(worker_config.ckpt_frequency and not worker_config.checkpoint)
+        self._log_folder, self._earlier, self._devices, self._say = log_folder, earlier, devices, say
+        if not self.is_resumed:
+            earlier_runs.check([path for path in log_folder.glob("*/*") if earlier_runs.written(path)], earlier)
+        earlier_runs.keep_process_logs(log_folder, self.is_resumed)
+        self._notice = earlier_runs.Notice(log_folder, earlier)
+        self._is_moved = self.is_resumed
+        self._is_told = False
+
+    def begins(self) -> None:
+        """Moves the logs that no worker moves; call it when a worker begins to train, or begins again."""
+        if self._is_moved:
+            return
+        self._is_moved = True
+        try:
+            earlier_runs.clear_mode(self._log_folder, self._devices, self._earlier, self._keeps_checkpoints)
+        except SetupError as error:
+            self._say(f"warning: {error}")
+        self.tell()
+
+    def tell(self) -> None:
+        """Says once where the logs are now."""
+        if not self._is_told and (line := self._notice.line()):
+            self._is_told = True
+            self._say(line)
+
+
+def previous_run(job: JobSpec, layout: Layout, say: Callable[[str], None]) -> PreviousRun:
+    """The logs of the run that a job replaces.
+
+    Raises:
+        SetupError: they cannot be moved.
+    """
+    devices = {(worker.node.name, worker.device) for worker in layout.workers}
+    worker_config = job_options.first_config(job, layout)
+    return PreviousRun(job.log_folder, job.earlier, devices, worker_config, say)

@@ -1,0 +1,137 @@
+"""How a job survives failed processes: its checkpoints, its earlier restarts, the processes of the next start.
+
+scripts/launch/restarts.py decides; scripts/launch/supervisor.py asks and acts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from config import AMONG_WORKERS, CONTINUE, END, Config
+from scripts.launch.process import Kind, Role
+from scripts.launch.restarts import ExitReport, RestartDecision, RestartHistory, decide
+from scripts.launch.roles import JobSpec
+from trainer.survival import checkpoint_rounds
+
+RESUME = ("--resume", "1")
+
+
+class RestartPolicy:
+    """What the supervisor asks when a process has failed.
+
+    Args:
+        limit: restarts without a new checkpoint between them.
+        newest: the round that the job would resume from now; None: there is none.
+        build: makes the processes of a restart of all, given whether it resumes from a checkpoint, and its number.
+        others_continue: workers continue without the failed ones.
+        resumes: whether a worker that is restarted alone has a checkpoint of this job, by its role.
+        can_rejoin: where workers continue, a restarted worker can rejoin them.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        newest: Callable[[], int | None],
+        build: Callable[[bool, int], Sequence[Role]],
+        others_continue: bool = False,
+        resumes: Callable[[Role], bool] = lambda role: False,
+        can_rejoin: bool = True,
+    ) -> None:
+        self.others_continue = others_continue
+        self.can_rejoin = can_rejoin
+        self._decide = partial(decide, limit=limit, others_continue=others_continue, can_rejoin=can_rejoin)
+        self._resumes = resumes
+        self._newest = newest
+        self._build = build
+        self._starts = 0
+        self._checkpoint = newest()
+        self._history = RestartHistory(self._checkpoint)
+
+    def after(
+        self, reports: Sequence[ExitReport], uptime_s: float, service_was_away: bool, any_worker_left: bool
+    ) -> RestartDecision:
+        """Decides as restarts.decide does; the next restart resumes from the checkpoint that is the newest now."""
+        self._checkpoint = self._newest()
+        decision = self._decide(
+            reports,
+            uptime_s,
+            self._checkpoint,
+            self._history,
+            service_was_away=service_was_away,
+            any_worker_left=any_worker_left,
+        )
+        self._history = decision.history
+        return decision
+
+    def roles(self) -> list[Role]:
+        """The processes of a restart of all, which append to their logs.
+
+        Raises:
+            SetupError: a host can no longer take part.
+        """
+        self._starts += 1
+        return [self.restarted(role) for role in self._build(self._checkpoint is not None, self._starts)]
+
+    def restarted(self, role: Role) -> Role:
+        """The role with which a failed process is started again."""
+        is_worker = role.kind is Kind.WORKER and RESUME[0] not in role.command
+        flags = RESUME if is_worker and self._resumes(role) else ()
+        return dataclasses.replace(role, command=[*role.command, *flags], appends=True)
+
+
+def of_job(
+    job: JobSpec,
+    worker_config: Config,
+    files: Callable[[], Mapping[str, int]],
+    num_workers: Callable[[], int],
+    build: Callable[[Sequence[str]], Sequence[Role]],
+) -> RestartPolicy | None:
+    """Makes the policy that a job's flags ask for; None: a failed process ends the job.
+
+    Args:
+        worker_config: a worker's flags.
+        files: the names in the checkpoint folder, and when each was written.
+        num_workers: the number that would be restarted now.
+        build: makes the processes of a restart, given flags for the workers beside the job's.
+    """
+    if worker_config.on_worker_death == END:
+        return None
+
+    def build_again(resumes: bool, start: int) -> Sequence[Role]:
+        flags = [*RESUME] if resumes else []
+        if job.collective in AMONG_WORKERS:  # under the old name the state server may still expect the failed workers
+            flags += ["--job", f"{worker_config.job[:50]}-{start}"]
+        return build(flags)
+
+    if worker_config.leaves_out:
+        return RestartPolicy(job.restarts, lambda: None, build_again, others_continue=True, can_rejoin=False)
+    before = {} if worker_config.resume else files()
+    if worker_config.on_worker_death == CONTINUE:
+
+        def resumes(role: Role) -> bool:
+            """A worker sets an earlier job's checkpoints aside when it begins: until then those are not its own."""
+            device = role.command[[*role.command].index("--device-name") + 1]
+            found = files() if worker_config.ckpt_frequency else {}
+            names = checkpoint_rounds.of_device(found, device)
+            return bool(names) and not any(before.get(name) == found[name] for name in names)
+
+        return RestartPolicy(job.restarts, lambda: None, build_again, others_continue=True, resumes=resumes)
+
+    def newest() -> int | None:
+        return checkpoint_rounds.newest(files(), before, worker_config, num_workers())
+
+    return RestartPolicy(job.restarts, newest, build_again)
+
+
+def files_in(folder: Path) -> dict[str, int]:
+    """The checkpoints in a folder and when each was written, in nanoseconds; empty where there is no folder."""
+    found = {}
+    for path in folder.glob("*.ckpt"):
+        try:
+            found[path.name] = path.stat().st_mtime_ns
+        except FileNotFoundError:  # a worker removes its oldest ones
+            continue
+    return found

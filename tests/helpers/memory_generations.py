@@ -1,0 +1,281 @@
+"""A job that survives, in virtual time: real trainers, Generations and Recovery over an in-memory network.
+
+The state server is the real one in this process. A worker that is killed raises Killed where it is; its connections
+close at that moment, and the others are told as the watch over TCP connections tells them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from contexts import context_of
+from memory_cluster import batch, dense
+from one_worker import Batches
+
+from trainer.collectives.connecting import NotThere
+from trainer.collectives.group import MeshGroup
+from trainer.collectives.schedules import ScheduleMaker, ring
+from trainer.context import Context
+from trainer.coordinator.client import StateClient
+from trainer.device import DeviceFeed
+from trainer.engine import mx
+from trainer.loop import Loop
+from trainer.membership import Membership
+from trainer.rendezvous.cluster import WORKER
+from trainer.rendezvous.config_check import ProcessInfo
+from trainer.rendezvous.joining import Joining, Start
+from trainer.rendezvous.peers import gather_over
+from trainer.run_logs.round_log import read_rounds
+from trainer.simulation.in_process import InProcessLink, InProcessServer
+from trainer.simulation.network import WorkerLink
+from trainer.simulation.virtual_clock import VirtualClock, run_all
+from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork
+from trainer.stop import Limits
+from trainer.survival.elastic_group import ElasticGroup
+from trainer.survival.generations import Generations, Report
+from trainer.survival.recovery import Recovery
+from trainer.trainer import Trainer
+from trainer.transport.collective import CollectiveTransport
+from utils import JobError, PeerLost
+
+ADDRESS, FIRST_PORT = "10.0.0.1", 4000
+PATIENCE_S = 10.0
+
+
+class Killed(JobError):
+    """In place of a kill -9: the product lets it pass, also where it catches PeerLost."""
+
+
+@dataclass
+class Worker:
+    """One worker, and what happens to it.
+
+    Attributes:
+        samples: n_k.
+        begins_s: when it comes to the job.
+        dies_in: round, and exchange of that round before which it is killed, from 1; 0: in the middle of a step.
+        leaves_after: round after which it was asked to leave.
+        setup: what must be the same on all.
+    """
+
+    samples: int = 1
+    step_s: float = 1.0
+    begins_s: float = 0.0
+    dies_in: tuple[int, int] | None = None
+    leaves_after: int | None = None
+    setup: dict[str, str] = field(default_factory=dict)
+
+    trainer: Trainer = field(init=False)
+    batches: Batches = field(init=False)
+    generations: Generations = field(init=False)
+    is_dead: bool = False
+    exchanges: int = 0  # in this round
+    ended: str = ""  # why, in words
+    error: JobError | None = None
+    records: list[dict[str, Any]] = field(default_factory=list)  # its log
+
+    def weights(self) -> np.ndarray:
+        """Of the last layer (2, 4)."""
+        return self.trainer.parameters.weights[-1].asnumpy()
+
+    def events(self) -> list[str]:
+        """What its log says of the others, each with its round."""
+        return [f"{each['num_iters']}: {event['text']}" for each in self.records for event in each.get("events", [])]
+
+    def dies_at(self, exchange: int) -> bool:
+        return hasattr(self, "trainer") and self.dies_in == (self.trainer.rounds, exchange)
+
+
+class _Link(InProcessLink):
+    """The way to the state server of a worker that may be dead."""
+
+    worker: Worker
+
+    def send(self, *message: Any) -> Any:
+        if self.worker.is_dead:
+            raise Killed
+        return super().send(*message)
+
+
+class MemoryConnections:
+    """One worker's connections with the others of a generation."""
+
+    def __init__(self, job: Job, worker: Worker, start: Start, names: Sequence[str], report: Report) -> None:
+        if gone := [rank for rank, number in enumerate(numbers_of(start)) if job.workers[number].is_dead]:
+            raise NotThere(gone, f"worker(s) {gone} are not there")
+        self.job = job
+        self.worker, self.rank, self.report = worker, start.rank, report
+        self.watches = False
+        self.members = job.generations.setdefault(start.generation, {})
+        self.members[start.rank] = self
+        links = [WorkerLink()] * len(start.members)
+        self.network = job.networks.setdefault(start.generation, MemoryNetwork(job.clock, links))
+        self.group = MeshGroup(_Mesh(self), job.algorithm)
+        self.group.all_gather(b"")
+        self.watches = True
+
+    def interrupt(self) -> None:
+        self.network.lose(self.rank)
+
+    def let_leave(self) -> None:
+        self.watches = False
+
+    def stop_watching(self) -> None:
+        self.watches = False
+        if self.members.pop(self.rank, None):
+            for other in list(self.members.values()):
+                if other.watches:
+                    other.report([self.rank], "")
+
+    def close(self) -> None:
+        self.stop_watching()
+        self.interrupt()
+
+
+class _Mesh(MemoryMesh):
+    """Kills its worker where that is to be, and says when an exchange has failed."""
+
+    def __init__(self, connections: MemoryConnections) -> None:
+        super().__init__(connections.network, connections.rank)
+        self._connections = connections
+
+    def exchange(self, *message: Any, **more: Any) -> None:
+        worker = self._connections.worker
+        worker.exchanges += 1
+        if worker.dies_at(worker.exchanges) or worker.is_dead:
+            self._connections.job.kill(worker)
+        try:
+            super().exchange(*message, **more)
+        except PeerLost:
+            if self._connections.watches:
+                self._connections.report((), "")
+            raise
+
+
+def numbers_of(start: Start) -> list[int]:
+    """Which workers these are, by rank."""
+    return [member.port - FIRST_PORT for member in start.members]
+
+
+class Job:
+    """Runs workers in virtual time until each has done its rounds, is dead, or has left."""
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        build: Callable[[Context], Trainer],
+        rounds: int,
+        algorithm: ScheduleMaker = ring,
+        policy: str = "",
+    ) -> None:
+        """
+        Args:
+            build: makes a worker's trainer.
+            algorithm: of the sums.
+            policy: the state server's, of an algorithm that asks it.
+        """
+        self.workers, self.algorithm = workers, algorithm
+        self._build, self._rounds, self._policy = build, rounds, policy
+        self.clock = VirtualClock()
+        self._state_server = InProcessServer(self.clock)
+        self.networks: dict[int, MemoryNetwork] = {}
+        self.generations: dict[int, dict[int, MemoryConnections]] = {}  # by number and rank, those that are open
+        with tempfile.TemporaryDirectory() as folder:
+            run_all(self.clock, [partial(self._run, number, Path(folder)) for number in range(len(workers))], 1e4)
+
+    def alive(self) -> list[Worker]:
+        """The workers that have done all rounds."""
+        return [worker for worker in self.workers if worker.ended and worker.leaves_after is None]
+
+    def kill(self, worker: Worker) -> NoReturn:
+        """Closes the worker's connections, in any thread of it; whatever it does next raises Killed."""
+        worker.is_dead = True
+        for members in self.generations.values():
+            for connections in [each for each in members.values() if each.worker is worker]:
+                connections.close()
+        raise Killed
+
+    def _run(self, number: int, logs: Path) -> None:
+        worker, folder = self.workers[number], logs / str(number)
+        folder.mkdir()
+        self.clock.sleep(worker.begins_s)
+        try:
+            self._train(number, folder)
+        except Killed:
+            pass
+        except JobError as error:
+            worker.error = error
+            worker.generations.leave(cause=str(error))
+        worker.records = list(read_rounds(folder, pytest.fail))
+
+    def _train(self, number: int, folder: Path) -> None:
+        worker = self.workers[number]
+        link = _Link(self._state_server, self.clock, 0.0)
+        link.worker = worker
+        num_workers = sum(not each.begins_s for each in self.workers)
+        address, device = (ADDRESS, FIRST_PORT + number), f"cpu{number}"
+        joining = Joining(link, self.clock, "a", num_workers, address, "h", device, 1, PATIENCE_S)
+        worker.generations = Generations(
+            joining, partial(MemoryConnections, self, worker), self.clock, partial(self._start, number)
+        )
+        first = worker.generations.begin(joining.wait(0.0))
+        transport = CollectiveTransport(first.group, self.clock)
+        process = ProcessInfo(WORKER, "h", device, *address, setup=worker.setup)
+        group = ElasticGroup(
+            transport=transport,
+            gather=gather_over(transport),
+            members=[],
+            generations=worker.generations,
+            process=process,
+        )
+        context = self._context(number, transport, partial(Recovery, group))
+        if self._policy:
+            context.peers.state_server = StateClient(link, self.clock, self._policy, 0.5, batch_size=1)
+        worker.trainer = self._build(context)
+        worker.ended = Loop(worker.trainer).run(lambda: folder)
+        worker.generations.leave()
+
+    def _start(self, number: int, work: Callable[[], None], name: str) -> None:
+        def run() -> None:
+            with contextlib.suppress(Killed):
+                work()
+
+        self.clock.start(run, f"{name} of worker {number}")
+
+    def _context(self, number: int, transport: CollectiveTransport, recovery: Callable[[Any], Recovery]) -> Context:
+        worker, feed = self.workers[number], DeviceFeed(mx.cpu(), 0)
+        worker.batches = Batches(*(batch(number + turn) for turn in range(5)))
+
+        def fed(samples: Any) -> Any:
+            worker.exchanges = 0
+            if worker.dies_at(0):
+                self.clock.sleep(worker.step_s / 2)
+                self.kill(worker)
+            return feed(samples)
+
+        def membership() -> Membership:
+            start = worker.generations.taken.start
+            counts = tuple(self.workers[each].samples for each in numbers_of(start))
+            return Membership(start.rank, len(counts), counts)
+
+        return context_of(
+            network=dense(),
+            feed=fed,
+            batches=worker.batches,
+            warm_up_batch=batch(number),
+            limits=Limits(self._rounds),
+            membership=membership,
+            leaves=lambda: worker.leaves_after is not None and worker.trainer.rounds >= worker.leaves_after,
+            transport=transport,
+            recovery=recovery,
+            min_step_s=worker.step_s,
+            clock=self.clock,
+        )

@@ -1,0 +1,176 @@
+"""Sends one worker's messages to the state server: once, until answered, or beside the training. Every message may be
+sent twice without harm."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainer.clock import Clock, Task
+from trainer.coordinator.protocol import Link, Message, NoAnswer, Timeouts
+from utils import JobError, PeerLost
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+NOTICE_REST_S = 0.1  # a page is looked at by people, and each message costs the training's process a millisecond
+
+# Codes of the state server.
+UNKNOWN_JOB = ("no-job", "unknown-job")  # not begun yet, or lost in a restart
+OVERTAKEN = "stale"  # the message is of a round that this worker has left: later messages were faster
+NO_ROOM = "too-many-jobs"  # until other jobs end
+
+# In place of a missing answer, for a worker that leaves: stop the local steps, stay in step, release.
+LEAVE = {"action": "SYNC", "reason": "this worker is about to leave, and the state server does not answer"}
+
+_LOST = "lost"  # in place of the name of a server process that has forgotten the job
+
+
+class UnknownJob(Exception):
+    """The server does not know the job."""
+
+
+class Refused(JobError):
+    """The server refuses the message."""
+
+
+class Asker:
+    """One worker's messages over a link."""
+
+    def __init__(
+        self,
+        link: Link,
+        clock: Clock,
+        complete: Callable[[Message], Message],
+        reset: Callable[[], Message] = dict,
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            complete: adds the fields that each message has at the moment when it is sent.
+            reset: the message that tells a restarted server of the job.
+            stop_requested: a signal came: unanswered messages are not sent again.
+        """
+        self._link = link
+        self._clock = clock
+        self._complete = complete
+        self._reset = reset
+        self._stop_requested = stop_requested
+        self._leaves = clock.event()
+        self._lock = clock.lock()
+        self._server = ""  # the server process that answered last, or _LOST
+        self._next_notice: Callable[[], None] | None = None
+        self._notices: Task[None] | None = None
+
+    def stop_waiting(self) -> None:
+        """From now on unanswered messages are not sent again."""
+        self._leaves.set()
+
+    def ask(self, message: Message, patience_s: float, timeouts: Timeouts) -> Mapping[str, Any]:
+        """Sends a message until it is answered.
+
+        Args:
+            patience_s: seconds until it gives up; 0: one try.
+
+        Raises:
+            PeerLost: no answer.
+            JobError: the server refuses the message.
+        """
+        give_up, pause = self._clock.now() + patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return self.try_once(message, timeouts)
+            except UnknownJob:
+                logging.warning("the state server at %s was restarted; telling it about the job", self._link.address)
+                self._server = self._server and _LOST
+                self.ask(self._reset(), patience_s, timeouts)
+                trouble = "forgets the job again and again"
+                if pause == FIRST_PAUSE_S:  # the first repetition comes at once: the server knows the job now
+                    pause *= 2
+                    continue
+            except JobError:
+                if not (patience_s and self._is_leaving()):
+                    raise
+                return LEAVE  # this worker trained on while the server was away, perhaps too far for it
+            except NoAnswer as error:
+                trouble = str(error)
+            if patience_s and self._is_leaving():
+                return LEAVE
+            if self._clock.now() + pause > give_up:
+                tried = f"; tried for {patience_s:g} s" if patience_s else ""
+                raise PeerLost(f"the state server at {self._link.address} {trouble}{tried}")
+            if pause == FIRST_PAUSE_S:
+                logging.warning("the state server at %s %s; asking again", self._link.address, trouble)
+            self._leaves.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def try_once(self, message: Message, timeouts: Timeouts) -> Mapping[str, Any]:
+        """One try.
+
+        Raises:
+            NoAnswer: no answer, or none with a meaning; a later try may succeed.
+            UnknownJob: the server does not know the job.
+            Refused: the server refuses the message.
+        """
+        try:
+            reply = self._link.send(self._complete(message), timeouts)
+        except NoAnswer as error:
+            raise NoAnswer(f"does not answer ({error})") from None
+        said, code, kind = reply.said, reply.said.get("code"), message["msg_type"]
+        if reply.status == 200 and said.get("msg_type") == "RESPONSE":
+            return said
+        if code == OVERTAKEN:
+            return {"action": "TRAIN"}
+        if code in UNKNOWN_JOB and kind != "RESET":
+            raise UnknownJob
+        if code == NO_ROOM:
+            raise NoAnswer(f"has no room: {said.get('error')}")
+        trouble = f"answered {reply.status}: {reply.in_short}"
+        if code is not None and reply.status == 409:
+            trouble = f"refuses this {kind} ({code}): {said.get('error')}"
+        if reply.status < 500:
+            raise Refused(f"the state server at {self._link.address} {trouble}")
+        raise NoAnswer(trouble)
+
+    def forget_server(self) -> None:
+        """The next answer counts as one of another server process."""
+        self._server = _LOST
+
+    def is_another_server(self, said: Mapping[str, Any]) -> bool:
+        """Whether this answer is from another process than the one before; an older server does not tell."""
+        server = said.get("server")
+        if not isinstance(server, str):
+            return False
+        with self._lock:
+            before, self._server = self._server, server
+        return before not in ("", server)
+
+    def _is_leaving(self) -> bool:
+        return self._leaves.is_set() or self._stop_requested()
+
+    # ------------------------------------------------------------------------------------- beside the training
+
+    def notify(self, notice: Callable[[], None]) -> None:
+        """Runs a notice, which must not raise, beside the caller: one at a time, of those that wait the newest."""
+        with self._lock:
+            self._next_notice = notice
+            if self._notices is None:
+                self._notices = self._clock.start(self._run_notices, "notices to the state server")
+
+    def wait_until_idle(self, patience_s: float) -> None:
+        """Waits for the end of the notices, `patience_s` seconds at most."""
+        notices = self._notices
+        if notices is not None:
+            with contextlib.suppress(TimeoutError):
+                notices.result(patience_s)
+
+    def _run_notices(self) -> None:
+        while True:
+            with self._lock:
+                notice, self._next_notice = self._next_notice, None
+                if notice is None:
+                    self._notices = None
+                    return
+            notice()
+            self._clock.sleep(NOTICE_REST_S)
