@@ -29,84 +29,50 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LearningTask:
-    """The network and its samples.
-
-    Attributes:
-        feed: turns a batch into the inputs and targets of the passes.
-        warm_up_batch: any samples, for test steps.
-        passes: None: the network's own.
-        classes: number of classes of the network; 0: it computes nothing.
-        evaluate: returns the accuracy; None if an evaluation only takes time.
-    """
+    """The network and its samples."""
 
     network: Any
-    feed: Callable[[Samples], tuple[Any, Any]]
+    feed: Callable[[Samples], tuple[Any, Any]]  # turns a batch into the inputs and targets of the passes
     batches: Batches
-    warm_up_batch: Samples
-    passes: Passes | None = None
-    classes: int = 0
-    evaluate: Callable[[], float | None] | None = None
+    warm_up_batch: Samples  # any samples, for test steps
+    passes: Passes | None = None  # None: the network's own
+    classes: int = 0  # number of classes of the network; 0: it computes nothing
+    evaluate: Callable[[], float | None] | None = None  # returns the accuracy; None if an evaluation only takes time
 
 
 @dataclass(slots=True)
 class Peers:
-    """The other processes of the job, and this worker's place among them.
+    """The other processes of the job, and this worker's place among them."""
 
-    Attributes:
-        membership: called at the start of each round.
-        transport: of a distributed algorithm.
-        state_server: of an algorithm that uses one.
-        recovery: makes the loop's recovery object, in a job that survives the loss of a worker.
-        lost: ranks of lost workers, in a job with a parameter server that continues without them.
-        leaves: whether this worker was asked to leave while the others continue.
-        is_evaluator: takes the seconds of a test step, returns whether this worker evaluates; all workers call it.
-    """
-
-    membership: Callable[[], Membership] = Membership
-    transport: Transport | None = None
+    membership: Callable[[], Membership] = Membership  # called at the start of each round
+    transport: Transport | None = None  # of a distributed algorithm
     num_servers: int = 0
-    state_server: StateClient | None = None
-    recovery: Callable[[Any], Recovers] | None = None
-    lost: Callable[[], frozenset[int]] = frozenset
-    leaves: Callable[[], bool] = lambda: False
-    is_evaluator: Callable[[float], bool] = lambda step_s: True
+    state_server: StateClient | None = None  # of an algorithm that uses one
+    recovery: Callable[[Any], Recovers] | None = None  # makes the loop's recovery object in a job that survives losses
+    lost: Callable[[], frozenset[int]] = frozenset  # ranks of lost workers; with a parameter server alone
+    leaves: Callable[[], bool] = lambda: False  # whether this worker was asked to leave while the others continue
+    is_evaluator: Callable[[float], bool] = lambda step_s: True  # whether this worker evaluates; all workers call it
 
 
 @dataclass(slots=True)
 class RunSettings:
-    """The settings of the run.
+    """The settings of the run."""
 
-    Attributes:
-        rule: of the steps, without their size.
-        compression: of the workers' sums; None: they travel as they are.
-        stop_requested: whether a signal came.
-        eval_every: rounds between evaluations.
-        eval_every_s: seconds between evaluations; 0: `eval_every` counts.
-        evaluator: starts a process that evaluates in place of this worker.
-        saver: stores the network on the worker that evaluates.
-        max_bad_steps: bad steps in a row that end the job; 0: numbers are not checked.
-        speed: emulated speed of this worker.
-        pacing: checks that this speed is kept; None in virtual time, where it always is.
-        checkpoints: this worker's; None: none are taken.
-        logs_lines: rounds are lines of one file, not files.
-        tell_every_s: seconds between lines on the console; rounds with an evaluation always have one.
-    """
-
-    rule: Rule = PLAIN
-    compression: Compression | None = None
+    rule: Rule = PLAIN  # of the steps, without their size
+    compression: Compression | None = None  # of the workers' sums; None: they travel as they are
     clock: Clock = field(default_factory=RealClock)
     limits: Limits = field(default_factory=Limits)
-    stop_requested: Callable[[], bool] = lambda: False
-    eval_every: int = 1
-    eval_every_s: float = 0.0
-    evaluator: Callable[[], EvaluatorProcess] | None = None
-    saver: ModelSaver | None = None
-    max_bad_steps: int = 0
-    speed: Speed = field(default_factory=Speed)
-    pacing: Pacing | None = None
-    checkpoints: CheckpointManager | None = None
-    logs_lines: bool = False
-    tell_every_s: float = 0.0
+    stop_requested: Callable[[], bool] = lambda: False  # whether a signal came
+    eval_every: int = 1  # rounds between evaluations
+    eval_every_s: float = 0.0  # seconds between evaluations; 0: `eval_every` counts
+    evaluator: Callable[[], EvaluatorProcess] | None = None  # starts a process that evaluates in place of this worker
+    saver: ModelSaver | None = None  # stores the network on the worker that evaluates
+    max_bad_steps: int = 0  # bad steps in a row that end the job; 0: numbers are not checked
+    speed: Speed = field(default_factory=Speed)  # emulated speed of this worker
+    pacing: Pacing | None = None  # checks that this speed is kept; None in virtual time, where it always is
+    checkpoints: CheckpointManager | None = None  # this worker's; None: none are taken
+    logs_lines: bool = False  # rounds are lines of one file, not files
+    tell_every_s: float = 0.0  # seconds between lines on the console; rounds with an evaluation always have one
 
 
 @dataclass(slots=True)

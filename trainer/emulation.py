@@ -13,28 +13,16 @@ FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two
 
 @dataclass(frozen=True)
 class Speed:
-    """The emulated speed of a worker.
+    """The emulated speed of a worker."""
 
-    Attributes:
-        min_step_s: shortest time of a step.
-        sample_s: added to it for each sample of a step.
-        pace: factor on both, drawn for each step.
-        trace: of a transient straggler.
-    """
-
-    min_step_s: float = 0.0
-    sample_s: float = 0.0
-    pace: Callable[[], float] = lambda: 1.0
-    trace: tuple[Slowdown, ...] = ()
+    min_step_s: float = 0.0  # shortest time of a step
+    sample_s: float = 0.0  # added to it for each sample of a step
+    pace: Callable[[], float] = lambda: 1.0  # factor on both, drawn for each step
+    trace: tuple[Slowdown, ...] = ()  # of a transient straggler
 
 
 class Emulation:
-    """Lengthens one worker's steps and transfers.
-
-    Attributes:
-        shortest_s: shortest time of the running step.
-        round_s: shortest time of the round's complete steps, with the straggler trace.
-    """
+    """Lengthens one worker's steps and transfers."""
 
     def __init__(self, speed: Speed, clock: Clock, wait_for_device: Callable[[], None]) -> None:
         self._speed = speed
@@ -44,8 +32,8 @@ class Emulation:
         self._step_began = 0.0
         self._samples = 0
         self._extra_s = 0.0
-        self.shortest_s = 0.0
-        self.round_s = 0.0
+        self.shortest_s = 0.0  # shortest time of the running step
+        self.round_s = 0.0  # shortest time of the round's complete steps, with the straggler trace
 
     def begin(self, elapsed_s: Callable[[], float]) -> None:
         """Training and the straggler trace begin; `elapsed_s` gives the seconds since then."""

@@ -16,21 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piggyback:
-    """One worker's numbers, or their sums. None does not travel.
+    """One worker's numbers, or their sums. None does not travel."""
 
-    Attributes:
-        stop: 1: this worker wants all to stop.
-        numbers: the algorithm's own.
-        samples: trained on by this worker; None with a constant step size.
-        missing: training samples of a worker that contributes zeros; None without number checks.
-        pause: 1: this worker wants all to regroup; None in a job that does not survive losses.
-    """
-
-    stop: float
-    numbers: tuple[float, ...] = ()
-    samples: float | None = None
-    missing: float | None = None
-    pause: float | None = None
+    stop: float  # 1: this worker wants all to stop
+    numbers: tuple[float, ...] = ()  # the algorithm's own
+    samples: float | None = None  # trained on by this worker; None with a constant step size
+    missing: float | None = None  # training samples of a worker that contributes zeros; None without number checks
+    pause: float | None = None  # 1: this worker wants all to regroup; None in a job that does not survive losses
 
     def packed(self) -> np.ndarray:
         """Float32 (length,), of the same length on all workers of a job."""

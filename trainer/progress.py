@@ -71,19 +71,13 @@ class Curve:
 
 
 class Progress:
-    """A worker's progress. The training thread changes it, any thread reads.
-
-    Attributes:
-        activity: TRAINING, EVALUATING or ENDED.
-        protocol: BSP or ASP, in a job that switches; else empty.
-        curve: of the worker that evaluates.
-    """
+    """A worker's progress. The training thread changes it, any thread reads."""
 
     def __init__(self) -> None:
         self.total = Total()
-        self.activity = TRAINING
-        self.protocol = ""
-        self.curve: Curve | None = None
+        self.activity = TRAINING  # TRAINING, EVALUATING or ENDED
+        self.protocol = ""  # BSP or ASP, in a job that switches; else empty
+        self.curve: Curve | None = None  # of the worker that evaluates
         self._clock: Callable[[], float] | None = None
 
     def begin(self, clock: Callable[[], float], evaluates: bool) -> None:

@@ -26,21 +26,13 @@ from trainer.engine import mx
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule of steps, without their size.
+    """The rule of steps, without their size."""
 
-    Attributes:
-        optimizer: name of MXNet's; None: SGD.
-        momentum: mu, of SGD.
-        weight_decay: lambda.
-        batch_size: B.
-        schedule: factor on the step size.
-    """
-
-    optimizer: str | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 1
-    schedule: RateSchedule = CONSTANT
+    optimizer: str | None = None  # name of MXNet's; None: SGD
+    momentum: float = 0.0  # mu, of SGD
+    weight_decay: float = 0.0  # lambda
+    batch_size: int = 1  # B
+    schedule: RateSchedule = CONSTANT  # factor on the step size
 
 
 PLAIN = Rule()
@@ -189,15 +181,10 @@ def _as_arrays(state: Any, context: mx.Context) -> Any:
 
 @dataclass
 class Seen:
-    """Samples that all workers have trained on, as far as this worker knows.
+    """Samples that all workers have trained on, as far as this worker knows."""
 
-    Attributes:
-        of_all: at the last exchange that counted them.
-        own: this worker's since then.
-    """
-
-    of_all: int = 0
-    own: int = 0
+    of_all: int = 0  # at the last exchange that counted them
+    own: int = 0  # this worker's since then
 
     @property
     def total(self) -> int:

@@ -20,22 +20,13 @@ BASE = 1 << 20  # counts travel as two digits of this base: a float32 is exact u
 
 @dataclass(frozen=True)
 class BackupStatus:
-    """The server's message to a worker.
+    """The server's message to a worker."""
 
-    Attributes:
-        over: the job has ended for all workers.
-        version: of the model that the worker got last.
-        answered: number of its gradients that were applied or dropped; the newest answer's model is in its gradient
-            buffer.
-        at_once: its last gradient was answered on arrival.
-        dropped: number of its gradients that came too late.
-    """
-
-    over: bool
-    version: int
-    answered: int
-    at_once: bool
-    dropped: int
+    over: bool  # the job has ended for all workers
+    version: int  # of the model that the worker got last
+    answered: int  # number of its gradients that were applied or dropped
+    at_once: bool  # its last gradient was answered on arrival
+    dropped: int  # number of its gradients that came too late
 
     @classmethod
     def read(cls, numbers: np.ndarray) -> BackupStatus:

@@ -10,37 +10,24 @@ from utils import SetupError
 
 @dataclass(frozen=True)
 class Arrival:
-    """The effect of a gradient's arrival.
+    """The effect of a gradient's arrival; ranks are ascending."""
 
-    Attributes:
-        apply: ranks, ascending, whose gradients make the next version; empty if there are too few yet.
-        answered: ranks, ascending, that get the newest version now: those of `apply`, or the late one; empty if the
-            gradient waits for others.
-    """
-
-    apply: tuple[int, ...] = ()
-    answered: tuple[int, ...] = ()
+    apply: tuple[int, ...] = ()  # ranks whose gradients make the next version; empty if there are too few yet
+    answered: tuple[int, ...] = ()  # ranks that get the newest version now; empty if the gradient waits for others
 
 
 class Versions:
     """The first `num_workers - num_backup` gradients of a version make the next one; later ones are dropped.
 
     A worker's gradient is of the version that it got last: after an upload it waits for the next version.
-
-    Attributes:
-        version: of the newest model; the initial one is version 0.
-        given: by rank, the version that the worker got last.
-        answered: by rank, number of gradients that were applied or dropped.
-        dropped: by rank, number of gradients that came too late.
-        over: the job has ended; each worker ends with its next answer.
     """
 
     def __init__(self, num_workers: int, num_backup: int) -> None:
-        self.version = 0
-        self.given = [0] * num_workers
-        self.answered = [0] * num_workers
-        self.dropped = [0] * num_workers
-        self.over = False
+        self.version = 0  # of the newest model; the initial one is version 0
+        self.given = [0] * num_workers  # by rank, the version that the worker got last
+        self.answered = [0] * num_workers  # by rank, number of gradients that were applied or dropped
+        self.dropped = [0] * num_workers  # by rank, number of gradients that came too late
+        self.over = False  # the job has ended; each worker ends with its next answer
         self._num_left = num_workers
         self._num_needed = num_workers - num_backup
         self._waiting: list[int] = []

@@ -14,16 +14,12 @@ from __future__ import annotations
 
 
 class AccumulationNorm:
-    """|a_k| of one worker's round.
-
-    Attributes:
-        total: |a_k| so far.
-    """
+    """|a_k| of one worker's round."""
 
     def __init__(self, momentum: float) -> None:
         self._momentum = momentum
         self._velocity = 0.0  # of gradients of 1 in all steps
-        self.total = 0.0
+        self.total = 0.0  # |a_k| so far
 
     def begin_round(self) -> None:
         self.total = self._velocity = 0.0

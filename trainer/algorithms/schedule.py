@@ -65,17 +65,7 @@ def phase_under(order: str, current: int, bsp: bool) -> int:
 
 
 class Schedule:
-    """The job's place in its phases. Call `arrive` for every gradient, in the order of arrival.
-
-    Attributes:
-        current: index of the phase.
-        finished: all phases are done.
-        over: the job is finished or stopped; workers that arrive now leave.
-        left_out: ranks that elastic has left out.
-        batches: number of gradients that were applied.
-        processed_at: by rank, `batches` when the worker's last gradient was applied or dropped.
-        dropped: by rank, number of gradients that arrived when no part was left.
-    """
+    """The job's place in its phases. Call `arrive` for every gradient, in the order of arrival."""
 
     def __init__(
         self,
@@ -98,14 +88,14 @@ class Schedule:
         for phase, parts in zip(self.phases, done or (), strict=False):
             phase.done = parts
         self.policy = policy
-        self.current = 0
+        self.current = 0  # index of the phase
         self.protocol = SyncProtocol.BSP
-        self.finished = False
-        self.over = False
-        self.left_out: set[int] = set()
-        self.batches = batches
-        self.processed_at = [batches] * num_workers
-        self.dropped = [0] * num_workers
+        self.finished = False  # all phases are done
+        self.over = False  # the job is finished or stopped; workers that arrive now leave
+        self.left_out: set[int] = set()  # ranks that elastic has left out
+        self.batches = batches  # number of gradients that were applied
+        self.processed_at = [batches] * num_workers  # by rank, `batches` after its last applied or dropped gradient
+        self.dropped = [0] * num_workers  # by rank, number of gradients that arrived when no part was left
         self._parts = num_workers  # of a step
         self._ranks = frozenset(range(num_workers))  # that are not lost
         self._arrived: set[int] = set()  # and wait

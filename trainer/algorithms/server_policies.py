@@ -21,21 +21,13 @@ __all__ = ["Action", "Decision", "PolicyRunner", "UploadReport"]
 
 
 class UploadReport(NamedTuple):
-    """The numbers that travel with a worker's upload.
+    """The numbers that travel with a worker's upload."""
 
-    Attributes:
-        wants_stop: the worker wants all to stop.
-        steps: local steps in the upload.
-        samples: in these steps.
-        step_s: seconds of the last step.
-        transmission_s: seconds of this worker's own push and pull, smoothed; 0: not known yet.
-    """
-
-    wants_stop: bool
-    steps: int
-    samples: int
-    step_s: float
-    transmission_s: float
+    wants_stop: bool  # the worker wants all to stop
+    steps: int  # local steps in the upload
+    samples: int  # in these steps
+    step_s: float  # seconds of the last step
+    transmission_s: float  # seconds of this worker's own push and pull, smoothed; 0: not known yet
 
     @classmethod
     def read(cls, numbers: Sequence[float]) -> UploadReport:

@@ -65,35 +65,20 @@ class SyncSwitchSettings:
 
 @dataclass(frozen=True)
 class SyncSwitchStatus:
-    """The server's message to a worker.
+    """The server's message to a worker."""
 
-    Attributes:
-        over: the job has ended for all workers.
-        finished: all phases are done.
-        phase: index of the current one.
-        bsp: the job runs under BSP.
-        steps: done in all phases.
-        answered: number of this worker's gradients after which it may continue.
-        at_once: its last gradient was answered on arrival.
-        dropped: number of its gradients that were not applied.
-        processed_at: batches of all workers when its last gradient was applied or dropped.
-        in_step: the latest decision tells it to stay in step with the others.
-        left_out: ranks that elastic has left out.
-        reason: of the latest decision on this worker, in words.
-    """
-
-    over: bool
-    finished: bool
-    phase: int
-    bsp: bool
-    steps: int
-    answered: int
-    at_once: bool
-    dropped: int
-    processed_at: int
-    in_step: bool
-    left_out: tuple[int, ...]
-    reason: str
+    over: bool  # the job has ended for all workers
+    finished: bool  # all phases are done
+    phase: int  # index of the current one
+    bsp: bool  # the job runs under BSP
+    steps: int  # done in all phases
+    answered: int  # number of this worker's gradients after which it may continue
+    at_once: bool  # its last gradient was answered on arrival
+    dropped: int  # number of its gradients that were not applied
+    processed_at: int  # batches of all workers when its last gradient was applied or dropped
+    in_step: bool  # the latest decision tells it to stay in step with the others
+    left_out: tuple[int, ...]  # ranks that elastic has left out
+    reason: str  # of the latest decision on this worker, in words
 
     @classmethod
     def read(cls, numbers: np.ndarray) -> SyncSwitchStatus:
