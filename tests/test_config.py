@@ -158,7 +158,7 @@ def test_the_phases_of_sync_switch_are_read():
         (["--switch-order", "12"], "'12' is no order of phases"),
         (["--switch-order", ""], "'' is no order of phases"),
         (["--straggler-policy", "lazy"], "invalid choice: 'lazy' (choose from"),
-        (["--straggler-policy", "greedy", "--switch-order", "01"], "each BSP phase needs one behind it"),
+        (["--straggler-policy", "greedy", "--switch-order", "01"], "each BSP phase needs one after it"),
         (["--straggler-policy", "elastic", "--switch-order", "0", "--train-steps", "9"], "has no BSP phase"),
         (["--resume"], "--resume needs checkpoints"),
         (["-m", "esync", "--on-worker-death", "continue"], "also give --collective ring, butterfly or binary-blocks"),

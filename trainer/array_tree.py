@@ -1,5 +1,5 @@
-"""Trees of dictionaries, lists, plain values and arrays as bytes, as text, and read back; damage is noticed. Numpy and
-standard library only."""
+"""Trees of dictionaries, lists, plain values and arrays as bytes or text with a checksum. Numpy and standard library
+only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MAGIC = b"ESync checkpoint 1 "
 
 
 class Damaged(Exception):
-    """A file is no checkpoint, or not all of one."""
+    """A file is not a complete checkpoint."""
 
 
 def encode(tree: Any) -> bytes:
-    """A tree of dictionaries (with texts for keys), lists, plain values and arrays, as the content of a file."""
+    """The bytes of a tree of dictionaries with text keys, lists, plain values and arrays."""
     parts: list[bytes] = []
     size = 0
 
@@ -44,10 +44,10 @@ def encode(tree: Any) -> bytes:
 
 
 def decode(content: bytes) -> Any:
-    """Reads back what `encode` made; tuples come back as lists.
+    """Reads the bytes of `encode`; tuples come back as lists.
 
     Raises:
-        Damaged: it did not make that, or not all of it is there.
+        Damaged: the bytes are not complete, or not of `encode`.
     """
     line, _, rest = content.partition(b"\n")
     if not line.startswith(_MAGIC):
@@ -70,17 +70,17 @@ def decode(content: bytes) -> Any:
 
 
 def to_text(tree: Any) -> str:
-    """A tree in ASCII: an optimizer travels to its server as text, in which bytes from 128 on have no place."""
+    """A tree in ASCII: an optimizer travels to its server as text without bytes above 127."""
     return base64.b64encode(encode(tree)).decode("ascii")
 
 
 def from_text(text: str) -> Any:
-    """Reads back `to_text`."""
+    """Reads the text of `to_text`."""
     return decode(base64.b64decode(text))
 
 
 def is_finite(tree: Any) -> bool:
-    """Whether every floating-point array of a tree holds finite numbers alone."""
+    """Whether all floating-point arrays of a tree are finite."""
     if isinstance(tree, Mapping):
         return all(map(is_finite, tree.values()))
     if isinstance(tree, (list, tuple)):

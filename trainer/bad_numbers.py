@@ -1,11 +1,11 @@
-"""Steps whose numbers are not finite (NaN, infinity) are skipped and counted; after so many in a row the job ends.
+"""Counts steps that are skipped because their numbers are not finite (NaN, infinity); too many in a row end the job.
 
-Pure: standard library only. What is looked at is finite.py's matter, and what skipping means the trainers'.
+Pure: standard library only. finite.py checks the numbers; the trainers skip.
 
-A worker skips its step before anything of it leaves. Where all workers sum it still takes part in the sum, with zeros,
-and says beside them how many training samples are missing with it: the mean is then that over the others, in which
-every sample counts alike. Where a parameter server applies gradients as they come it sends none; where others may wait
-for its gradient there, it has another try with its next batch. The server looks at what arrives too.
+A worker skips its step before it sends anything of it. In a sum over all workers it takes part with zeros and says how
+many training samples are missing; the mean is then over the others, and every sample counts alike. To a parameter
+server that applies gradients on arrival it sends none; if others may wait for its gradient, it tries again with its
+next batch. The server checks what arrives too.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ NOT_FINITE = "is not finite"
 
 
 class BadSteps:
-    """One worker's steps in a row that had to be skipped.
+    """One worker's skipped steps.
 
     Attributes:
-        in_round: of the round that runs.
+        in_round: in this round.
         total: since the job began.
     """
 
     def __init__(self, most: int, what: str = "steps") -> None:
-        """
-        Args:
-            most: so many in a row end the job.
-            what: is counted.
-        """
+        """`most` in a row end the job; `what` names the counted things."""
         self._most = most
         self._what = what
         self._in_a_row = 0
@@ -36,23 +32,16 @@ class BadSteps:
         self.total = 0
 
     def begin_round(self) -> None:
-        """The next round runs."""
         self.in_round = 0
 
     def good(self) -> None:
-        """A step was good, so the row ends."""
         self._in_a_row = 0
 
     def bad(self, where: str, layer: str, what: str = NOT_FINITE) -> str:
-        """A step was bad; returns the warning.
-
-        Args:
-            where: worker, round and step.
-            layer: of which something is not finite.
-            what: it is.
+        """Counts a bad step at `where` (worker, round, step); returns the warning.
 
         Raises:
-            JobError: it was one too many.
+            JobError: too many in a row.
         """
         self._in_a_row += 1
         self.in_round += 1
@@ -67,10 +56,10 @@ class BadSteps:
 
 
 def present(total: float, missing: float) -> float:
-    """Share of a sum over all workers that is there: exactly 1 where nobody's part is missing.
+    """Fraction of the samples contained in a sum over all workers; exactly 1 if none is missing.
 
     Args:
         total: training samples of all workers.
-        missing: those of the workers that had nothing to give.
+        missing: training samples of the workers that contributed zeros.
     """
     return (total - missing) / total

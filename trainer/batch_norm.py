@@ -10,13 +10,13 @@ from trainer.trainer import Trainer
 
 @contextlib.contextmanager
 def with_estimated_statistics(trainer: Trainer, batches: int) -> Iterator[None]:
-    """Gives the model statistics of its own for the duration; training keeps the averaged ones.
+    """Estimates the averaged model's own statistics for the duration; training continues with the averaged ones.
 
-    A mean of running variances is not the variance under the mean of the weights. After a few steps a round the two
-    hardly differ; after a hundred the model may be no better than chance (results/reproduction/README.md).
+    A mean of running variances is not the variance under the mean of the weights. With a few steps a round the two
+    hardly differ; with a hundred the model may be no better than chance (results/reproduction/README.md).
 
     Args:
-        batches: to estimate from; 0: the averaged statistics stay.
+        batches: number of batches to estimate from; 0: the averaged statistics stay.
     """
     averaged = trainer.parameters.statistics() if batches else []
     for batch in trainer.context.task.batches.look(batches if averaged else 0):

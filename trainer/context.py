@@ -1,4 +1,4 @@
-"""What a trainer works with: what is learnt, which processes take part, how the job is run."""
+"""A trainer's inputs: the learning task, the other processes, and the settings of the run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LearningTask:
-    """What is learnt, and from which samples.
+    """The network and its samples.
 
     Attributes:
-        feed: brings a batch to the form that the passes take.
-        warm_up_batch: any samples; nothing is learnt from them.
-        passes: the network's own, where none are given.
-        classes: that the network tells apart; 0: it computes nothing.
-        evaluate: returns the accuracy; None where an evaluation only takes time.
+        feed: turns a batch into the inputs and targets of the passes.
+        warm_up_batch: any samples, for test steps.
+        passes: None: the network's own.
+        classes: number of classes of the network; 0: it computes nothing.
+        evaluate: returns the accuracy; None if an evaluation only takes time.
     """
 
     network: Any
@@ -53,13 +53,13 @@ class Peers:
     """The other processes of the job, and this worker's place among them.
 
     Attributes:
-        membership: asked at the start of each round.
+        membership: called at the start of each round.
         transport: of a distributed algorithm.
-        state_server: of an algorithm that speaks to one.
-        recovery: makes the object that the loop asks, in a job that survives the loss of a worker.
-        lost: ranks of workers without which a job with a parameter server continues.
+        state_server: of an algorithm that uses one.
+        recovery: makes the loop's recovery object, in a job that survives the loss of a worker.
+        lost: ranks of lost workers, in a job with a parameter server that continues without them.
         leaves: whether this worker was asked to leave while the others continue.
-        is_evaluator: told the seconds of a test step, says whether this worker evaluates; all workers ask.
+        is_evaluator: takes the seconds of a test step, returns whether this worker evaluates; all workers call it.
     """
 
     membership: Callable[[], Membership] = Membership
@@ -74,22 +74,22 @@ class Peers:
 
 @dataclass(slots=True)
 class RunSettings:
-    """How the job is run.
+    """The settings of the run.
 
     Attributes:
-        rule: of the steps that the flags ask for, without their size.
-        compression: of what the workers sum; None: it travels as it is.
+        rule: of the steps, without their size.
+        compression: of the workers' sums; None: they travel as they are.
         stop_requested: whether a signal came.
         eval_every: rounds between evaluations.
-        eval_every_s: seconds between them, in place of `eval_every` where it is not 0.
+        eval_every_s: seconds between evaluations; 0: `eval_every` counts.
         evaluator: starts a process that evaluates in place of this worker.
         saver: stores the network on the worker that evaluates.
-        max_bad_steps: in a row, behind which the job ends; 0: numbers are not checked.
-        speed: that is emulated.
-        pacing: checks that it is kept; None in virtual time, where it always is.
+        max_bad_steps: bad steps in a row that end the job; 0: numbers are not checked.
+        speed: emulated speed of this worker.
+        pacing: checks that this speed is kept; None in virtual time, where it always is.
         checkpoints: this worker's; None where none are taken.
         logs_lines: rounds are lines of one file, not files.
-        tell_every_s: between lines on the console; rounds with an evaluation have theirs in any case.
+        tell_every_s: seconds between lines on the console; rounds with an evaluation always have one.
     """
 
     rule: Rule = PLAIN
@@ -111,7 +111,7 @@ class RunSettings:
 
 @dataclass(slots=True)
 class Context:
-    """One worker's. An algorithm's module has a function `build(context)`, which algorithms.py names."""
+    """One worker's inputs. The row of an algorithm in algorithms.py names a function `build(context)`."""
 
     config: Config
     task: LearningTask
@@ -120,12 +120,10 @@ class Context:
 
     @property
     def shared(self) -> Transport:
-        """The way to the other workers, of a distributed algorithm."""
         assert self.peers.transport is not None
         return self.peers.transport
 
     @property
     def state(self) -> StateClient:
-        """The state server's client, of an algorithm that speaks to one."""
         assert self.peers.state_server is not None
         return self.peers.state_server

@@ -1,4 +1,4 @@
-"""What a worker's device does for it: it brings samples to the network's form, runs its passes, and evaluates."""
+"""The work of a worker's device: samples in the network's form, forward and backward passes, evaluation."""
 
 from __future__ import annotations
 
@@ -31,24 +31,20 @@ class Passes(Protocol):
     """The forward and the backward pass of a step. Both only begin."""
 
     def forward(self, images: Any, labels: Any) -> None:
-        """Begins the forward pass on a batch, as the feed has made it."""
+        """Begins the forward pass on a batch of the feed."""
 
     def wait_for_loss(self) -> None:
         """Waits for the end of the forward pass."""
 
     def backward(self, weight: float) -> None:
-        """Begins the backward pass: gradients of the loss summed over the batch.
-
-        Args:
-            weight: factor on the gradients.
-        """
+        """Begins the backward pass: gradients of the loss summed over the batch, times `weight`."""
 
     def loss(self) -> float:
-        """Mean over the samples of the last batch that had a backward pass."""
+        """Mean loss over the samples of the last batch that had a backward pass."""
 
 
 class NetworkPasses:
-    """Passes of MXNet's."""
+    """The passes of an MXNet network."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
@@ -59,23 +55,19 @@ class NetworkPasses:
         self._factors = functools.lru_cache(8)(lambda number, weight, on: mx.nd.full((number,), weight, ctx=on))
 
     def forward(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> None:
-        """As Passes says."""
         with mx.autograd.record():
             self._running = self._loss_function(self._network(images), labels)
 
     def wait_for_loss(self) -> None:
-        """As Passes says."""
         assert self._running is not None
         self._running.wait_to_read()
 
     def backward(self, weight: float) -> None:
-        """As Passes says."""
         assert self._running is not None
         loss = self._complete = self._running
         loss.backward(self._factors(len(loss), weight, loss.context) if weight != 1 else None)
 
     def loss(self) -> float:
-        """As Passes says."""
         assert self._complete is not None
         return float(self._complete.mean().asscalar())
 
@@ -90,7 +82,6 @@ class Evaluator:
         self._batch_size = batch_size
 
     def __call__(self) -> float:
-        """Evaluates the network as it is now."""
         total = len(self._test.labels)
         correct = []
         for begin in range(0, total, self._batch_size):

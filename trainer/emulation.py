@@ -1,4 +1,4 @@
-"""Emulates a slower device and a slower link: steps, pushes and pulls take longer than they need."""
+"""Emulates a slower device and a slower link: steps, pushes and pulls take longer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two
 
 @dataclass(frozen=True)
 class Speed:
-    """How slow one worker is to be.
+    """The emulated speed of a worker.
 
     Attributes:
         min_step_s: shortest time of a step.
-        sample_s: that each sample of a step adds to it.
+        sample_s: added to it for each sample of a step.
         pace: factor on both, drawn for each step.
         trace: of a transient straggler.
     """
@@ -29,16 +29,17 @@ class Speed:
 
 
 class Emulation:
-    """What one worker waits for in addition.
+    """Lengthens one worker's steps and transfers.
 
     Attributes:
-        shortest_s: that the step takes at least.
-        round_s: that all complete steps of the round take at least.
+        shortest_s: shortest time of the running step.
+        round_s: shortest time of the round's complete steps, with the straggler trace.
     """
 
-    def __init__(self, speed: Speed, clock: Clock) -> None:
+    def __init__(self, speed: Speed, clock: Clock, wait_for_device: Callable[[], None]) -> None:
         self._speed = speed
         self._clock = clock
+        self._wait_for_device = wait_for_device
         self._elapsed_s: Callable[[], float] | None = None
         self._step_began = 0.0
         self._samples = 0
@@ -47,15 +48,10 @@ class Emulation:
         self.round_s = 0.0
 
     def begin(self, elapsed_s: Callable[[], float]) -> None:
-        """Training begins, and with it the straggler trace.
-
-        Args:
-            elapsed_s: seconds since then.
-        """
+        """Training and the straggler trace begin; `elapsed_s` gives the seconds since then."""
         self._elapsed_s = elapsed_s
 
     def begin_step(self) -> None:
-        """Time counts for the next step."""
         self._step_began = self._clock.now()
 
     @property
@@ -68,33 +64,27 @@ class Emulation:
         self._samples = samples
         self.shortest_s = (self._speed.min_step_s + samples * self._speed.sample_s) * self._speed.pace()
 
-    def pad(self, share: float, wait: Callable[[], None]) -> None:
-        """Waits until a share of the step's shortest time has passed.
-
-        Args:
-            wait: waits until the device has done its work.
-        """
+    def pad(self, share: float) -> None:
+        """Waits until a share of the step's shortest time has passed."""
         if self.shortest_s:
-            wait()
+            self._wait_for_device()
             self._clock.sleep(self._step_began + share * self.shortest_s - self._clock.now())
 
-    def delay_step(self, wait: Callable[[], None]) -> None:
-        """Adds what the straggler trace says of the step."""
+    def delay_step(self) -> None:
+        """Adds the straggler trace's extra time to the step."""
         self._extra_s = self.extra_s(COMPUTE) + self._samples * self.extra_s(SAMPLE)
         if self._extra_s:
-            wait()
+            self._wait_for_device()
             self._clock.sleep(self._extra_s)
 
     def end_step(self) -> None:
-        """The step is complete."""
         self.round_s += self.shortest_s + self._extra_s
 
     def link_delay_s(self) -> float:
-        """Seconds by which a push or a pull that begins now takes longer. Any thread may ask."""
+        """Extra seconds of a push or pull that begins now. Any thread may call it."""
         return self.extra_s(NETWORK)
 
     def wait_for_link(self) -> None:
-        """Takes the time by which a push or a pull that begins now takes longer."""
         self._clock.sleep(self.link_delay_s())
 
     def extra_s(self, kind: str) -> float:

@@ -1,6 +1,6 @@
-"""The only place that imports MXNet first, and what must be so before and after that import.
+"""Imports MXNet. No other module may import it first.
 
-`import mxnet` with DMLC_ROLE=scheduler or server becomes that role and never returns; so the variable is hidden
+`import mxnet` with DMLC_ROLE=scheduler or server becomes that role and never returns, so the variable is hidden
 meanwhile.
 """
 
@@ -21,7 +21,7 @@ def _financial(*_: object, **__: object) -> NoReturn:
     raise NotImplementedError("numpy has no financial functions any more: the package numpy-financial has them")
 
 
-# What MXNet 1.9.1 reads of numpy while it is imported and numpy dropped: `bool` in 1.24 (and 2.0 has one again), the
+# Names of numpy that MXNet 1.9.1 reads at its import and numpy has dropped: `bool` in 1.24 (2.0 has one again), the
 # others in 2.0 to 2.4, the financial functions long before (1.26 still had stubs).
 _DROPPED_BY_NUMPY = {
     # mxnet/numpy/utils.py
@@ -49,10 +49,10 @@ for _name, _value in _DROPPED_BY_NUMPY.items():
     if _name not in vars(np):
         setattr(np, _name, _value)
 
-# One line of cuDNN's autotuner in every log helps nobody; an explicit setting wins.
+# Removes a line of cuDNN's autotuner from every log; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
 
-prepare_environment(has_parameter_server=False)  # what ps-lite reads is for those that join a parameter server
+prepare_environment(has_parameter_server=False)  # processes that join a parameter server prepare ps-lite's variables
 with role_hidden():
     lazy_operators.import_mxnet()
 

@@ -1,8 +1,8 @@
-"""Whether arrays hold finite numbers alone: no NaN, no infinity.
+"""Checks that arrays are finite: no NaN, no infinity.
 
-On the CPU a dot product of each array with itself is the fastest way to look at all of its numbers (ResNet-18's 62
-gradients: MXNet's own multi_all_finite takes 30 times as long, a sum of squares twice); where that is not finite each
-number is looked at, since squares of large ones are not either. On a GPU one kernel squares and sums them all.
+On the CPU a dot product of each array with itself is the fastest check (ResNet-18's 62 gradients: MXNet's own
+multi_all_finite takes 30 times as long, a sum of squares twice). If it is not finite, each number is checked, since the
+squares of large numbers overflow. On a GPU one kernel sums all squares.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ Unpack = Callable[[Sequence[mx.nd.NDArray]], Sequence[mx.nd.NDArray]]
 def first_not_finite(
     arrays: Sequence[mx.nd.NDArray], largest: float = math.inf, num_limited: int | None = None
 ) -> int | None:
-    """Position of the first array (float32) that holds a NaN or an infinity, None where all are finite.
-
-    Waits until the arrays are computed.
+    """Position of the first float32 array with a NaN or an infinity, None if all are finite; waits for the arrays.
 
     Args:
-        largest: magnitude behind which a number counts as infinite.
-        num_limited: of so many arrays from the first on; else of all.
+        largest: a number of larger magnitude counts as infinite.
+        num_limited: number of first arrays to which `largest` applies; None: all.
     """
     if all(array.context.device_type != "gpu" for array in arrays):
         flat = [memory_of(array) for array in arrays]
         squares = sum(float(np.dot(numbers, numbers)) for numbers in flat)
-    else:  # not tested: no machine of this project's tests has one
+    else:  # not tested: the project's test machines have no GPU
         flat = []
         squares = float(mx.nd.multi_sum_sq(*arrays, num_arrays=len(arrays)).sum().asscalar())
     if math.isfinite(squares) and math.sqrt(squares) <= largest:
@@ -49,38 +47,30 @@ def _all_within(numbers: np.ndarray, largest: float) -> bool:
 
 
 class NumberChecks:
-    """Looks at what one worker has computed, and counts what has to be skipped."""
+    """Checks one worker's gradients and updates, and counts the bad ones."""
 
     def __init__(self, most: int, parameters: Parameters) -> None:
-        """
-        Args:
-            most: bad steps in a row, or updates, that end the job; 0: nobody looks, and all is said to be good.
-            parameters: whose gradients are looked at.
-        """
-        self.are_made = most > 0
+        """`most` bad steps, or updates, in a row end the job; 0: no checks, all count as good."""
+        self.are_on = most > 0
         self.steps = BadSteps(most)
         self.updates = BadSteps(most, "updates")
         self._parameters = parameters
 
     def begin_round(self) -> None:
-        """The next round runs."""
         self.steps.begin_round()
         self.updates.begin_round()
 
     def skipped(self, steps: int) -> int:
-        """How many of the round's local steps are: all of them, where its update was bad."""
+        """Number of the round's local steps that are skipped: all if its update was bad."""
         return steps if self.updates.in_round else self.steps.in_round
 
     def gradients_are_good(self, where: str, largest: float = math.inf) -> bool:
-        """Whether the gradients are finite, once they are computed.
-
-        Args:
-            largest: magnitude behind which a number is as bad as an infinity.
+        """Waits for the gradients; returns whether they are finite and of at most this magnitude.
 
         Raises:
-            JobError: they were bad once too often in a row.
+            JobError: too many bad steps in a row.
         """
-        if not self.are_made:
+        if not self.are_on:
             return True
         position = first_not_finite(self._parameters.gradients, largest)
         if position is None:
@@ -92,16 +82,15 @@ class NumberChecks:
     def update_is_good(
         self, where: str, update: Sequence[mx.nd.NDArray], unpack: Unpack, largest: float = math.inf
     ) -> bool:
-        """Whether the change of this worker's own model is finite, once it is computed.
+        """Waits for a model update; returns whether it is finite, and its weights are of at most this magnitude.
 
         Args:
-            unpack: makes arrays of the model's shapes of it.
-            largest: magnitude behind which a weight's change is as bad as an infinity.
+            unpack: turns the update into arrays of the model's shapes.
 
         Raises:
-            JobError: it was bad once too often in a row.
+            JobError: too many bad updates in a row.
         """
-        if not self.are_made:
+        if not self.are_on:
             return True
         names = self._parameters.names
         if first_not_finite(update, largest, len(names)) is None:

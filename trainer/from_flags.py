@@ -1,4 +1,4 @@
-"""What the flags say of the task and of the run; the same for a process of a cluster and for a virtual worker."""
+"""Builds the learning task and the run settings from the flags, for real and for virtual workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trainer.membership import Membership
 from trainer.steps import Rule
 from trainer.stop import Limits
 
-TELL_EVERY_S = 1.0  # of a device alone, whose rounds are single steps
+TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds are single steps
 
 
 def learning_task(config: Config, dataset: Dataset, device: mx.Context, mine: Membership) -> LearningTask:
-    """The network, and the batches of this worker's partition."""
+    """The network and the batches of this worker's partition."""
     input_size = models.REGISTRY[config.network].input_size
     network = models.build(config.network, _image_shape(config, dataset), dataset.classes, device, config.seed)
-    # Same initial weights everywhere, but every rank its own dropout masks and its own order of samples.
+    # All ranks have the same initial weights, but each has its own dropout masks and order of samples.
     mx.random.seed(config.seed + 1 + mine.rank)
     feed = DeviceFeed(device, input_size)
     seed = (config.seed, mine.rank)
@@ -45,11 +45,7 @@ def learning_task(config: Config, dataset: Dataset, device: mx.Context, mine: Me
 
 
 def run_settings(config: Config, **others: Any) -> RunSettings:
-    """How the job is run.
-
-    Args:
-        others: fields that flags do not decide.
-    """
+    """The run's settings; `others` are fields that no flag decides."""
     return RunSettings(
         rule=Rule(
             None if config.optimizer == SGD else config.optimizer,
@@ -70,7 +66,7 @@ def run_settings(config: Config, **others: Any) -> RunSettings:
 
 
 def model_card(config: Config, dataset: Dataset, commit: str | None) -> dict[str, Any]:
-    """What a user of the saved network must know; what DeviceFeed does to an image is not in the network."""
+    """What a user of the saved network must know, such as DeviceFeed's scaling, which is not in the network."""
     shape = _image_shape(config, dataset)
     return {
         "network": config.network,

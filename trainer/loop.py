@@ -20,8 +20,8 @@ from utils import LEFT, STOPPED
 class Loop:
     """Trains until a limit, a target or a signal. It knows the hooks of Trainer, and no algorithm.
 
-    Where a job survives the loss of workers, its recovery object comes together, exchanges and parts in place of the
-    loop's own methods of these names.
+    In a job that survives the loss of workers a recovery object replaces four methods of the loop: `come_together`,
+    `open_measure`, `synchronize` and `part`.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -32,30 +32,29 @@ class Loop:
         self._evaluations = Evaluations(trainer)
         self._first_steps = FirstSteps(context.config, context.task.classes)
         self._report = RoundReport(trainer)
-        self._has_begun = False  # to train
-        self._test_busy_s = 0.0  # that cores computed for a test step, where that counts
+        self._has_begun = False  # training has
+        self._test_busy_s = 0.0  # seconds of all cores for a test step; 0: not measured
         self.recovery = trainer.recovery = context.peers.recovery(self) if context.peers.recovery is not None else None
 
     @property
     def job_age_s(self) -> float | None:
-        """Seconds that the job had been at work when this worker came; None where all began together."""
+        """Age of the job in seconds when this worker joined it; None if all began together."""
         return None if self.recovery is None else self.recovery.job_age_s
 
     def run(self, open_log: Callable[[], Path]) -> str:
         """Trains; returns the reason for the end in words.
 
-        Args:
-            open_log: empties and returns the log folder. Called when all ranks are there and training begins.
+        `open_log` empties and returns the log folder; it is called when all ranks are there.
         """
-        trainer, run, way = self.trainer, self._run, self.recovery or self
+        trainer, run, hooks = self.trainer, self._run, self.recovery or self
         self._warm_up()
         trainer_state.restore(trainer)
         if run.checkpoints is not None:
             run.checkpoints.begin()
-        way.come_together()
+        hooks.come_together()
         if run.checkpoints is not None:
             run.checkpoints.all_have_begun(came_late=self.job_age_s is not None)
-        trainer.measure = way.open_measure(open_log())
+        trainer.measure = hooks.open_measure(open_log())
         if run.pacing is not None:
             run.pacing.begin(trainer.measure.elapsed_s)
         trainer.progress.begin(self._elapsed_s, trainer.is_evaluator)
@@ -65,9 +64,9 @@ class Loop:
         reason = ""
         while not reason:
             trainer.rounds += 1
-            self.take_place()
+            self.update_membership()
             reason = self.train_round()
-        way.part()
+        hooks.part()
         trainer.end()
         if run.checkpoints is not None:
             run.checkpoints.close()
@@ -77,10 +76,10 @@ class Loop:
     def _elapsed_s(self) -> float:
         return self.trainer.measure.elapsed_s
 
-    # ---------------------------------------------------------------- what a recovery object does in another way
+    # ------------------------------------------------------------------------- replaced by a recovery object
 
     def come_together(self) -> None:
-        """Called when this worker is ready to train: afterwards all have the same model."""
+        """Called when this worker is ready to train; afterwards all have the same model."""
         trainer = self.trainer
         trainer.broadcast()
         if self._run.pacing is not None:
@@ -91,7 +90,7 @@ class Loop:
         self.choose_evaluator()
 
     def open_measure(self, folder: Path) -> Measure:
-        """The log of the rounds to come, behind those of a job that resumes."""
+        """The log of the coming rounds, after those before a resume."""
         trainer = self.trainer
         before = trainer_state.read_back(trainer, folder) if trainer.resumes else trainer_state.ResumePoint()
         if trainer.resumes and (before.elapsed_s or not self._context.config.survives):
@@ -100,7 +99,6 @@ class Loop:
         return Measure(folder, trainer.clock.now, before.rounds, before.elapsed_s, as_lines=self._run.logs_lines)
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """As Trainer's."""
         return self.trainer.synchronize(wants_stop)
 
     def part(self) -> None:
@@ -109,7 +107,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ rounds and steps
 
     def choose_evaluator(self) -> None:
-        """Agrees with the other workers on which of them evaluates; the one that has done so continues."""
+        """Agrees with the other workers on the one that evaluates; a present evaluator stays."""
         trainer = self.trainer
         was_evaluator = trainer.is_evaluator and self._has_begun
         trainer.is_evaluator = self._context.peers.is_evaluator(0.0 if was_evaluator else trainer.step_s)
@@ -117,8 +115,8 @@ class Loop:
             trainer.progress.begin(self._elapsed_s, evaluates=True)
             self._evaluations.begin()
 
-    def take_place(self) -> None:
-        """Asks which workers take part in the round; where that has changed, this worker's samples may have too."""
+    def update_membership(self) -> None:
+        """Takes this round's membership, and this worker's new samples if the workers have changed."""
         trainer = self.trainer
         before, trainer.membership = trainer.membership, self._context.peers.membership()
         after = trainer.membership
@@ -131,12 +129,12 @@ class Loop:
             self.choose_evaluator()
 
     def train_round(self) -> str:
-        """Trains one round; returns why it is the last, in words, or an empty string."""
+        """Trains one round; returns why it is the last one, in words, or an empty string."""
         trainer, limits = self.trainer, self._run.limits
         samples = self._local_steps()
         stop, done = trainer.stop_request(), limits.rounds_done(trainer.rounds)
         agreed = (self.recovery or self).synchronize(bool(stop or (done and trainer.rounds_in_step)))
-        # What has come while this rank waited for the others is a reason too.
+        # A reason may also have come while this rank waited for the others.
         stop = done or trainer.finished or trainer.stop_request()
         reason = (stop or "another worker asked for it") if agreed or done else ""
         if not reason and self.recovery is None and self._context.peers.leaves():
@@ -151,7 +149,7 @@ class Loop:
         return reason
 
     def _local_steps(self) -> int:
-        """The round's local steps; returns the samples of those that were complete and not skipped."""
+        """Does the round's local steps; returns the samples of the complete and not skipped ones."""
         trainer, measure, batches = self.trainer, self.trainer.measure, self._context.task.batches
         samples, trainer.steps, trainer.emulation.round_s = 0, 0, 0.0
         trainer.checks.begin_round()
@@ -190,8 +188,8 @@ class Loop:
         checkpoints.save(trainer.rounds, trainer_state.state_of(trainer))
 
     def _warm_up(self) -> None:
-        """Three passes with nothing kept. The first sets up memory and kernels; of the others the shorter tells the
-        time of a step, since what else the machine does only makes one longer."""
+        """Three test steps that leave no trace. The first sets up memory and kernels; the shorter of the others is the
+        step time, since other load only makes a step longer."""
         trainer, task = self.trainer, self._context.task
         statistics = trainer.parameters.statistics()
         busy = self._run.pacing.busy if self._run.pacing is not None else lambda: 0.0
@@ -204,5 +202,5 @@ class Loop:
             times_s.append(trainer.emulation.step_age_s)
             busy_s.append(busy())
         trainer.step_s = min(times_s[1:])
-        self._test_busy_s = (busy_s[-1] - busy_s[0]) / 2  # it may count in ticks, so the mean of both
+        self._test_busy_s = (busy_s[-1] - busy_s[0]) / 2  # the mean, since the counter may have coarse ticks
         trainer.parameters.set_statistics(statistics)

@@ -1,7 +1,7 @@
-"""Who takes part in a round, and what is this worker's place among them: rank, number of workers, part of the data.
+"""The workers of a round and this worker's place among them: rank, number of workers, part of the samples.
 
-The loop asks for it at the start of each round: it may be another one in the next. Only trainers whose keys on the
-parameter server are each worker's own keep rank and number of workers from the beginning.
+The loop asks for it at the start of each round, since it may change. Trainers whose workers have keys of their own on
+the parameter server keep rank and number of workers from the beginning.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Membership:
     """The job's workers in one round, as one of them sees it.
 
     Attributes:
-        sample_counts: n_k of each worker by rank: how many training samples are its part; empty where all have as many.
-        partition: indices (n_k,) of this worker's samples; None where its batches come from elsewhere.
+        sample_counts: n_k by rank: number of training samples of each worker; empty: all are equal.
+        partition: indices (n_k,) of this worker's samples; None if its batches come from elsewhere.
         partition_sha256: of this worker's partition and of all by rank, for run.json.
-        places: device and host of each worker by rank, where they are known.
-        lost: ranks of workers without which the others go on; these keep theirs, and N.
+        places: device and host of each worker by rank; empty: not known.
+        lost: ranks excluded from the job; remaining ranks and N do not change.
     """
 
     rank: int = 0
@@ -41,17 +41,16 @@ class Membership:
 
     @property
     def num_samples(self) -> int:
-        """n_k: of this worker; 0 where nobody has counted them."""
+        """n_k of this worker; 0: not known."""
         return self.sample_counts[self.rank] if self.sample_counts else 0
 
     @property
     def counted(self) -> int:
-        """What this worker counts in a sum over all workers: its samples; 1 where nobody has counted any."""
+        """This worker's samples, or 1 if they are not known: its contribution to `counted_of_all`."""
         return self.num_samples or 1
 
     @property
     def counted_of_all(self) -> int:
-        """The same, of all workers."""
         return sum(self.sample_counts) or self.num_workers
 
     @cached_property
@@ -63,22 +62,21 @@ class Membership:
 
     @cached_property
     def weight(self) -> float:
-        """N * n_k / n: what this worker counts in a mean over the workers, so that every sample counts alike. N is of
-        those that are left."""
+        """N * n_k / n, N without lost workers: factor in a mean over the workers in which every sample counts alike."""
         return (self.num_workers - len(self.lost)) * self.sample_share if self.sample_counts else 1.0
 
     def name_of(self, rank: int) -> str:
-        """What a person calls a worker, such as "2 (gpu0 on host b)"."""
+        """A worker's name for people, such as "2 (gpu0 on host b)"."""
         return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
 
 def of_all(labels: np.ndarray, num_workers: int, config: Config, places: tuple[str, ...] = ()) -> list[Membership]:
-    """Each worker's, by rank, in a job that cuts its training samples, of classes (N,), as the flags say."""
+    """Each worker's membership, by rank. The flags say how the training samples, of classes (N,), are partitioned."""
     return of_parts(partition(labels, num_workers, bool(config.split_by_class), config.seed), places)
 
 
 def without(lost: frozenset[int], mine: Membership, labels: np.ndarray, config: Config) -> Membership:
-    """A worker's, once others of the job are lost: those that are left cut all samples among themselves."""
+    """A worker's membership after losses: the remaining workers partition all samples among themselves."""
     left = [rank for rank in range(mine.num_workers) if rank not in lost]
     among_them = of_all(labels, len(left), config)[left.index(mine.rank)]
     counts = [0] * mine.num_workers
@@ -88,7 +86,7 @@ def without(lost: frozenset[int], mine: Membership, labels: np.ndarray, config: 
 
 
 def of_parts(parts: Sequence[np.ndarray], places: tuple[str, ...] = ()) -> list[Membership]:
-    """Each worker's, by rank, in a job whose samples are cut into these parts, indices (n_k,)."""
+    """Each worker's membership, by rank, in a job with these partitions, indices (n_k,)."""
     counts, all_of_them = tuple(map(len, parts)), sha256(parts)
     return [
         Membership(rank, len(parts), counts, part, {"this worker": sha256([part]), "all by rank": all_of_them}, places)

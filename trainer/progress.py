@@ -1,6 +1,6 @@
-"""What a worker has done since its job began, by its own count and clock: every message tells the state server.
+"""A worker's progress since its job began, by its own count and clock.
 
-So a server that was restarted, or that was not asked about every step, knows it all the same.
+Every message to the state server contains it, so a restarted server, or one that is not asked at every step, knows it.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# What a worker says that it does.
+# Values of a worker's activity in messages.
 TRAINING, EVALUATING, ENDED = "training", "evaluating", "ended"
 
-MAX_POINTS = 400  # of an accuracy curve; the state server takes no more
+MAX_POINTS = 400  # of an accuracy curve; the state server's limit
 
 
 @dataclass(frozen=True)
 class Total:
-    """Of one worker since the job began: complete local steps, samples in them, and the seconds that they took.
+    """One worker's complete local steps since the job began, their samples, and their seconds.
 
-    A step takes from its batch to the update of the local weights, or to the gradient where nothing is updated locally;
-    what --min-step-time adds is in it, waiting for others or for the network is not.
+    A step lasts from its batch to the update of the local weights, or to the gradient if there is no local update. Its
+    time contains --min-step-time, but no wait for others or for the network.
     """
 
     steps: int = 0
@@ -28,11 +28,10 @@ class Total:
     computing_s: float = 0.0
 
     def plus(self, samples: int, step_s: float) -> Total:
-        """After one more step."""
+        """The total after one more step."""
         return Total(self.steps + 1, self.samples + samples, self.computing_s + step_s)
 
     def to_wire(self) -> dict[str, Any]:
-        """As the messages have it."""
         return {"steps": self.steps, "samples": self.samples, "computing": self.computing_s}
 
 
@@ -45,85 +44,79 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The test accuracies so far: all of a short job, evenly spaced ones of a long one; always the last and the best.
+    """The test accuracies so far: all, or evenly spaced ones of a long job; always the last and the best.
 
     One thread adds, any thread reads.
     """
 
     def __init__(self, limit: int = MAX_POINTS) -> None:
         self._limit = limit - 2  # the last and the best come on top
-        self._kept: tuple[Point, ...] = ()
-        self._stride = 1  # of how many one is kept
+        self._spaced: tuple[Point, ...] = ()
+        self._stride = 1  # `_spaced` has every n-th point
         self._count = 0
         self._ends: tuple[Point, ...] = ()  # the last and the best
 
     def add(self, point: Point) -> None:
-        """Takes the next evaluation."""
         if self._count % self._stride == 0:
-            self._kept = (*self._kept, point)
+            self._spaced = (*self._spaced, point)
         self._count += 1
-        if len(self._kept) > self._limit:
-            self._kept, self._stride = self._kept[::2], 2 * self._stride
+        if len(self._spaced) > self._limit:
+            self._spaced, self._stride = self._spaced[::2], 2 * self._stride
         best = max((*self._ends[1:], point), key=lambda one: one.accuracy)  # the first of equals
         self._ends = (point, best)
 
     def points(self) -> list[Point]:
-        """In the order of their rounds."""
-        return sorted({*self._kept, *self._ends})
+        """All points, in the order of their rounds."""
+        return sorted({*self._spaced, *self._ends})
 
 
 class Progress:
-    """Where a worker is. The training thread changes it, any thread reads."""
+    """A worker's progress. The training thread changes it, any thread reads.
+
+    Attributes:
+        activity: TRAINING, EVALUATING or ENDED.
+        protocol: BSP or ASP, in a job that switches; else empty.
+        curve: of the worker that evaluates.
+    """
 
     def __init__(self) -> None:
         self.total = Total()
-        self.doing = TRAINING
-        self.way = ""  # how the job goes on where that changes, such as BSP or ASP
-        self.curve: Curve | None = None  # of the worker that evaluates
+        self.activity = TRAINING
+        self.protocol = ""
+        self.curve: Curve | None = None
         self._clock: Callable[[], float] | None = None
 
     def begin(self, clock: Callable[[], float], evaluates: bool) -> None:
-        """Training begins.
-
-        Args:
-            clock: seconds since the job began.
-            evaluates: this worker does.
-        """
+        """Training begins. The clock gives the seconds since the job began."""
         self._clock = clock
         if evaluates and self.curve is None:
             self.curve = Curve()
 
     def add_step(self, samples: int, step_s: float) -> None:
-        """A local step of so many samples is complete."""
         self.total = self.total.plus(samples, step_s)
 
     def point(self, round_: int, accuracy: float) -> Point:
-        """An accuracy that is told now, and was measured after this round."""
+        """A point for an accuracy of this round that is reported now."""
         return Point(round_, self._clock() if self._clock else 0.0, accuracy)
 
     def to_wire(self) -> dict[str, Any]:
-        """What REPORT and QUERY say of it."""
+        """The fields of REPORT and QUERY."""
         elapsed = {"elapsed": self._clock()} if self._clock else {}
-        way = {"way": self.way} if self.way else {}
-        return {**elapsed, "total": self.total.to_wire(), **way}
+        protocol = {"way": self.protocol} if self.protocol else {}
+        return {**elapsed, "total": self.total.to_wire(), **protocol}
 
 
 class Accuracy:
-    """The newest test accuracy that a worker knows.
-
-    Attributes:
-        newest: None before the first evaluation.
-    """
+    """The newest test accuracy that a worker knows."""
 
     def __init__(self) -> None:
-        self.newest: float | None = None
+        self.newest: float | None = None  # None before the first evaluation
         self._untold: float | None = None
 
     def measured(self, accuracy: float | None) -> None:
-        """An evaluation is done."""
         self.newest = self._untold = accuracy
 
     def take(self) -> float | None:
-        """Returns an accuracy that was measured since the last call, and clears it."""
+        """Returns the accuracy measured since the last call, if any, and clears it."""
         accuracy, self._untold = self._untold, None
         return accuracy

@@ -1,7 +1,4 @@
-"""What the loop and the algorithms may ask of survival: recovery, in place of the trainer, and checkpoints of a server.
-
-Protocols alone: trainer/survival/ has what keeps them.
-"""
+"""Protocols of trainer/survival/ for the loop and the algorithms: recovery from losses, and a server's checkpoints."""
 
 from __future__ import annotations
 
@@ -12,49 +9,42 @@ from trainer.run_logs.measure import Measure
 
 
 class Recovers(Protocol):
-    """One worker's way through the loss of others."""
+    """One worker's recovery from the loss of others. Four methods replace those of the loop with these names."""
 
-    job_age_s: float | None  # of the job, when this worker came to one at work
+    job_age_s: float | None  # when this worker joined a running job
 
     @property
     def is_broken(self) -> bool:
-        """Whether the round cannot end with the workers with whom it began."""
+        """Whether a worker of this round was lost, so that the round cannot end as it began."""
 
     @property
     def wants_pause(self) -> bool:
-        """Whether this worker wants all to come together anew after the round."""
+        """Whether this worker wants all to regroup after the round."""
 
-    def come_together(self) -> None:
-        """As Trainer's."""
+    def come_together(self) -> None: ...
 
-    def open_measure(self, folder: Path) -> Measure:
-        """As Trainer's."""
+    def open_measure(self, folder: Path) -> Measure: ...
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """As Trainer's, with the workers that are left where some are lost meanwhile."""
+        """If workers are lost meanwhile, the remaining ones synchronize."""
 
-    def part(self) -> None:
-        """As Trainer's."""
+    def part(self) -> None: ...
 
     def notes(self) -> dict[str, Any]:
-        """What the log of the round says of it."""
+        """Entries for the log of the round."""
 
 
 class Writes(Protocol):
     """Writes a parameter server's checkpoints."""
 
     def write(self, round_: int, tree: Any) -> None:
-        """Begins to write one."""
+        """Begins to write a checkpoint."""
 
 
 class ServerCheckpoints(Protocol):
-    """What a worker knows of the parameter server's checkpoints.
+    """A worker's access to the parameter server's checkpoints."""
 
-    Attributes:
-        of_server: what the parameter server goes on from; None where it begins.
-    """
-
-    of_server: Any
+    of_server: Any  # the checkpoint that the parameter server resumes; None: none
 
     def for_server(self) -> Writes:
-        """What writes them there."""
+        """The writer, to be sent to the server."""

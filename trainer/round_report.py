@@ -1,4 +1,4 @@
-"""What a worker writes of each round: an entry in its log, and a line on the console."""
+"""A worker's report of each round: an entry in its log, and a line on the console."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from utils import DIVERGED, JobError
 
 
 class RoundReport:
-    """Collects what there is to say of a round, and writes it."""
+    """Collects and writes the entries of a round."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._run = trainer.context.run
         self._notes: dict[str, Any] = {}  # for the next entry alone
-        self._told_s = -math.inf  # when the console last got a line of a round, since training began
+        self._told_s = -math.inf  # seconds from the begin of training to the last console line
 
     def note_once(self, notes: Mapping[str, Any]) -> None:
-        """Entries for the log of the round that is written next; lists and numbers are added to those of others."""
+        """Entries for the next round's log; lists and numbers are added to others of the same key."""
         self._notes = _added(self._notes, notes)
 
     def last_loss(self) -> float | None:
-        """Of the last batch, None where it is not finite: that step was skipped.
+        """The loss of the last batch; None if it is not finite and the step was skipped.
 
-        Asked before the model is evaluated and saved: without number checks, a model with no loss is not worth it.
+        Called before the model is evaluated and saved.
 
         Raises:
-            JobError: it is not finite, and no step is skipped for that.
+            JobError: the loss is not finite, and without number checks no step is skipped.
         """
         loss = self._trainer.passes.loss()
         if math.isfinite(loss):
             return loss
-        if not self._trainer.checks.are_made:
+        if not self._trainer.checks.are_on:
             raise JobError(
                 f"{DIVERGED}: the loss of round {self._trainer.rounds} is {loss}: lower the learning rate (-l or -ll)"
             )
@@ -46,11 +46,11 @@ class RoundReport:
     def write(
         self, samples: int, loss: float | None, accuracy: float | None, late: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Ends the round in the log, and tells the console.
+        """Ends the round in the log and on the console.
 
         Args:
-            samples: that this worker has trained on in the round.
-            accuracy: measured after the round; None where it was not.
+            samples: of this worker in the round.
+            accuracy: measured after the round; None: not measured.
             late: accuracies of earlier rounds' models.
         """
         trainer, pacing = self._trainer, self._run.pacing
@@ -84,5 +84,5 @@ class RoundReport:
 
 
 def _added(notes: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; where a key stands in both, the sum."""
+    """The union of both; values of a common key are added."""
     return {**notes, **{key: notes[key] + value if key in notes else value for key, value in more.items()}}

@@ -1,12 +1,12 @@
-"""Puts SimpleStateServer/, a project of its own, on sys.path: the optimizers on the parameter server decide by the
-policies there, and a virtual cluster has the server's handlers in its process.
+"""Puts SimpleStateServer/, a project of its own, on sys.path: the optimizers on the parameter server use its policies,
+and a virtual cluster runs its handlers in its own process.
 
     from trainer import state_server_path  # noqa: F401  (the imports below need it)
 
     # isort: split
     from server.policies import POLICIES
 
-What is imported from there needs neither Django nor anything else that is to be installed.
+The modules that are imported from there need no Django.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a step size is of the mean loss, and whether the first steps with it learn anything. Pure.
+"""Describes a step size in terms of the mean loss, and checks that the first steps with it learn anything. Pure.
 
-Step sizes act on the loss summed over a batch of B samples, so eta is eta * B of the mean loss, which is what most
-other programs and papers mean by a learning rate. A network that guesses each of C classes alike has a mean loss of
-ln C: one that is not below it after some steps has learnt nothing.
+Step sizes act on the loss summed over a batch of B samples, so eta is eta * B of the mean loss, which most other
+programs and papers call the learning rate. A uniform guess at C classes has a mean loss of ln C: a network that is not
+below it after some steps has learnt nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import math
 from config import LEARNING_RATES, SGD, Config, names_of
 from rates import parse_schedule
 
-FEWEST_SAMPLES = 1000  # of a worker: with single samples a sound run may be no better than a guess after FIRST steps
-FIRST = 100  # local steps of a worker; the losses of the second half of them are looked at
+FEWEST_SAMPLES = 1000  # of a worker: after FIRST steps of one sample each a sound run may still be guessing
+FIRST = 100  # local steps of a worker; the losses of the second half count
 
 
 def rate_of(config: Config) -> tuple[str, float]:
-    """The field of the step size that counts in the mode, and its value."""
+    """The flag field of the mode's step size, and its value."""
     field = next(name for name in LEARNING_RATES if name in config.algorithm.all_flags)
     return field, getattr(config, field)
 
 
-def told(config: Config, num_workers: int) -> str:
-    """The step size in words: the flag that counts in the mode, and what it is of the mean loss."""
+def describe(config: Config, num_workers: int) -> str:
+    """The mode's step size in words, with its flag and its value for the mean loss."""
     field, rate = rate_of(config)
     flag = names_of(field)[0]
     times = "" if config.lr_schedule == Config.lr_schedule else f", times --lr-schedule {config.lr_schedule}"
@@ -48,30 +48,24 @@ def _of_mean(rate: float, batch_size: int) -> str:
 
 
 class FirstSteps:
-    """Looks at the losses of a worker's first steps; those of a warm-up do not count, since their steps are small."""
+    """Checks the losses of a worker's first steps after the warm-up, whose steps are too small.
+
+    With 0 classes nothing is checked.
+    """
 
     def __init__(self, config: Config, classes: int) -> None:
-        """
-        Args:
-            classes: 0: there are none to guess, and nothing is looked at.
-        """
         self._config = config
         self._classes = classes
         schedules = config.lr_schedule, config.phase_lr_schedule[0]
         self._warm_up = max(parse_schedule(schedule).warmup for schedule in schedules)
         self._steps = 0
         self._losses: list[float] = []  # mean over a batch's samples
-        # Of split classes a worker's losses are those of its own, which it may learn last of all.
+        # With --split-by-class a worker's losses are those of its own classes, which it may learn last.
         self._is_open = classes > 1 and not config.split_by_class
 
     def warning(self, steps: int, samples: int, loss: float | None) -> str:
-        """Told of each round, says once what is wrong; empty where nothing is.
-
-        Args:
-            steps: of this worker in the round.
-            samples: that all workers have trained on so far.
-            loss: of the last batch of the round; None where it is not finite.
-        """
+        """Returns a warning once, else an empty string; called after each round with this worker's steps in it, the
+        samples of all workers so far, and the last batch's loss (None: not finite)."""
         if not self._is_open or samples <= self._warm_up:
             return ""
         self._steps += steps

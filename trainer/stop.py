@@ -1,4 +1,4 @@
-"""Why and when a worker wants to stop. Whether the job stops is agreed between the ranks (see loop.py)."""
+"""A worker's reasons to stop. The ranks agree whether the job stops (loop.py)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class SignalWatch:
     """Waits for SIGINT and SIGTERM in a thread of its own.
 
-    Python runs signal handlers in the main thread only, which can be inside the kvstore for long; and a blocked signal
+    Python runs signal handlers only in the main thread, which can be inside the kvstore for long, and a blocked signal
     cannot interrupt a system call of MXNet. Create it in the main thread, before any other thread starts.
     """
 
     def __init__(self, on_first: str) -> None:
-        """
-        Args:
-            on_first: what the log says at the first signal.
-        """
+        """`on_first` is the log line of the first signal."""
         self.requested = False
         self._patient = False
         self.on_first = on_first
@@ -32,7 +29,7 @@ class SignalWatch:
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def be_patient(self) -> None:
-        """There is something to end cleanly from now on; until then the first signal ends the process."""
+        """From now on the job ends cleanly at the first signal; before, the first signal ends the process."""
         self._patient = True
 
     def _wait(self) -> None:
@@ -47,18 +44,18 @@ class SignalWatch:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a job ends by itself; 0 means no limit."""
+    """When a job ends by itself; 0: no limit."""
 
     max_rounds: int = 0
     max_seconds: float = 0.0
     target_accuracy: float = 0.0
 
     def rounds_done(self, rounds: int) -> str:
-        """The reason in words if so many rounds are enough, else an empty string."""
+        """The reason in words if the limit of rounds is reached, else an empty string."""
         return f"{rounds} rounds done" if self.max_rounds and rounds >= self.max_rounds else ""
 
     def reached(self, elapsed_s: float, accuracy: float | None) -> str:
-        """The reason in words if time or the last test accuracy reached its limit, else an empty string."""
+        """The reason in words if time or the last test accuracy has reached its limit, else an empty string."""
         if self.target_accuracy and accuracy is not None and accuracy >= self.target_accuracy:
             return f"test accuracy {accuracy:.4f} reached {self.target_accuracy}"
         if self.max_seconds and elapsed_s >= self.max_seconds:

@@ -1,13 +1,13 @@
-"""Transient stragglers, emulated: a CSV file says when this device is slower, in what, and by how much.
+"""Emulated transient stragglers: a CSV file says when this device is slower, in what, and by how much.
 
     start_s,duration_s,extra_s,kind
     20,15,0.5,compute
     40,60,0.01,network
 
-From 20 s after training began, for 15 s, every local step takes 0.5 s more; from 40 s on the link is slow: each push of
-gradients or of an update, and each pull of a model, takes 10 ms more. Without the last column all are of kind compute.
-By the third kind, sample, a step takes `extra_s` more for each sample of its batch, as on a device that has become so
-much slower. Entries may overlap: those of a kind add up.
+From 20 s to 35 s after training began every local step takes 0.5 s more. From 40 s on, for 60 s, each push of gradients
+or of an update, and each pull of a model, takes 10 ms more. Without the last column all entries are of kind compute.
+With the third kind, sample, a step takes `extra_s` more for each sample of its batch. Overlapping entries of a kind add
+up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read(path: Path) -> tuple[Slowdown, ...]:
     """Reads a trace.
 
     Raises:
-        SetupError: the file is not there or not of this form. The message names file and line.
+        SetupError: the file is missing or not of this form. The message names file and line.
     """
     try:
         with path.open(newline="") as file:
@@ -51,13 +51,13 @@ def read(path: Path) -> tuple[Slowdown, ...]:
     header = tuple(cell.strip() for cell in rows[0]) if rows else ()
     if header not in (COLUMNS, (*COLUMNS, KIND)):
         raise SetupError(
-            f"straggler trace {path}: the first line must be {','.join(COLUMNS)}, and may have ,{KIND} behind it"
+            f"straggler trace {path}: the first line must be {','.join(COLUMNS)}, and may have ,{KIND} after it"
         )
     return tuple(_slowdown(path, number, header, row) for number, row in enumerate(rows[1:], start=2) if row)
 
 
 def beside(file: Path, name: str, where: str) -> Path:
-    """The trace that a line of another file names, relative to that file's folder; it can be read.
+    """The path of a trace that another file names relative to its own folder. Checks that the trace can be read.
 
     Args:
         where: file and line, for the message.
@@ -92,7 +92,6 @@ def _is_time(value: float) -> bool:
 
 
 def extra_time(trace: Iterable[Slowdown], kind: str, elapsed_s: float) -> float:
-    """Seconds by which a step (COMPUTE), a sample of one (SAMPLE), or a push or a pull (NETWORK), takes longer that
-    begins `elapsed_s` after training began."""
+    """Extra seconds of a step (COMPUTE), a sample of a step (SAMPLE), or a push or pull (NETWORK) that begins now."""
     lasting = (entry for entry in trace if entry.start_s <= elapsed_s < entry.start_s + entry.duration_s)
     return sum(entry.extra_s for entry in lasting if entry.kind == kind)

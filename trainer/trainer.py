@@ -1,4 +1,4 @@
-"""The base of all algorithms: the hooks that the loop calls, and the steps, checks and clocks that they share."""
+"""The base of all algorithms: the hooks that the loop calls, and the steps and checks that algorithms share."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """One worker's state, and what its algorithm does in a round. Subclasses give the hooks.
+    """One worker's state and its algorithm. Subclasses implement the hooks.
 
     Attributes:
         membership: of this round.
-        exchange: counts the bytes that travel, in a distributed algorithm.
-        rounds: that are begun; a resumed job counts those before it.
+        exchange: counts the bytes of a distributed algorithm.
+        rounds: begun so far; a resumed job counts those before it.
         steps: local steps in this round.
         seen: samples that all workers have trained on.
-        step_samples: of this step.
+        step_samples: samples of this step.
         step_s: seconds of the last complete local step, at first of a test step.
-        step_is_bad: nothing of this step may be left.
-        present: share of the last sum that was not missing; 0: all workers had nothing to give.
-        pauses: all workers have agreed to come together again after the round.
-        give_up: asked in the middle of a step, says whether to abandon it; None where no step can be abandoned.
+        step_is_bad: this step is skipped, because its gradients are not finite.
+        present: fraction of the samples contained in the last sum; 0: no worker contributed.
+        pauses: all workers have agreed to regroup after the round.
+        give_up: called in the middle of a step, returns whether to abandon it; None: no step can be abandoned.
         finished: why the algorithm itself ends the job, in words.
-        resumed_s: seconds of the job at the checkpoint from which it resumes.
-        resumes: the job continues from a checkpoint, of this worker or of another one.
-        is_first_of_resumed: this round is the first since then.
+        resumed_s: seconds of the job at the checkpoint that it resumes.
+        is_first_of_resumed: this round is the first after a resume.
+        is_evaluator: this worker evaluates the model.
         has_left: this worker has left while the others continue.
     """
 
-    # Where workers wait for each other, the end of one must be the end of all.
-    rounds_in_step = True
+    rounds_in_step = True  # workers wait for each other, so all do the same number of rounds
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -58,7 +57,7 @@ class Trainer:
         self.seen = Seen()
         self.passes = context.task.passes or NetworkPasses(context.task.network)
         self.checks = NumberChecks(context.run.max_bad_steps, self.parameters)
-        self.emulation = Emulation(context.run.speed, self.clock)
+        self.emulation = Emulation(context.run.speed, self.clock, self.wait_for_gradients)
         self.exchange: Counted | None = None
         self.measure: Measure  # the log, from the first round on
         self.progress = Progress()
@@ -83,12 +82,12 @@ class Trainer:
         """Gives every rank the initial parameters of rank 0."""
 
     def begin_round(self) -> None:
-        """Called before the first local step of each round."""
+        """Called before a round's first local step."""
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        """One step on one batch: the gradient, and what the algorithm does with it locally. Asks `gradients_are_good`.
+        """One step on one batch: computes the gradients, checks them (`gradients_are_good`) and uses them locally.
 
-        Returns False if the step was given up, because the round turned out to be over; nothing of it may be left.
+        Returns False if the step was abandoned (`give_up`); it must leave no trace.
         """
         raise NotImplementedError
 
@@ -101,7 +100,7 @@ class Trainer:
         raise NotImplementedError
 
     def global_model(self) -> AbstractContextManager[None]:
-        """Puts the model that is evaluated and saved into the network for the duration; in most modes it is there."""
+        """Puts the model to be evaluated and saved into the network for the duration; by default it is there."""
         return contextlib.nullcontext()
 
     def notes(self) -> dict[str, Any]:
@@ -109,7 +108,7 @@ class Trainer:
         return {}
 
     def own_state(self) -> dict[str, Any]:
-        """State of the algorithm in a checkpoint, in addition to trainer_state.py's: plain values, arrays of numpy."""
+        """The algorithm's own state for a checkpoint (trainer_state.py adds the rest): plain values, numpy arrays."""
         return {}
 
     def restore_own(self, state: Mapping[str, Any]) -> None:
@@ -121,17 +120,17 @@ class Trainer:
     def end(self) -> None:
         """Called after all workers' last rounds; cleanup that cannot fail."""
 
-    # --------------------------------------------------------------------------------- what an algorithm asks
+    # ---------------------------------------------------------------------------------- for algorithms and loop
 
     @property
     def resumes(self) -> bool:
-        """Asked before training begins: whether the job continues from a checkpoint, of this worker or another one."""
+        """Whether the job resumes a checkpoint, of this worker or another one; valid before training begins."""
         checkpoints = self.context.run.checkpoints
         return checkpoints is not None and (checkpoints.goes_on or self.rounds > 0)
 
     @property
     def round_is_broken(self) -> bool:
-        """Whether the round cannot end with the workers with which it began."""
+        """Whether a worker of this round was lost, so that the round cannot end as it began."""
         return self.recovery is not None and self.recovery.is_broken
 
     @property
@@ -140,7 +139,7 @@ class Trainer:
         return self.steps - self.checks.steps.in_round
 
     def stop_request(self) -> str:
-        """Why this worker wants all to stop, in words; empty if it does not."""
+        """Why this worker wants all to stop, in words; empty: it does not."""
         if reached := self.context.run.limits.reached(self.measure.elapsed_s, self.accuracy.newest):
             return reached
         return STOPPED if self.context.run.stop_requested() else ""
@@ -148,53 +147,44 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------- steps
 
     def begin_step(self, samples: int) -> None:
-        """The step that has begun is one of so many samples."""
         self.step_samples, self.step_is_bad = samples, False
         self.emulation.set_size(samples)
 
     def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:
-        """Gradients of the loss summed over the batch. Only begins: wait for them before you time them.
+        """Begins to compute `weight` times the gradients of the loss summed over the batch.
 
-        Returns False if the step was given up after the forward pass.
-
-        Args:
-            weight: factor on the gradients: `membership.weight` where they are what the workers exchange.
+        The weight is `membership.weight` if workers exchange the gradients. Returns False if the step was abandoned
+        after the forward pass.
         """
-        if self.give_up or self.checks.are_made:  # the passes move BatchNorm's statistics
+        if self.give_up or self.checks.are_on:  # the passes move BatchNorm's statistics
             self._statistics_before = self.parameters.statistics()
         self.passes.forward(images, labels)
         if self.give_up:
             self.passes.wait_for_loss()
-            self.emulation.pad(FORWARD_SHARE, self.wait_for_gradients)
+            self.emulation.pad(FORWARD_SHARE)
             if self.give_up():
                 return False
         self.passes.backward(weight)
-        self.emulation.pad(1.0, self.wait_for_gradients)
-        self.emulation.delay_step(self.wait_for_gradients)
+        self.emulation.pad(1.0)
+        self.emulation.delay_step()
         return True
 
     def wait_for_gradients(self) -> None:
-        """Waits for the passes that were begun, and for nothing that may be under way beside them."""
+        """Waits for the passes only, not for transfers under way."""
         wait_for(self.parameters.gradients)
 
     def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
-        """Begins a step of the weights along their gradients, as the flags say (steps.py).
-
-        Args:
-            learning_rate: eta of one batch's summed loss, before the schedule.
-            num_batches: whose gradients were summed.
-        """
-        self.stepper.step(
-            self.parameters.weights, self.parameters.gradients, learning_rate * self.schedule_factor, num_batches
-        )
+        """Begins a step of the weights by the flags' rule (steps.py); the schedule changes the learning rate."""
+        rate = learning_rate * self.schedule_factor
+        self.stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
 
     @property
     def schedule_factor(self) -> float:
-        """Factor on the step size after all samples that the job has trained on."""
+        """Factor on the step size after the job's samples so far."""
         return self.context.run.rule.schedule.factor(self.seen.total)
 
     def whole_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
-        """A step on this worker's own weights, timed; False if it was given up, with nothing of it left."""
+        """A timed step on this worker's own weights; returns False if it was abandoned without a trace."""
         if not self.compute_gradients(images, labels):
             return False
         self.wait_for_gradients()
@@ -215,12 +205,9 @@ class Trainer:
         stage: str,
         computed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begins to send all arrays as they are computed. Time counts for `stage` from when the last of them was.
+        """Sends each array as soon as it is computed. When all are, calls `computed`; then time counts for `stage`.
 
-        Over an emulated slow link all of them leave later, so that no other worker sees them before.
-
-        Args:
-            computed: called when the last of them was.
+        Over an emulated slow link all are sent after the delay, so that no other worker sees them before.
         """
         delay_s = self.emulation.link_delay_s()
         if not delay_s:
@@ -235,10 +222,9 @@ class Trainer:
     # ------------------------------------------------------------------------------------------ number checks
 
     def gradients_are_good(self, largest: float = math.inf) -> bool:
-        """Checks the step's gradients as NumberChecks says. A bad step leaves nothing but these, which are no good.
+        """Checks the step's gradients (finite.py); undoes what a bad step did to BatchNorm's statistics.
 
-        Args:
-            largest: magnitude that the transport can carry.
+        `largest` is the largest magnitude that the transport can carry.
         """
         self.step_is_bad = not self.checks.gradients_are_good(self._place(self.steps + 1), largest)
         if self.step_is_bad:
@@ -246,7 +232,7 @@ class Trainer:
         return not self.step_is_bad
 
     def update_is_good(self, update: Sequence[mx.nd.NDArray], unpack: Unpack = list, largest: float = math.inf) -> bool:
-        """Checks what this worker is about to send, as NumberChecks says."""
+        """Checks the update that this worker is about to send (finite.py)."""
         return self.checks.update_is_good(self._place(self.steps), update, unpack, largest)
 
     def _place(self, step: int) -> str:

@@ -1,4 +1,4 @@
-"""Which version of this program runs here: for run.json, and to compare it over the hosts of a job."""
+"""The version of this program, for run.json and for the comparison of a job's hosts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# What a role of a job runs: not what else lies in the root, such as a script of the user's on one host.
+# The modules and files that a role of a job runs, without other files in the root, such as a user's scripts.
 _DECIDING = ("batch_sizes", "errors", "job_rates", "max_tree", "state", "throughputs", "worker")
 _PROGRAM = (
     *("main.py", "algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py"),
     *("trainer/**/*.py", "models/**/*.py"),
-    # By these the optimizers on the parameter server decide.
+    # Used by the optimizers on the parameter server.
     "SimpleStateServer/server/policies/*.py",
     *(f"SimpleStateServer/server/{name}.py" for name in _DECIDING),
 )
 _GIT_S = 5.0
 
 
-@functools.cache  # a virtual cluster has a thousand workers that would ask git, one after the other
+@functools.cache  # each of a virtual cluster's thousand workers would run git
 def commit() -> str | None:
-    """The commit that is checked out, with `-dirty` where files were changed since; None where this is no checkout."""
+    """The checked-out commit, with `-dirty` if files were changed since; None if this is no checkout."""
     if not (ROOT / ".git").exists():
-        return None  # a folder above may be a checkout of something else
+        return None  # a parent folder may be a checkout of something else
     try:
         finished = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
@@ -42,7 +42,7 @@ def commit() -> str | None:
 
 
 def files_hash() -> str:
-    """A hash of the program's files, where there is no git too."""
+    """A hash of the program's files; needs no git."""
     digest = hashlib.sha256()
     for pattern in _PROGRAM:
         for path in sorted(ROOT.glob(pattern)):

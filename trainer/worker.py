@@ -147,7 +147,7 @@ def train(
     )  # fmt: skip
 
     if context.task.classes:
-        logging.info("%s", step_size.told(config, membership.num_workers))
+        logging.info("%s", step_size.describe(config, membership.num_workers))
 
     def open_log() -> Path:
         path = folder.open(loop.job_age_s, _is_new(loop))

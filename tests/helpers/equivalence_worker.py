@@ -30,7 +30,7 @@ from trainer.algorithms.esync import ESyncTrainer
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.sync_switch_optimizer import Settings
+from trainer.algorithms.sync_switch_optimizer import SyncSwitchSettings
 from trainer.clock import Clock, RealClock
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
@@ -121,7 +121,7 @@ def trainer_of(algorithm: str, shared: Transport, num_servers: int, **others: An
     if algorithm in ("bsp", "asp"):
         # ASP divides the learning rate by the number of workers.
         bsp = algorithm == "bsp"
-        settings = Settings(
+        settings = SyncSwitchSettings(
             order="1" if bsp else "0",
             steps=(ROUNDS if bsp else 1000,),
             learning_rate=LEARNING_RATE if bsp else LEARNING_RATE * shared.num_workers,

@@ -202,9 +202,9 @@ def of_page(build: Callable[[Context], Trainer]) -> Callable[[Context], Trainer]
 
 def sync_switch(order: str) -> Callable[[Context], Trainer]:
     def build(context: Context) -> Trainer:
-        from trainer.algorithms.sync_switch_optimizer import Settings
+        from trainer.algorithms.sync_switch_optimizer import SyncSwitchSettings
 
-        return SyncSwitchTrainer(context, Settings(order, (6,), ETA, 0.9, "none"))
+        return SyncSwitchTrainer(context, SyncSwitchSettings(order, (6,), ETA, 0.9, "none"))
 
     return of_page(build)
 

@@ -52,7 +52,7 @@ def test_a_curve_of_any_length_is_bounded_and_even_and_has_the_last_and_the_best
     best = max(accuracies)
     assert points[-1] == all_points[-1]
     assert all_points[accuracies.index(best)] in points
-    rounds = [point.round for point in curve._kept]
+    rounds = [point.round for point in curve._spaced]
     assert rounds == list(range(2, 2 + len(accuracies), curve._stride))
     if curve._stride > 1:
         assert len(rounds) > (limit - 2) // 2

@@ -12,7 +12,7 @@ import simulate
 from algorithms import ALGORITHMS
 from trainer.command_line import parse
 from trainer.simulation import virtual_cluster
-from trainer.step_size import FIRST, FirstSteps, told
+from trainer.step_size import FIRST, FirstSteps, describe
 
 
 def config(*flags: str):
@@ -48,12 +48,12 @@ def config(*flags: str):
     ],
 )
 def test_the_step_size_is_told_as_one_of_the_mean_loss_with_the_flag_that_counts(flags, line):
-    assert told(config(*flags), num_workers=4) == line
+    assert describe(config(*flags), num_workers=4) == line
 
 
 @pytest.mark.parametrize("mode", ALGORITHMS)
 def test_every_mode_has_a_step_size_to_tell(mode):
-    assert "0.064 of the mean loss" in told(config("-m", mode), num_workers=1)
+    assert "0.064 of the mean loss" in describe(config("-m", mode), num_workers=1)
 
 
 def warnings(losses, *flags: str, steps: int = 1, classes: int = 10) -> list[str]:

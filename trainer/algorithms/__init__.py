@@ -1,1 +1,1 @@
-"""The algorithms: one file an idea of the field; beside it what its parameter server does."""
+"""The algorithms, one file each; the optimizer of an algorithm's parameter server has a file beside it."""

@@ -18,10 +18,10 @@ from trainer.trainer import Trainer
 
 
 class AsyncTrainer(Trainer):
-    """A round is one gradient pushed and the weights pulled, whatever the other workers do.
+    """A round pushes one gradient and pulls the weights. No worker waits for others.
 
-    BatchNorm's running statistics stay each worker's own. One key more has counters that every worker can add to
-    and read. The first counts the workers that want all to stop. A worker with its rounds done just ends.
+    BatchNorm's running statistics stay each worker's own. One more key holds counters that every worker adds to and
+    reads; the first counts the stop requests. A worker that has done its rounds ends.
     """
 
     rounds_in_step = False
@@ -34,34 +34,23 @@ class AsyncTrainer(Trainer):
         num_counters: int = 1,
         adaptive: bool = False,
     ) -> None:
-        """
-        Args:
-            learning_rate: eta.
-            compensation: lambda of DC-ASGD; None for plain ASGD.
-            num_counters: that the workers share.
-            adaptive: whether the compensation is DC-ASGD-a's.
-        """
+        """`compensation` is lambda of DC-ASGD, None for ASGD; with `adaptive` it is lambda_0 of DC-ASGD-a."""
         super().__init__(context)
         self._transport = transport = context.shared
         num_workers = self.membership.num_workers
         self._values = mx.nd.zeros((num_counters + (context.run.checkpoints is not None),))  # the last: when to save
-        num_arrays, decays = len(self.parameters.weights), which_decay(self.parameters.weights)
+        decays, rule = which_decay(self.parameters.weights), context.run.rule
         if compensation is None:
-            self._num_models, keys_per_worker = 1, num_arrays
-            self._optimizer = ServerSGD(learning_rate, keys_per_worker, decays, context.run.rule)
+            self._num_models, keys_per_worker = 1, len(decays)
+            self._optimizer = ServerSGD(learning_rate, keys_per_worker, decays, rule)
         else:
-            # Arrays of one position must lie on the same server under every worker's key. ps-lite places a key by its
-            # remainder modulo the number of servers.
-            keys_per_worker = -(-num_arrays // context.peers.num_servers) * context.peers.num_servers
+            # Every worker's array of one position must lie on the same server. ps-lite places a key by its remainder
+            # modulo the number of servers.
+            keys_per_worker = -(-len(decays) // context.peers.num_servers) * context.peers.num_servers
             self._num_models = num_workers
+            first_counter = num_workers * keys_per_worker
             self._optimizer = PerWorkerDCASGD(
-                learning_rate,
-                compensation,
-                keys_per_worker,
-                num_workers * keys_per_worker,
-                decays,
-                context.run.rule,
-                adaptive,
+                learning_rate, compensation, keys_per_worker, first_counter, decays, rule, adaptive
             )
         self._keys_per_worker = keys_per_worker
         own = self.membership.rank if self._num_models > 1 else 0
@@ -70,8 +59,7 @@ class AsyncTrainer(Trainer):
         self._counters = transport.arrays(self._num_models * keys_per_worker)
 
     def broadcast(self) -> None:
-        """Rank 0 gives the server its optimizer; every worker's copy of the model begins as rank 0's."""
-        self._optimizer.looks_at_gradients = self.checks.are_made
+        self._optimizer.checks_gradients = self.checks.are_on
         weights = self.parameters.weights
         models = [weights for _ in self._models]
         if self.context.run.checkpoints is not None:
@@ -91,8 +79,7 @@ class AsyncTrainer(Trainer):
         self._counters.broadcast([self._values])
 
     def _restored(self, saved: Mapping[str, Any]) -> list[list[mx.nd.NDArray]]:
-        """The models as the server had them, of all workers where each has its own; gives it the rest with its
-        optimizer."""
+        """The models of the server's checkpoint: one, or one for each worker. The optimizer takes the rest of it."""
         self._optimizer.restore(saved)
         values, others = dict(saved["values"]), dict(saved.get("global", ()))
         found = []
@@ -105,50 +92,44 @@ class AsyncTrainer(Trainer):
         return found
 
     def save_server(self) -> None:
-        """All of it, array by array, as they are when the counter is there."""
-        self._add_to_counter(-1, self.rounds)
+        self.add_to_counter(-1, self.rounds)
         self._transport.wait_all()
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        """The gradient."""
         self.compute_gradients(images, labels, self.membership.weight)
         self.gradients_are_good()
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Pushes the gradients as they are computed, and pulls the weights that follow. Bad ones stay here."""
+        """Pushes the gradients unless they are bad, and pulls the weights."""
         if self.step_is_bad:
             self.measure.enter(GLOBAL_AGGREGATE)
         else:
             self.send(self._model.push, self.parameters.gradients, GLOBAL_AGGREGATE)
         if wants_stop:
-            self.post(0)
+            self.add_to_counter(0)
         self.before_pull()
         self.emulation.wait_for_link()
         self._model.pull(self.parameters.weights)
         return bool(self.read_counters()[0] > 0)
 
     def before_pull(self) -> None:
-        """Called when this worker's gradients are on their way."""
+        """Called when this worker's gradients are under way."""
 
-    def post(self, position: int) -> None:
-        """Adds 1 to a counter."""
-        self._add_to_counter(position, 1)
-
-    def _add_to_counter(self, position: int, number: int) -> None:
+    def add_to_counter(self, position: int, number: int = 1) -> None:
         notice = np.zeros(self._values.shape, dtype=np.float32)
         notice[position] = number
         self._counters.push([mx.nd.array(notice)])
 
     def read_counters(self) -> np.ndarray:
-        """The shared counters; waits for all that is under way."""
+        """The shared counters, after all transfers under way have ended."""
         self._counters.pull([self._values])
         self._transport.wait_all()
         return self._values.asnumpy()
 
 
 def build(context: Context) -> AsyncTrainer:
-    """From the flags: ASGD, or DC-ASGD of either kind."""
+    """From the flags: ASGD, DC-ASGD-c or DC-ASGD-a."""
     config = context.config
     compensation = config.dcasgd_lambda if config.use_dcasgd else None
     return AsyncTrainer(context, config.learning_rate, compensation, adaptive=bool(config.dcasgd_adaptive))

@@ -1,5 +1,5 @@
-"""The parameter server's side of backup workers (backup.py): the model, and the gradients of its newest version.
-This module runs in the server's process."""
+"""The optimizer on the parameter server of backup workers (backup.py): the model and the gradients of its newest
+version. This module runs in the server's process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.steps import PLAIN, Rule, Stepper
 
-BASE = 1 << 20  # counts travel as two digits: a float32 tells whole numbers apart to 2 ** 24 only
+BASE = 1 << 20  # counts travel as two digits of this base: a float32 is exact up to 2 ** 24 only
 
 
 @dataclass(frozen=True)
-class Status:
-    """What the server tells a worker.
+class BackupStatus:
+    """The server's message to a worker.
 
     Attributes:
-        over: the job is, for all.
-        version: of the model that the worker was given last.
-        answered: how many of its gradients are dealt with; the model of the last answer is in its gradient buffer.
-        at_once: the last one was as soon as it was there.
-        dropped: how many of its gradients came too late.
+        over: the job has ended for all workers.
+        version: of the model that the worker got last.
+        answered: number of its gradients that were applied or dropped; the newest answer's model is in its gradient
+            buffer.
+        at_once: its last gradient was answered on arrival.
+        dropped: number of its gradients that came too late.
     """
 
     over: bool
@@ -37,21 +38,19 @@ class Status:
     dropped: int
 
     @classmethod
-    def read(cls, numbers: np.ndarray) -> Status:
-        """Reads a status vector."""
+    def read(cls, numbers: np.ndarray) -> BackupStatus:
         over, at_once, *digits = map(round, numbers.tolist())
         version, answered, dropped = (high * BASE + low for high, low in zip(digits[::2], digits[1::2], strict=True))
         return cls(bool(over), version, answered, bool(at_once), dropped)
 
     def numbers(self) -> list[float]:
-        """As a status vector."""
         digits = (digit for count in (self.version, self.answered, self.dropped) for digit in divmod(count, BASE))
         return [*map(float, (self.over, self.at_once, *digits))]
 
 
 class BackupOptimizer(WholeModelOptimizer):
-    """What is shown is the newest version. A worker finds the one that it is given in its gradient buffer, where its
-    gradient was: nothing changes there before its next upload, however many versions the others make meanwhile.
+    """Shows the newest version. A worker finds its version in its own gradient buffer, in place of its gradient. The
+    buffer does not change before its next upload, so newer versions do not mix into it.
     """
 
     def __init__(
@@ -65,11 +64,10 @@ class BackupOptimizer(WholeModelOptimizer):
     ) -> None:
         """
         Args:
-            learning_rate: eta.
-            decays: of each weight, whether weight decay acts on it. So many of the sent arrays are gradients; behind
-                them stand BatchNorm's statistics.
-            sample_counts: n_k by rank; empty where all have as many.
-            rule: how steps are taken. A schedule goes by the samples whose gradients counted.
+            decays: of each weight, whether weight decay acts on it. The sent arrays are as many gradients, then
+                BatchNorm's statistics.
+            sample_counts: n_k by rank; empty: all are equal.
+            rule: of the steps. Its schedule follows the samples whose gradients counted.
         """
         super().__init__(keys)
         self._versions = Versions(keys.num_workers, num_backup)
@@ -81,7 +79,7 @@ class BackupOptimizer(WholeModelOptimizer):
         self._at_once = [False] * keys.num_workers
 
     def state(self) -> dict[str, Any]:
-        """As WholeModelOptimizer says: what waits for others is not among it."""
+        # Without the gradients that wait for others.
         return {
             "version": self._versions.version,
             "batches": self._num_batches,
@@ -89,19 +87,15 @@ class BackupOptimizer(WholeModelOptimizer):
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """As WholeModelOptimizer says."""
         super().restore(saved)
         self._versions.begin_with(saved["version"])
         self._num_batches = saved["batches"]
 
     def begin(self) -> None:
-        """The initial model is shown already."""
         if saved := self.take_saved():
             self._stepper.restore(saved["steps"], mx.cpu())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
-        """UPLOAD: gradients and statistics are there, or BAD_UPLOAD; WANT_STOP: the stop request of a worker that
-        waits."""
         if code == WANT_STOP or values[0]:
             self._versions.want_stop()
         if code == WANT_STOP:
@@ -111,9 +105,8 @@ class BackupOptimizer(WholeModelOptimizer):
         self._at_once[rank] = rank in arrival.answered
         return {rank, *arrival.answered}
 
-    def go_on_without(self, rank: int) -> Iterable[int]:
-        """As WholeModelOptimizer says: the gradients that wait may be enough now."""
-        arrival = self._versions.go_on_without(rank)
+    def remove_worker(self, rank: int) -> Iterable[int]:
+        arrival = self._versions.remove_worker(rank)
         self._answer(arrival)
         return arrival.answered
 
@@ -126,16 +119,17 @@ class BackupOptimizer(WholeModelOptimizer):
             wait_for(self.buffers[other].values())
 
     def status(self, rank: int) -> list[float]:
-        """As WholeModelOptimizer says."""
-        its = self._versions
-        return Status(its.over, its.given[rank], its.answered[rank], self._at_once[rank], its.dropped[rank]).numbers()
+        versions = self._versions
+        return BackupStatus(
+            versions.over, versions.given[rank], versions.answered[rank], self._at_once[rank], versions.dropped[rank]
+        ).numbers()
 
     def _apply(self, ranks: Sequence[int]) -> None:
-        """The next version out of some workers' gradients, summed in the order of their ranks, however they arrived."""
+        """Makes the next version of these workers' gradients, summed in the order of ranks, not of arrival."""
         samples = sum(self._sample_counts[rank] for rank in ranks)
         self._num_batches += len(ranks)
         factor = self._rule.schedule.factor(self._num_batches * self._rule.batch_size)
-        for position in range(self.keys.num_sent):
+        for position in range(self.keys.num_arrays):
             target = self.shown[position]
             arrived = [self.buffers[rank][position] for rank in ranks]
             if position < self._num_weights:
@@ -145,4 +139,4 @@ class BackupOptimizer(WholeModelOptimizer):
                 shares = (self._sample_counts[rank] / samples for rank in ranks)
                 parts = (array * share for array, share in zip(arrived, shares, strict=True))
                 mx.nd.add_n(*parts).copyto(target)
-        wait_for(self.shown[position] for position in range(self.keys.num_sent))
+        wait_for(self.shown[position] for position in range(self.keys.num_arrays))

@@ -1,4 +1,4 @@
-"""Which gradients count where some workers are spare (backup.py): the versions of the model, pure."""
+"""Which gradients count with backup workers (backup.py): the versions of the model. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from utils import SetupError
 
 @dataclass(frozen=True)
 class Arrival:
-    """What a gradient leads to.
+    """The effect of a gradient's arrival.
 
     Attributes:
-        apply: ranks, ascending, whose gradients make the next version; empty where they are not enough yet.
-        answered: ranks, ascending, that get the newest version now: those of `apply`, or the one that came too late;
-            nobody where the gradient waits for others.
+        apply: ranks, ascending, whose gradients make the next version; empty if there are too few yet.
+        answered: ranks, ascending, that get the newest version now: those of `apply`, or the late one; empty if the
+            gradient waits for others.
     """
 
     apply: tuple[int, ...] = ()
@@ -23,16 +23,16 @@ class Arrival:
 
 
 class Versions:
-    """The first `num_workers - num_backup` gradients of a version make the next one, and later ones are dropped.
+    """The first `num_workers - num_backup` gradients of a version make the next one; later ones are dropped.
 
-    A worker's gradient is of the version that it was given last: it uploads one, and waits to be given another.
+    A worker's gradient is of the version that it got last: after an upload it waits for the next version.
 
     Attributes:
         version: of the newest model; the initial one is version 0.
-        given: by rank, the version that the worker was given last.
-        answered: by rank, how many of its gradients are dealt with.
-        dropped: by rank, how many of these came too late.
-        over: the job is, for all: each worker ends with its next answer.
+        given: by rank, the version that the worker got last.
+        answered: by rank, number of gradients that were applied or dropped.
+        dropped: by rank, number of gradients that came too late.
+        over: the job has ended; each worker ends with its next answer.
     """
 
     def __init__(self, num_workers: int, num_backup: int) -> None:
@@ -47,31 +47,30 @@ class Versions:
         self._stop_wanted = False
 
     def begin_with(self, version: int) -> None:
-        """All workers are given this version, before any gradient."""
+        """All workers begin with this version; called before any gradient arrives."""
         self.version = version
         self.given = [version for _ in self.given]
 
     def want_stop(self) -> None:
-        """A worker wants the job to end: it is over with the next version, which all others still help to make."""
+        """A worker wants the job to end: it ends with the next version."""
         self._stop_wanted = True
 
     def arrive(self, rank: int) -> Arrival:
-        """A worker's gradient is there."""
         if self.given[rank] < self.version:
             self.dropped[rank] += 1
             return self._answer((rank,))
         self._waiting.append(rank)
-        return self._look()
+        return self._complete_version()
 
-    def go_on_without(self, rank: int) -> Arrival:
-        """A worker is lost: one that was spare, until fewer are left than make a version."""
+    def remove_worker(self, rank: int) -> Arrival:
+        """A worker is lost. It counts as a spare one until fewer workers are left than a version needs."""
         self._num_left -= 1
         self._num_needed = min(self._num_needed, self._num_left)
         if rank in self._waiting:
             self._waiting.remove(rank)
-        return self._look()
+        return self._complete_version()
 
-    def _look(self) -> Arrival:
+    def _complete_version(self) -> Arrival:
         if not self._waiting or len(self._waiting) < self._num_needed:
             return Arrival()
         apply = tuple(sorted(self._waiting))
@@ -81,7 +80,7 @@ class Versions:
         return self._answer(apply, apply)
 
     def skip(self, rank: int) -> Arrival:
-        """A worker's gradient is there and no good: it gets the newest version, and the next one waits for its next."""
+        """A worker's gradient is not finite: the worker gets the newest version and tries again."""
         return self._answer((rank,))
 
     def _answer(self, ranks: tuple[int, ...], apply: tuple[int, ...] = ()) -> Arrival:
@@ -92,13 +91,9 @@ class Versions:
 
 
 def check_flags(config: Config, num_workers: int | None) -> None:
-    """Makes sure that not all workers are spare.
-
-    Raises:
-        SetupError: they are.
-    """
+    """Raises SetupError if all workers are spare."""
     if num_workers is not None and config.backup >= num_workers:
         raise SetupError(
-            f"--backup {config.backup} of {num_workers} worker(s) leaves nobody whose gradient counts: give a number "
-            f"from 0 to {num_workers - 1}, or more workers"
+            f"--backup {config.backup} of {num_workers} worker(s) leaves no worker whose gradient counts: give a "
+            f"number from 0 to {num_workers - 1}, or more workers"
         )

@@ -1,5 +1,5 @@
-"""Many small arrays as a few flat ones: whatever its size, each key costs the parameter server's Python about 0.15 ms,
-and each message its way through the kvstore."""
+"""Packs many small arrays into a few flat ones: each key, whatever its size, costs the parameter server's Python about
+0.15 ms and a message through the kvstore."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Sequence
 
 from trainer.engine import mx
 
-MAX_SIZE = 1 << 18  # elements, 1 MB: large arrays travel and are added side by side
+MAX_SIZE = 1 << 18  # elements, 1 MB: large arrays are sent and added in parallel
 
 
 class Buckets:
-    """Groups of neighbours in a list of arrays (float32), each group no larger than `MAX_SIZE` or a single array."""
+    """Groups of neighbouring float32 arrays of a list; a group has at most `MAX_SIZE` elements, or one array."""
 
     def __init__(self, arrays: Sequence[mx.nd.NDArray]) -> None:
-        """
-        Args:
-            arrays: of the shapes of all that will be packed.
-        """
+        """`arrays` have the shapes of the arrays to be packed."""
         self._shapes = [array.shape for array in arrays]
         self._sizes = [array.size for array in arrays]
         self._groups: list[list[int]] = []
@@ -33,7 +30,7 @@ class Buckets:
         return len(self._groups)
 
     def pack(self, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """Copies of the arrays in new flat ones, one for each group."""
+        """Copies the arrays into new flat ones, one for each group."""
         flat = [array.reshape((-1,)) for array in arrays]
         return [
             mx.nd.concat(*(flat[index] for index in group), dim=0) if len(group) > 1 else flat[group[0]].copy()
@@ -41,7 +38,7 @@ class Buckets:
         ]
 
     def unpack(self, packed: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """What was packed, as parts of the flat arrays in their own shapes."""
+        """Views of the flat arrays in the shapes of the packed ones."""
         arrays = []
         for group, flat in zip(self._groups, packed, strict=True):
             begin = 0

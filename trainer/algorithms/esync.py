@@ -1,6 +1,6 @@
 """ESync (Li et al., "ESync: Accelerating intra-domain federated learning in heterogeneous data centers", IEEE TSC
 15(4), 2022, doi 10.1109/TSC.2020.3044043): every worker takes as many local SGD steps as fit into the
-straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py, also with an outer optimiser, or with
+straggler's step, then w <- w + eps * sum_k (n_k / n) * (w_k - w) (averaging.py; optionally with an outer optimiser or
 FedNova's weights)."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
 from trainer.run_logs.measure import CHECK_READY
 
-# Timing the transmission costs the overlap of pushes and pulls, at most the transmission's own time. Where that is more
-# than this share of a round, it is not done in every round.
+# Timing the transmission prevents pushes and pulls from overlapping, which costs at most the transmission's own time.
+# Above this share of a round, the transmission is not timed in every round.
 CHEAP_SHARE = 0.1
 TIMED_ROUNDS_AT_START = 3
 TIMED_EVERY = 10
@@ -35,52 +35,42 @@ class ESyncTrainer(ModelAveragingTrainer):
         outer: OuterMomentum | None = None,
         normalise: bool = False,
     ) -> None:
-        """
-        Args:
-            queries: asks the state server; a step can be given up if it does not wait for answers.
-        """
         super().__init__(context, learning_rate, global_learning_rate, outer, normalise)
         self._state = context.state
         self._queries = queries
-        if not queries.waits:  # whether an answer to an earlier question has come meanwhile
+        if not queries.waits:  # abandon a running step when an earlier question is answered with READY
             self.give_up = lambda: queries.is_ready(self.rounds)
         self._transmission = Smoothed()
         self._round_began = 0.0
 
     def broadcast(self) -> None:
-        """Begins a job on the state server before the ranks get the initial weights: when they go on, it is there."""
-        begin_job(self.context, self.progress, self.resumes)
+        begin_job(self.context, self.progress, self.resumes)  # before any rank leaves the broadcast and asks
         super().broadcast()
 
     def begin_round(self) -> None:
-        """Also tells the state server that this worker is in the round."""
         super().begin_round()
         self._round_began = self.clock.now()
         self.measure.enter(CHECK_READY)
         self._queries.report(self.rounds, self.step_s, self._transmission.value, self.accuracy.take())
 
     def ready(self) -> bool:
-        """Asks the state server. The time of the question belongs to what follows from it."""
         self.measure.next_step()
         self.measure.enter(CHECK_READY)
-        if self.round_is_broken:  # the others wait for this worker, or will: the answer would be for those before
+        if self.round_is_broken:  # the next generation waits for this worker, and an answer would be of the old one
             return True
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 
     def end(self) -> None:
-        """Waits for questions that are still under way, and takes leave."""
         self._queries.close()
         self._state.leave(self.accuracy.take())
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
-        """Also notes how long one model takes over the network."""
         took_s = super().take_sum(arrays)
         if took_s is not None:
             self._transmission.add(took_s)
         return took_s
 
     def is_timed(self) -> bool:
-        """In every round where that costs next to nothing."""
         is_cheap = self._transmission.value <= CHEAP_SHARE * (self.clock.now() - self._round_began)
         return is_cheap or self.rounds <= TIMED_ROUNDS_AT_START or not self.rounds % TIMED_EVERY
 

@@ -1,4 +1,4 @@
-"""Standalone SGD on one device, the yardstick of the others: w <- w - eta * g, g of the summed loss."""
+"""Standalone SGD on one device, the baseline: w <- w - eta * g, g the gradient of the summed loss."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from trainer.trainer import Trainer
 
 
 class LocalTrainer(Trainer):
-    """No other process; a round is one step."""
+    """A round is one step; there are no other processes."""
 
     def __init__(self, context: Context, learning_rate: float) -> None:
         super().__init__(context)
         self._learning_rate = learning_rate
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        """A whole SGD step."""
         return self.whole_step(images, labels, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """There is nobody to agree with."""
         return wants_stop
 
 

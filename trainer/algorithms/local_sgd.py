@@ -1,7 +1,7 @@
 """Local SGD with a fixed number of steps, also known as federated averaging (McMahan et al., "Communication-efficient
 learning of deep networks from decentralized data", AISTATS 2017, arXiv:1602.05629): every worker takes H steps, then
-w <- w + sum_k (n_k / n) * (w_k - w) (averaging.py). The baseline that takes no account of the workers' speeds. With
-Nesterov's momentum as the outer optimiser it is DiLoCo (arXiv:2311.08105), but for the local steps, there AdamW's."""
+w <- w + sum_k (n_k / n) * (w_k - w) (averaging.py). The baseline that ignores the workers' speeds. With Nesterov's
+momentum as the outer optimiser it is DiLoCo (arXiv:2311.08105) except for the local steps, which are AdamW's there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.context import Context
 
 
 class LocalSGDTrainer(ModelAveragingTrainer):
-    """Model averaging after the same number of local steps everywhere."""
+    """Model averaging after the same number of local steps on each worker."""
 
     def __init__(
         self,
@@ -21,16 +21,11 @@ class LocalSGDTrainer(ModelAveragingTrainer):
         sync_every: int,
         outer: OuterMomentum | None = None,
     ) -> None:
-        """
-        Args:
-            sync_every: H, local steps a round.
-        """
         super().__init__(context, learning_rate, global_learning_rate, outer)
-        self._sync_every = sync_every
+        self._sync_every = sync_every  # H
 
     def ready(self) -> bool:
-        """After H steps. Each local step, and the aggregation, has an entry of its own in the logs, as ESync's have."""
-        self.measure.next_step()
+        self.measure.next_step()  # each local step and the aggregation have log entries of their own, as ESync's have
         return self.steps >= self._sync_every
 
 

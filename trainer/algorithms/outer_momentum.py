@@ -1,17 +1,17 @@
 """The outer optimiser of model averaging: momentum on the global weights, once a round.
 
-The model update d = sum_k (n_k / n) * (w_k - w) of a round, turned round, is the outer gradient of DiLoCo (Douillard et
-al., "DiLoCo: Distributed low-communication training of language models", 2023, arXiv:2311.08105). An SGD step along it
-with momentum beta, at the global learning rate eps, is
+With the model update of a round d = sum_k (n_k / n) * (w_k - w), the outer gradient of DiLoCo (Douillard et al.,
+"DiLoCo: Distributed low-communication training of language models", 2023, arXiv:2311.08105) is -d. An SGD step with
+momentum beta, at the global learning rate eps, is
 
     v <- beta * v + d;  w <- w + eps * v               heavy ball
     v <- beta * v + d;  w <- w + eps * (d + beta * v)  Nesterov's momentum, as DiLoCo: eps 0.7, beta 0.9
 
 SlowMo (Wang et al., ICLR 2020, arXiv:1910.00643) is u <- beta * u - d / gamma, w <- w - alpha * gamma * u, gamma the
-step size of the local steps. Where gamma is constant that is the heavy ball: v = -gamma * u, eps = alpha. With beta = 0
-and eps = 1 each is the plain mean.
+local step size. With a constant gamma that is the heavy ball: v = -gamma * u, eps = alpha. With beta = 0 and eps = 1
+each is the plain mean.
 
-All ranks see the same d, so v is the same everywhere and never travels. Standard library only, also for the check.
+All ranks see the same d, so v is equal on all and never travels. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,21 +28,15 @@ if TYPE_CHECKING:
 
 
 class OuterMomentum:
-    """The velocity of the global weights, in which the model updates of all rounds so far fade."""
+    """The velocity of the global weights."""
 
     def __init__(self, momentum: float = 0.0, nesterov: bool = False) -> None:
-        """
-        Args:
-            momentum: beta, from 0 (there is no velocity) to below 1.
-            nesterov: whether a step is along d + beta * v, else along v.
-        """
-        self._momentum = momentum
+        self._momentum = momentum  # beta, from 0 (no velocity) to below 1
         self._nesterov = nesterov
         self._velocities: list[mx.nd.NDArray] = []
 
     @classmethod
     def from_config(cls, config: Config) -> OuterMomentum:
-        """From the flags."""
         return cls(config.outer_momentum, bool(config.outer_nesterov))
 
     def state(self) -> list[Any]:
@@ -50,27 +44,18 @@ class OuterMomentum:
         return [velocity.asnumpy() for velocity in self._velocities]
 
     def restore(self, state: Sequence[Any], like: Sequence[mx.nd.NDArray]) -> None:
-        """Goes on with what `state` gave.
-
-        Args:
-            like: arrays of the velocities' device and shapes.
-        """
         self._velocities = [array.zeros_like() for array in like][: len(state)]
         for velocity, kept in zip(self._velocities, state, strict=True):
             velocity[:] = kept
 
     def arrays(self, like: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """The velocities themselves, of these arrays' device and shapes; none without momentum."""
+        """The velocities themselves, of the device and shapes of `like`; empty without momentum."""
         if self._momentum and not self._velocities:
-            self._velocities = [array.zeros_like() for array in like]  # as good as none
+            self._velocities = [array.zeros_like() for array in like]
         return self._velocities
 
     def directions(self, updates: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """What eps is to be multiplied with and added to the weights, array by array; nobody may write to it.
-
-        Args:
-            updates: d of this round, one array for each of the weights, of its shape.
-        """
+        """The steps of the weights in units of eps, from `updates`, d of this round. Callers must not write to them."""
         beta = self._momentum
         if not beta:
             return list(updates)
@@ -85,11 +70,7 @@ class OuterMomentum:
 
 
 def check_flags(config: Config, num_workers: int) -> None:
-    """Makes sure that Nesterov's momentum is not zero, and that FedNova is defined for the local steps.
-
-    Raises:
-        SetupError: it is, or it is not.
-    """
+    """Raises SetupError for Nesterov's momentum of zero, and for FedNova with another optimizer than SGD."""
     if config.normalise and config.optimizer != SGD:
         raise SetupError(
             f"--normalise 1 (FedNova) is defined for the local steps of SGD, not for --optimizer {config.optimizer}, "

@@ -1,7 +1,7 @@
-"""Decides where the uploads are: the rules of WBSP and of Sync-Switch on the parameter server.
+"""Runs WBSP's and Sync-Switch's policies on the parameter server.
 
-The rules are the state server's own (SimpleStateServer/server/policies/), pure functions on its table. What they must
-know of a worker travels with its upload.
+The policies are the state server's (SimpleStateServer/server/policies/), pure functions on its table. The numbers that
+they need of a worker travel with its upload.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from server.policies import POLICIES, Decision
 from server.state import Row, Table
 from server.worker import Action
 
-__all__ = ["Action", "Decision", "Decisions", "Upload"]
+__all__ = ["Action", "Decision", "PolicyRunner", "UploadReport"]
 
 
-class Upload(NamedTuple):
-    """What a worker says of itself with an upload.
+class UploadReport(NamedTuple):
+    """The numbers that travel with a worker's upload.
 
     Attributes:
-        wants_stop: it wants all to stop.
-        steps: local steps that the upload is of.
+        wants_stop: the worker wants all to stop.
+        steps: local steps in the upload.
         samples: in these steps.
-        step_s: seconds of the last one.
-        transmission_s: seconds of this worker's own push and pull, smoothed, as far as they are known.
+        step_s: seconds of the last step.
+        transmission_s: seconds of this worker's own push and pull, smoothed; 0: not known yet.
     """
 
     wants_stop: bool
@@ -38,46 +38,38 @@ class Upload(NamedTuple):
     transmission_s: float
 
     @classmethod
-    def read(cls, numbers: Sequence[float]) -> Upload:
-        """Of the numbers of a command."""
+    def read(cls, numbers: Sequence[float]) -> UploadReport:
         wants_stop, steps, samples, step_s, transmission_s = list(numbers)[: len(cls._fields)]
         return cls(bool(wants_stop), round(steps), round(samples), float(step_s), float(transmission_s))
 
 
-class Decisions:
-    """A rule, and the table that it decides by.
-
-    Args:
-        rule: the policy's name.
-        now: when the job begins, in seconds on the clock of all times that follow.
-    """
+class PolicyRunner:
+    """A policy, by its name, and the table of workers on which it decides. All times are of one clock, in seconds."""
 
     def __init__(self, rule: str, num_workers: int, now: float) -> None:
         self._policy = POLICIES[rule]
         self._table = Table(num_workers, self._policy.delay, started=now)
 
     def enter(self, rank: int, round_: int, now: float) -> None:
-        """A worker begins a round."""
         self._table.put(self._row(rank).entering(round_, now))
 
-    def uploaded(self, rank: int, upload: Upload, now: float) -> None:
-        """A worker has done steps in its round."""
+    def uploaded(self, rank: int, upload: UploadReport, now: float) -> None:
         row, steps = self._row(rank), upload.steps
         row = row.stepping(row.local_iteration + steps, upload.step_s, upload.samples // steps, now)
         self._table.put(row._replace(heard=now, counted=True, transmission_time=upload.transmission_s))
 
     def decide(self, rank: int, now: float) -> Decision:
-        """What the worker that has uploaded is told, by the rule."""
+        """The policy's decision on a worker that has uploaded."""
         decision = self._policy.decide(self._table, rank, now)
         self._table.put(self._row(rank).answered(decision, now))
         return decision
 
-    def go_on_without(self, rank: int) -> None:
-        """No decision counts on this worker any more."""
+    def remove_worker(self, rank: int) -> None:
+        """Excludes a lost worker from all decisions."""
         self._table.put(self._row(rank)._replace(counted=False))
 
-    def stop_counting_on_the_silent(self, now: float) -> None:
-        """For a rule under which a worker that has not uploaded for long, since it evaluates, would hold up others."""
+    def exclude_silent(self, now: float) -> None:
+        """Excludes workers that have not uploaded for long, such as one that evaluates, until their next upload."""
         for row in self._table.stop_counting_on_the_silent(now):
             logging.warning("worker %d is silent; no decision counts on it until its next upload", row.rank)
 

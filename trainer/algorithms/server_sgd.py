@@ -1,5 +1,5 @@
-"""The optimizer on the parameter server of ASGD and SSP: w <- w - eta * g for each gradient that arrives, with momentum
-and weight decay as steps.py has them. This module runs in the server's process."""
+"""The optimizer on the parameter server of ASGD and SSP: w <- w - eta * g for each arriving gradient, with momentum and
+weight decay as in steps.py. This module runs in the server's process."""
 
 from __future__ import annotations
 
@@ -17,38 +17,32 @@ from utils import die_on_error
 
 
 class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Keys below `first_counter` are weights, and take a step at each push; to those from there on the push is added.
+    """A push to a key below `first_counter` is a gradient for a step; a push to any other key is added to a counter.
 
-    A schedule goes by the samples of all workers, which are the pushes of an array times the batch size. Every array
+    A schedule follows the samples of all workers, which are the pushes of an array times the batch size. Every array
     has its own count, so several servers need not know of each other.
     """
 
-    def __init__(
-        self, learning_rate: float, first_counter: int, decays: Sequence[bool], rule: Rule = PLAIN, **kwargs: Any
-    ) -> None:
-        """
-        Args:
-            learning_rate: eta.
-            decays: of each of the model's weights, whether weight decay acts on it.
-        """
-        super().__init__(learning_rate=learning_rate, **kwargs)
+    def __init__(self, learning_rate: float, first_counter: int, decays: Sequence[bool], rule: Rule = PLAIN) -> None:
+        """`decays`: of each of the model's weights, whether weight decay acts on it."""
+        super().__init__(learning_rate=learning_rate)
         self._first_counter = first_counter
         self._rule = rule
         self._stepper = Stepper(rule, decays)
         self._num_steps: Counter[int] = Counter()  # by position
-        self.looks_at_gradients = False  # whether they are finite
-        # Of checkpoints. Where there is one, what is added to the last counter is the round of one to be written.
+        self.checks_gradients = False  # whether they are finite
+        # Of checkpoints. With a writer, a push to the last counter is the round of a checkpoint to be written.
         self.writer: Writes | None = None
-        self._values: dict[int, mx.nd.NDArray] = {}  # by key, as they are stored; of those that were pushed to
-        self._saved = ""  # as text: what it goes on from
+        self._values: dict[int, mx.nd.NDArray] = {}  # the stored arrays by key; of keys that were pushed to
+        self._saved = ""  # text of a checkpoint to resume
 
     def create_state(self, index: int, weight: mx.nd.NDArray) -> None:
         """All state is the optimizer's own."""
 
     def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: None) -> None:
-        """Called by the server when something was pushed to the key; `weight` is the stored value.
+        """Called by the server at a push to the key; `weight` is the stored value.
 
-        `grad` lies in a network buffer that is freed when this returns: nothing may still read it then.
+        `grad` lies in a network buffer that is freed when this returns: no operation may read it later.
         """
         with die_on_error(f"the update of key {index} failed"):
             if self._saved:
@@ -64,7 +58,7 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
             weight.wait_to_read()
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to go on: plain values, and arrays of numpy. What was never pushed to is left out."""
+        """The state to resume from: plain values and numpy arrays, without keys that were never pushed to."""
         return {
             "values": [[key, value.asnumpy()] for key, value in self._values.items()],
             "num_steps": [[position, count] for position, count in self._num_steps.items()],
@@ -72,27 +66,27 @@ class ServerSGD(mx.optimizer.Optimizer):  # type: ignore[misc]
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from what `state` gave, with the first push; the values are rank 0's to define."""
+        """Resumes from `state` at the first push. Rank 0 defines the values."""
         self._saved = to_text({name: value for name, value in saved.items() if name != "values"})
 
     def begin_with(self, saved: Mapping[str, Any]) -> None:
-        """Called on the server, once, before anything is pushed."""
+        """Called on the server, once, at the first push."""
         self._num_steps.update(dict(saved["num_steps"]))
         self._stepper.restore(saved["steps"], mx.cpu())
 
     def is_good(self, index: int, gradient: mx.nd.NDArray) -> bool:
-        """Whether a gradient is finite; so it is said where nobody looks."""
-        if not self.looks_at_gradients or first_not_finite([gradient]) is None:
+        """Whether a gradient is finite; True without `checks_gradients`."""
+        if not self.checks_gradients or first_not_finite([gradient]) is None:
             return True
         logging.warning("warning: a gradient of key %d is not finite and is not applied", index)
         return False
 
     def apply(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray) -> None:
-        """Does with a gradient what the algorithm says. `weight` is waited for afterwards, and nothing else."""
+        """Applies a gradient by the algorithm's rule. The caller waits for `weight` only."""
         self.step(index, weight, grad)
 
     def step(self, position: int, weight: mx.nd.NDArray, gradient: mx.nd.NDArray) -> None:
-        """A step of one of the model's arrays, wherever its weight is kept."""
+        """A step of one of the model's arrays."""
         self._num_steps[position] += 1
         factor = self._rule.schedule.factor(self._num_steps[position] * self._rule.batch_size)
         self._stepper.step_one(position, weight, gradient, self.lr * factor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer import beside
+from trainer import piggyback
 from trainer.context import Context
 from trainer.engine import mx
 from trainer.parameters import array_of
@@ -12,13 +12,12 @@ from trainer.trainer import Trainer
 
 
 class SynchronousTrainer(Trainer):
-    """At the end of a round arrays are summed over all workers.
+    """Sums arrays over all workers at the end of a round.
 
-    A few numbers travel with the arrays (beside.py): all workers read the same sums, so all stop after the same round.
+    A few numbers travel with the arrays (piggyback.py). All read the same sums, so all stop after the same round.
 
     Attributes:
-        numbers: of the algorithm itself: this worker's before each sum, as many as before `broadcast`; afterwards the
-            sums over the workers.
+        numbers: the algorithm's own, of constant length: before a sum this worker's, after it the sums.
     """
 
     def __init__(self, context: Context) -> None:
@@ -34,61 +33,58 @@ class SynchronousTrainer(Trainer):
         self.parameters.set_statistics(statistics)
 
     def broadcast_arrays(self, statistics: Sequence[mx.nd.NDArray]) -> tuple[list[mx.nd.NDArray], int]:
-        """The arrays in the order of their keys, here and in `sum_over_workers`, and how many of them at the end are
-        never compressed."""
-        numbers = array_of(beside.of_worker(self, False, self.numbers).packed())
+        """The arrays in the order of their keys, as in `sum_over_workers`, and how many of the last are never
+        compressed."""
+        numbers = array_of(piggyback.of_worker(self, False, self.numbers).packed())
         exact = [*statistics, mx.nd.zeros_like(numbers)]
         return [*self.parameters.weights, *exact], len(exact)
 
     def come_late(self) -> None:
-        """Called in place of `broadcast` on a worker that comes to a job at work; `adopt` follows."""
+        """Called in place of `broadcast` on a worker that joins a running job; `adopt` follows."""
 
     def shared_state(self) -> list[mx.nd.NDArray]:
-        """Arrays that are equal on all workers at the end of a round; a late worker has its content replaced."""
+        """Arrays that are equal on all workers at the end of a round; a worker that is behind gets their content."""
         weights = self.parameters.weights
         return [*weights, *self.parameters.statistics(), *self.stepper.arrays(weights)]
 
     def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:
-        """Continues with the content that another worker has written into `shared_state`."""
+        """Continues with another worker's content of `shared_state`, which is already in these arrays."""
         statistics = self.parameters.statistics()
         begin = len(self.parameters.weights)
         self.parameters.set_statistics(state[begin : begin + len(statistics)])
 
     def exchange_failed(self) -> None:
-        """The sum will be made again, with other workers."""
+        """Called before the sum is repeated with other workers."""
 
     def sum_over_workers(
         self, arrays: Sequence[mx.nd.NDArray], stage: str, wants_stop: bool, is_missing: bool = False
     ) -> bool:
         """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
 
-        Arrays leave as soon as they are computed, so gradients travel while the backward pass still runs. Time counts
-        for `stage` from when the last of them was computed.
-
-        Args:
-            is_missing: this worker has nothing to give; then zeros go in place of the arrays' content.
+        Each array is sent as soon as it is computed, so gradients travel while the backward pass still runs. Time
+        counts for `stage` once all are computed. With `is_missing` this worker contributes zeros.
         """
         if is_missing:
             for array in arrays:
                 array[:] = 0
-        mine = beside.of_worker(self, wants_stop, self.numbers, is_missing)
+        mine = piggyback.of_worker(self, wants_stop, self.numbers, is_missing)
         numbers = array_of(mine.packed())
         self.send(self.sums.begin_sum, [*arrays, numbers], stage, self.computed)
         self.take_sum([*arrays, numbers])
         of_all = mine.unpacked(numbers.asnumpy().tolist())
         self.numbers = list(of_all.numbers)
-        return beside.take(self, of_all)
+        return piggyback.take(self, of_all)
 
     def computed(self) -> None:
-        """Called when the arrays of the sum are computed and on their way."""
+        """Called when the arrays of the sum are computed and under way."""
 
     def take_sum(self, arrays: Sequence[mx.nd.NDArray]) -> float | None:
-        """Waits for the sums; returns how long they took to come back, where that is timed."""
+        """Waits for the sums; returns the seconds until they came back, None if not timed."""
         delay_s = self.emulation.link_delay_s()
         self.clock.sleep(delay_s)
         took_s = self.sums.finish_sum(arrays, self.is_timed())
         return None if took_s is None else took_s + delay_s
 
     def is_timed(self) -> bool:
-        """Whether the transfer of this round is timed."""
+        """Whether to time the transfer of this round."""
         return False

@@ -10,7 +10,7 @@ from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 
 class SyncTrainer(SynchronousTrainer):
-    """SSGD. Every rank applies the same sum to the same weights, so they stay equal without being sent."""
+    """SSGD. Every rank applies the same sum to equal weights, so they stay equal and need not travel."""
 
     def __init__(self, context: Context, learning_rate: float) -> None:
         super().__init__(context)
@@ -23,26 +23,25 @@ class SyncTrainer(SynchronousTrainer):
         return True
 
     def exchange_failed(self) -> None:
-        # The gradients hold a part of the sum that failed, and their weight may be another one now.
+        # The gradients hold a part of the failed sum, and this worker's weight may have changed.
         self.compute_gradients(*self._batch, self.membership.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Sums the gradients and steps; averages BatchNorm's statistics. Where all were bad nothing changes."""
         statistics = [flat * self.statistics_weight() for flat in self.parameters.statistics()]
         gradients = self.parameters.gradients
         stop = self.sum_over_workers([*gradients, *statistics], GLOBAL_AGGREGATE, wants_stop, self.step_is_bad)
-        if divisor := self.divisor():
+        if divisor := self.divisor():  # 0: the gradients of all workers were bad
             self.take_step(self._learning_rate, divisor)
             self.parameters.set_statistics([flat / divisor for flat in statistics])
         mx.nd.waitall()
         return stop
 
     def statistics_weight(self) -> float:
-        """Weight of this worker in the mean of BatchNorm's statistics, times the divisor of that mean."""
+        """Factor on this worker's BatchNorm statistics before the sum, which is then divided by `divisor`."""
         return self.membership.weight
 
     def divisor(self) -> float:
-        """Divides the sums over the workers, to give a mean."""
+        """What turns a sum over the workers into a mean; 0: there is nothing to apply."""
         return self.membership.num_workers * self.present
 
 

@@ -1,5 +1,5 @@
-"""The parameter server's side of WBSP (wbsp.py): collects the uploads, and decides when to release what there is.
-This module runs in the server's process."""
+"""The optimizer on WBSP's parameter server (wbsp.py): adds the uploads to the shadow, and releases it when the slowest
+worker has uploaded. This module runs in the server's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.algorithms.server_policies import Action, Decision, Decisions, Upload
+from trainer.algorithms.server_policies import Action, Decision, PolicyRunner, UploadReport
 from trainer.algorithms.whole_models import BAD_UPLOAD, TEXT_SIZE, Keys, WholeModelOptimizer, text_of, text_to_numbers
 from trainer.engine import mx
 from trainer.parameters import wait_for
@@ -18,45 +18,43 @@ RULE = "wbsp"
 
 
 @dataclass(frozen=True)
-class Status:
-    """What the server tells a worker that has uploaded."""
+class WBSPStatus:
+    """The server's answer to a worker's upload."""
 
-    is_new: bool  # its gradient buffer holds a release that it was not given before
-    release: int  # number of the latest that it was given; the initial model is release 0
-    stop: bool
-    released: bool  # by its upload
-    samples: int  # of all uploads that have come
-    uploads: tuple[int, ...]  # by rank, how many of a worker's uploads are in the latest release
-    reason: str  # why its upload led to a release, or did not
+    is_new: bool  # the worker's gradient buffer holds a release that is new to it
+    release: int  # number of the newest release that it got; the initial model is release 0
+    stop: bool  # all stop
+    released: bool  # by this upload
+    samples: int  # of all uploads so far
+    uploads: tuple[int, ...]  # by rank, number of uploads in the newest release
+    reason: str  # of the decision on this upload, in words
 
     @classmethod
-    def read(cls, numbers: np.ndarray) -> Status:
-        """Reads a status vector."""
+    def read(cls, numbers: np.ndarray) -> WBSPStatus:
         is_new, release, stop, released, samples, *uploads = map(round, numbers[:-TEXT_SIZE].tolist())
         return cls(bool(is_new), release, bool(stop), bool(released), samples, tuple(uploads), text_of(numbers))
 
     def numbers(self) -> list[float]:
-        """As a status vector."""
         state = (self.is_new, self.release, self.stop, self.released, self.samples, *self.uploads)
         return [*map(float, state), *text_to_numbers(self.reason)]
 
 
 class WBSPOptimizer(WholeModelOptimizer):
-    """Collects in a shadow, shows it at a release. At each release the model that is shown is the initial one plus the
-    sum of all uploads over N. A worker finds a release that is new to it in its gradient buffer, where its upload was:
-    nothing changes there before its next one, so it can never pull a mix of two.
+    """A release is the initial model plus the sum of all uploads over N. A worker finds a new release in its own
+    gradient buffer, in place of its upload. The buffer does not change before its next upload, so it never pulls a mix
+    of two releases.
     """
 
     def __init__(self, keys: Keys) -> None:
         super().__init__(keys)
         self._shadow: list[mx.nd.NDArray] = []
         self._release, self._stop, self._samples = 0, False, 0
-        self._arrivals, self._released = [0] * keys.num_workers, [0] * keys.num_workers  # uploads: all, in the release
-        self._status = [Status(False, 0, False, False, 0, (0,) * keys.num_workers, "")] * keys.num_workers
-        self._decisions: Decisions
+        # Number of uploads by rank: all, and those in the newest release.
+        self._arrivals, self._released = [0] * keys.num_workers, [0] * keys.num_workers
+        self._status = [WBSPStatus(False, 0, False, False, 0, (0,) * keys.num_workers, "")] * keys.num_workers
+        self._policy: PolicyRunner
 
     def state(self) -> dict[str, Any]:
-        """As WholeModelOptimizer says."""
         return {
             "release": self._release,
             "samples": self._samples,
@@ -66,46 +64,41 @@ class WBSPOptimizer(WholeModelOptimizer):
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """As WholeModelOptimizer says: every worker begins with the release that is shown."""
         super().restore(saved)
         self._release, self._samples = saved["release"], saved["samples"]
-        if len(saved["arrivals"]) == self.keys.num_workers:  # else nobody knows which of them is which
+        if len(saved["arrivals"]) == self.keys.num_workers:  # else the ranks are other workers
             self._arrivals, self._released = list(saved["arrivals"]), list(saved["released"])
-        known = Status(False, self._release, False, False, self._samples, tuple(self._released), "")
+        known = WBSPStatus(False, self._release, False, False, self._samples, tuple(self._released), "")
         self._status = [known for _ in self._status]
 
     def begin(self) -> None:
-        """The shadow begins as the initial model, or as a checkpoint has it."""
-        self._shadow = [self.shown[position].copy() for position in range(self.keys.num_shown)]
+        self._shadow = [self.shown[position].copy() for position in range(self.keys.num_arrays)]
         for array, saved in zip(self._shadow, self.take_saved().get("shadow", ()), strict=False):
             array[:] = saved.reshape(array.shape)
-        self._decisions = Decisions(RULE, self.keys.num_workers, self.now())
+        self._policy = PolicyRunner(RULE, self.keys.num_workers, self.now())
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
-        """An upload: the only command that there is. Of one that is not finite only the time counts."""
-        upload, now = Upload.read(values), self.now()
-        if code != BAD_UPLOAD:
+        upload, now = UploadReport.read(values), self.now()
+        if code != BAD_UPLOAD:  # of a bad one only the times count
             for position, array in enumerate(self._shadow):
                 array += self.buffers[rank][position] / (self.keys.num_workers - len(self.lost))
             wait_for(self._shadow)
             self._samples += upload.samples
         self._arrivals[rank] += 1
         self._stop |= upload.wants_stop
-        self._decisions.uploaded(rank, upload, now)
-        self._decisions.stop_counting_on_the_silent(now)  # one that evaluates for long
-        decision = self._decisions.decide(rank, now)
+        self._policy.uploaded(rank, upload, now)
+        self._policy.exclude_silent(now)  # one that evaluates for long
+        decision = self._policy.decide(rank, now)
         if decision.action is Action.SYNC:
             self._publish()
         self._answer(rank, decision, now)
         return (rank,)
 
-    def go_on_without(self, rank: int) -> Iterable[int]:
-        """As WholeModelOptimizer says: nobody waits for its uploads, and the others' count for more."""
-        self._decisions.go_on_without(rank)
+    def remove_worker(self, rank: int) -> Iterable[int]:
+        self._policy.remove_worker(rank)
         return ()
 
     def status(self, rank: int) -> list[float]:
-        """As WholeModelOptimizer says."""
         return self._status[rank].numbers()
 
     def _publish(self) -> None:
@@ -121,8 +114,8 @@ class WBSPOptimizer(WholeModelOptimizer):
             for position, array in self.buffers[rank].items():
                 self.shown[position].copyto(array)
             wait_for(self.buffers[rank].values())
-            self._decisions.enter(rank, self._release + 1, now)
+            self._policy.enter(rank, self._release + 1, now)
         released = decision.action is Action.SYNC
-        self._status[rank] = Status(
+        self._status[rank] = WBSPStatus(
             is_new, self._release, self._stop, released, self._samples, tuple(self._released), decision.reason
         )

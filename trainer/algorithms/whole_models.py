@@ -1,16 +1,15 @@
-"""Whole models over MXNet's kvstore (dist_async): what a worker uploads counts at once, as a whole, or not yet at all.
+"""Whole models over MXNet's kvstore (dist_async): the server applies an upload as a whole, or not at all yet.
 
-The kvstore knows only arrays, each on its own, and promises no order among keys: a server that applied them as they
-arrive would show a worker a model of which one half is older than the other. So every worker has keys of its own: a
-gradient buffer, and one small array that takes commands. All of an upload is pushed in one go; whichever of its arrays
-comes last, the server acts when all are there, before it acknowledges that one. What the worker must know then is its
-status vector, which it pulls from the key of its commands.
+The kvstore handles each array alone and promises no order among keys: if the server applied arrays as they arrive, a
+worker could read half an update. So every worker has keys of its own: a gradient buffer, and one small array for
+commands. It pushes all arrays of an upload together. The server acts when all are there, in whatever order they come,
+before it acknowledges the last one. Its answer is the worker's status vector, which the worker pulls from the key of
+its commands.
 
-So an upload is two exchanges: a push of everything, and a pull of the status vector. Where the worker expects a model
-to be there, it pulls that in the same exchange. The kvstore answers at once, so whoever has to wait for others pulls
-its status vector again and again.
+So an upload is two exchanges: a push of everything, and a pull of the status vector. A worker that expects a model
+pulls it in the second one. The kvstore answers at once, so a worker that waits for others polls its status vector.
 
-All keys must lie on one server (`one_server` in algorithms.py): two have no common order of uploads.
+All keys must lie on one server (`one_server` in algorithms.py): two servers have no common order of uploads.
 """
 
 from __future__ import annotations
@@ -30,62 +29,57 @@ from trainer.recovering import ServerCheckpoints, Writes
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import die_on_error
 
-# Commands. UPLOAD belongs to a gradient buffer; all others act alone. WANT_STOP is of a worker that waits.
-UPLOAD, WANT_STOP = 1, 2
-SAVE = 3  # rank 0's: write a checkpoint, of the round that is said
-LOST = 4  # the worker of the rank that is said is lost, and the others go on: each of them says so
-BAD_UPLOAD = -1  # what an upload becomes that is not finite; nobody sends it
-SHOWN = "shown"  # of a checkpoint: what all workers see
+# Commands of a worker.
+UPLOAD = 1  # together with the arrays of the gradient buffer; all others act alone
+WANT_STOP = 2  # a worker that waits wants all to stop
+SAVE = 3  # rank 0: write a checkpoint of this round
+LOST = 4  # the worker of this rank is lost; every other worker says so
+BAD_UPLOAD = -1  # never sent: the server's code for an upload that is not finite
+SHOWN = "shown"  # a checkpoint's name for the arrays that all workers see
 TEXT_SIZE = 120  # characters of a reason in a status vector; a longer one is cut
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Which key is what: first the arrays that all workers see, then those of each worker.
+    """The order of the keys: first the arrays that all workers see, then those of each worker."""
 
-    Attributes:
-        num_shown: arrays that all workers can pull.
-        num_sent: arrays in a worker's gradient buffer.
-    """
-
-    num_shown: int
-    num_sent: int
+    num_arrays: int  # of the model, which is also what all workers see and what a gradient buffer holds
     num_workers: int
 
     def buffer(self, rank: int) -> int:
         """First key of a worker's gradient buffer."""
-        return self.num_shown + rank * (self.num_sent + 1)
+        return self.num_arrays + rank * (self.num_arrays + 1)
 
     def command(self, rank: int) -> int:
-        """Key of a worker's commands, and of its status vector: the one behind its gradient buffer."""
-        return self.buffer(rank) + self.num_sent
+        """Key of a worker's commands and status vector, after its gradient buffer."""
+        return self.buffer(rank) + self.num_arrays
 
     def owner(self, key: int) -> tuple[int, int]:
-        """Rank of the worker whose key it is, and the key's position among that worker's."""
-        return divmod(key - self.num_shown, self.num_sent + 1)
+        """Rank of the worker that has this key, and the key's position among that worker's."""
+        return divmod(key - self.num_arrays, self.num_arrays + 1)
 
 
 def text_to_numbers(text: str) -> list[float]:
-    """A text as the end of a status vector."""
+    """Encodes a text as the end of a status vector."""
     codes = text.encode("ascii", "replace")[:TEXT_SIZE]
     return [*map(float, codes), *[0.0] * (TEXT_SIZE - len(codes))]
 
 
 def text_of(numbers: np.ndarray) -> str:
-    """The text at the end of a status vector."""
+    """Decodes the text at the end of a status vector."""
     return bytes(int(code) for code in numbers[-TEXT_SIZE:] if code).decode("ascii")
 
 
 class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """The server's side. Runs in the parameter server's process; a subclass says what uploads and commands do.
+    """Runs in the parameter server's process; a subclass defines the effect of uploads and commands.
 
     Attributes:
-        shown: the arrays that all workers see, by key. To be changed in place, and waited for, in `act` only.
-        buffers: by rank, the gradient buffer's arrays by position. In `act` of an upload they hold it; what they hold
-            afterwards, only that worker can pull.
-        clock: of the process that this runs in; on its way there it has none.
-        looks_at_uploads: whether they are finite.
-        lost: ranks without which the others go on; of these nothing counts any more.
+        shown: the arrays that all workers see, by key. Mutate only inside `act`, in place, and wait for the result.
+        buffers: by rank, the gradient buffer's arrays by position. They hold the upload when `act` is called; only
+            that worker pulls what `act` leaves there.
+        clock: of this process; None until the optimizer is there.
+        checks_uploads: drops uploads that are not finite.
+        lost: ranks of lost workers; their commands have no effect.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -94,50 +88,51 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.shown: dict[int, mx.nd.NDArray] = {}
         self.buffers: list[dict[int, mx.nd.NDArray]] = [{} for _ in range(keys.num_workers)]
         self.clock: Clock | None = None
-        self.looks_at_uploads = False
+        self.checks_uploads = False
         self.lost: set[int] = set()
         self.writer: Writes | None = None  # of checkpoints
-        self._saved = ""  # as text: what `begin` goes on from
-        self._arrived: list[set[int]] = [set() for _ in range(keys.num_workers)]  # positions, of what comes next
-        self._commands: dict[int, list[float]] = {}  # by rank, the latest
-        self._status_vectors: dict[int, mx.nd.NDArray] = {}  # by rank, as they are stored
+        self._saved = ""  # text of a checkpoint to resume
+        self._arrived: list[set[int]] = [
+            set() for _ in range(keys.num_workers)
+        ]  # by rank, positions of the next upload
+        self._commands: dict[int, list[float]] = {}  # by rank, the newest
+        self._status_vectors: dict[int, mx.nd.NDArray] = {}  # by rank, the stored arrays
         self._has_begun = False
 
     def begin(self) -> None:
-        """Called once, before the first command, when all that is shown is there."""
+        """Called once, before the first command, when `shown` is complete."""
         raise NotImplementedError
 
     def act(self, rank: int, code: int, values: Sequence[float]) -> Iterable[int]:
-        """Does what a worker's command says; returns the ranks of all workers whose status has changed.
+        """Executes a worker's command; returns the ranks of all workers whose status has changed.
 
-        Who has not come yet gets its status with its own first command.
+        A worker that has sent nothing yet gets its status with its first command.
 
         Args:
-            code: UPLOAD, BAD_UPLOAD where it is not finite, so that nothing of it may count, or one of the subclass's
-                own.
-            values: what the command says beside it.
+            code: UPLOAD; BAD_UPLOAD if the upload is not finite and must not be applied; or WANT_STOP.
+            values: the command's other numbers.
         """
         raise NotImplementedError
 
-    def go_on_without(self, rank: int) -> Iterable[int]:
-        """A worker is lost; returns the ranks of all workers whose status has changed."""
+    def remove_worker(self, rank: int) -> Iterable[int]:
+        """Continues without a lost worker; returns the ranks of all workers whose status has changed."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """What a subclass needs to go on, beside what is shown: plain values, and arrays of numpy."""
+        """The subclass's state for a checkpoint, in addition to `shown`: plain values and numpy arrays."""
         raise NotImplementedError
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint; called where it is made, before it is sent. What is shown, rank 0 defines."""
+        """Resumes a checkpoint; called before the optimizer is sent. Rank 0 defines `shown`."""
         self._saved = to_text({name: value for name, value in saved.items() if name != SHOWN})
 
     def take_saved(self) -> Mapping[str, Any]:
-        """What `begin` goes on from, beside what is shown; empty where the job begins."""
+        """The checkpoint that `begin` resumes, without `shown`; empty in a new job."""
         saved, self._saved = self._saved, ""
         return from_text(saved) if saved else {}
 
     def status(self, rank: int) -> list[float]:
-        """A worker's status vector: always as long, and long enough for a command."""
+        """A worker's status vector; of constant length, and at least as long as a command."""
         raise NotImplementedError
 
     def now(self) -> float:
@@ -150,16 +145,16 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         """All state is the optimizer's own."""
 
     def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: None) -> None:
-        """Called by the server when something was pushed. `weight` is the stored value, the same array every time.
+        """Called by the server at a push; `weight` is the stored value, always the same array of the key.
 
-        `grad` lies in a network buffer that is freed when this returns: nothing may still read it then.
+        `grad` lies in a network buffer that is freed when this returns: no operation may read it later.
         """
         with die_on_error(f"the update of key {index} failed"):
-            if index < self.keys.num_shown:
-                self.shown[index] = weight  # a push only shows which array it is
+            if index < self.keys.num_arrays:
+                self.shown[index] = weight  # rank 0's push at the begin makes the array known
                 return
             rank, position = self.keys.owner(index)
-            if position < self.keys.num_sent:
+            if position < self.keys.num_arrays:
                 grad.copyto(weight)
                 weight.wait_to_read()
                 self.buffers[rank][position] = weight
@@ -171,27 +166,27 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def _act_if_complete(self, rank: int) -> None:
         arrived = self._arrived[rank]
-        if self.keys.num_sent not in arrived:  # the command
+        if self.keys.num_arrays not in arrived:  # the command
             return
         code, *values = self._commands[rank]
-        if code == UPLOAD and len(arrived) <= self.keys.num_sent:
+        if code == UPLOAD and len(arrived) <= self.keys.num_arrays:
             return
         arrived.clear()
         if not self._has_begun:
             self._has_begun = True
             self.begin()
         if code == SAVE and self.writer is not None:
-            shown = [self.shown[position].asnumpy() for position in range(self.keys.num_shown)]
+            shown = [self.shown[position].asnumpy() for position in range(self.keys.num_arrays)]
             self.writer.write(round(values[0]), {SHOWN: shown, **self.state()})
             return
-        if code == UPLOAD and self.looks_at_uploads and first_not_finite([*self.buffers[rank].values()]) is not None:
+        if code == UPLOAD and self.checks_uploads and first_not_finite([*self.buffers[rank].values()]) is not None:
             logging.warning("warning: an upload of worker %d is not finite and does not count", rank)
             code = BAD_UPLOAD
         changes: Iterable[int] = (rank,)
         if code == LOST and (gone := round(values[0])) not in self.lost:
             self.lost.add(gone)
-            changes = (rank, *self.go_on_without(gone))
-        elif code != LOST and rank not in self.lost:  # one that was frozen may have sent this before
+            changes = (rank, *self.remove_worker(gone))
+        elif code != LOST and rank not in self.lost:  # a lost worker may only have been frozen, and still sends
             changes = self.act(rank, int(code), values)
         for changed in {*changes} & self._status_vectors.keys():
             vector = self._status_vectors[changed]
@@ -200,9 +195,8 @@ class WholeModelOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
 
 class ModelLink:
-    """A worker's side. Only one thread may use it at a time; it waits for its own arrays and for nothing else.
-
-    Counts its traffic like the shared arrays that it is made of.
+    """A worker's connection to WholeModelOptimizer. Only one thread may use it at a time; it waits for its own arrays
+    only.
     """
 
     def __init__(
@@ -214,9 +208,9 @@ class ModelLink:
     ) -> None:
         """
         Args:
-            lost: ranks without which the others go on: the server is told of them.
-            on_link: called for each upload and each pull of a model: an emulated slow link makes them longer. Other
-                commands and status vectors, which are small, are not delayed.
+            on_link: called for each upload and each pull of a model, to emulate a slow link. Other commands and status
+                vectors are small and not delayed.
+            lost: ranks of lost workers, which the server must know.
         """
         self._transport = transport
         self._keys = keys
@@ -225,7 +219,7 @@ class ModelLink:
         self._command = transport.arrays(keys.command(transport.rank))
         self._on_link = on_link
         self._status_size = 0
-        self._came = (False, False)  # with the last two uploads
+        self._came = (False, False)  # whether a model came with each of the last two uploads
         self._sending: list[mx.nd.NDArray] = []
         self._stop_told = False
         self._lost = lost
@@ -234,52 +228,47 @@ class ModelLink:
     def define(
         self,
         optimizer: WholeModelOptimizer,
-        shown: Sequence[mx.nd.NDArray],
+        model: Sequence[mx.nd.NDArray],
         checkpoints: ServerCheckpoints | None = None,
     ) -> None:
-        """Gives the server its optimizer and all keys; every rank calls it, once.
+        """Gives the server its optimizer and all keys; every rank calls it once.
 
         Args:
-            shown: the model, whose shapes a gradient buffer has, and what else is shown. Rank 0's values count, or
-                those of the checkpoint that it goes on from; afterwards every rank's model holds them.
+            model: the arrays that all workers see; a gradient buffer has their shapes. Rank 0's values count, or those
+                of its checkpoint; afterwards every rank's arrays hold them.
             checkpoints: of the server.
         """
         if checkpoints is not None:
             optimizer.writer = checkpoints.for_server()
             if checkpoints.of_server is not None:
                 optimizer.restore(checkpoints.of_server)
-                for array, saved in zip(shown, checkpoints.of_server[SHOWN], strict=True):
+                for array, saved in zip(model, checkpoints.of_server[SHOWN], strict=True):
                     array[:] = saved.reshape(array.shape)
-        model = shown[: self._keys.num_sent]
         vectors = [mx.nd.array(optimizer.status(rank)) for rank in range(self._keys.num_workers)]
         self._status_size = vectors[0].size
         if self._transport.rank == 0:
             self._transport.set_optimizer(optimizer)
         empty = [mx.nd.zeros(array.shape) for array in model]
-        self._shown.define([*shown, *(array for vector in vectors for array in (*empty, vector))])
+        self._shown.define([*model, *(array for vector in vectors for array in (*empty, vector))])
         if self._transport.rank == 0:
-            registration = [mx.nd.zeros(array.shape) for array in shown]
-            self._shown.push(registration)
-            self._shown.wait_until_arrived(registration)
+            self._shown.push(empty)
+            self._shown.wait_until_arrived(empty)
         self._transport.barrier()
         self.pull(model)
-        self.take_traffic()  # the rounds' traffic is what is asked for
+        self.take_traffic()  # only rounds count
 
     def begin_to_upload(self, arrays: Sequence[mx.nd.NDArray]) -> None:
         """Sends each array to this worker's gradient buffer as soon as it is computed.
 
-        The kvstore pushes out of the arrays themselves: nobody may write to them before `upload` has returned.
+        The kvstore reads the arrays themselves, so they must not be written to before `upload` has returned.
         """
         self._tell_lost()
         self._sending = [array.as_in_context(mx.cpu()) for array in arrays]
         self._buffer.push(self._sending)
 
     def upload(self, about: Sequence[float]) -> None:
-        """Sends what belongs to the arrays, and waits until the server has acted on all of it.
-
-        Args:
-            about: whether this worker wants all to stop, and whatever else the server is to know.
-        """
+        """Sends the command of an upload, and waits until the server has acted on it. The first number of `about` says
+        whether this worker wants all to stop."""
         self._on_link()
         self._stop_told |= bool(about[0])
         command = self._begin_command(UPLOAD, *about)
@@ -288,18 +277,18 @@ class ModelLink:
 
     @property
     def expects_model(self) -> bool:
-        """Whether to pull a model along with the status vector: it was there with the last two uploads.
+        """Whether to pull a model along with the status vector: there was one with the last two uploads.
 
-        One that is not there is a download for nothing; one that is not expected costs an exchange more.
+        A pull without a new model is a wasted download; an unexpected model costs one more exchange.
         """
         return all(self._came)
 
     def note(self, model_came: bool) -> None:
-        """Whether there was a model as soon as the last upload was there."""
+        """Notes whether the server had a model when the last upload had arrived."""
         self._came = (self._came[1], model_came)
 
     def command(self, *numbers: float) -> np.ndarray:
-        """Has another command done; returns the status vector as it is then or later."""
+        """Sends another command; returns the status vector after it."""
         self._command.wait_until_arrived(self._begin_command(*numbers))
         return self.status()
 
@@ -309,9 +298,9 @@ class ModelLink:
             self.command(LOST, rank)
 
     def _begin_command(self, *numbers: float) -> list[mx.nd.NDArray]:
-        said = np.zeros(self._status_size, dtype=np.float32)
-        said[: len(numbers)] = numbers
-        command = [mx.nd.array(said)]
+        padded = np.zeros(self._status_size, dtype=np.float32)
+        padded[: len(numbers)] = numbers
+        command = [mx.nd.array(padded)]
         self._command.push(command)
         return command
 
@@ -319,13 +308,8 @@ class ModelLink:
         """This worker's status vector."""
         return self._status_with(None, ())
 
-    def look(self, stop_request: Callable[[], object]) -> np.ndarray:
-        """This worker's status vector, while it waits for others. Since that may last, a stop request that comes
-        meanwhile is told, once.
-
-        Args:
-            stop_request: what it returns is true where this worker wants all to stop.
-        """
+    def poll(self, stop_request: Callable[[], object]) -> np.ndarray:
+        """This worker's status vector while it waits for others; tells the server a new stop request, once."""
         self._tell_lost()
         if self._stop_told or not stop_request():
             return self.status()
@@ -333,12 +317,12 @@ class ModelLink:
         return self.command(WANT_STOP)
 
     def status_and_pull(self, arrays: Sequence[mx.nd.NDArray]) -> np.ndarray:
-        """As `status` and `pull`, in one exchange."""
+        """`status` and `pull` in one exchange."""
         self._on_link()
         return self._status_with(self._shown, arrays)
 
     def status_and_answer(self) -> tuple[np.ndarray, list[mx.nd.NDArray]]:
-        """As `status` and `answer`, in one exchange."""
+        """`status` and `answer` in one exchange."""
         self._on_link()
         return self._status_with(self._buffer, self._sending), self._sending
 
@@ -351,14 +335,14 @@ class ModelLink:
         self._command.wait(vector)
         return vector[0].asnumpy()
 
-    def pull(self, arrays: Sequence[mx.nd.NDArray], first: int = 0) -> None:
-        """Replaces the arrays by those that all see, from key `first` on. Others' uploads may come between two."""
+    def pull(self, arrays: Sequence[mx.nd.NDArray]) -> None:
+        """Copies the arrays that all workers see; another upload may change some meanwhile."""
         self._on_link()
-        self._shown.pull(arrays, first)
+        self._shown.pull(arrays)
         self._shown.wait(arrays)
 
     def answer(self) -> list[mx.nd.NDArray]:
-        """What the server has left in this worker's gradient buffer, in the arrays that were sent."""
+        """The content of this worker's gradient buffer, in the arrays that were sent."""
         self._on_link()
         self._buffer.pull(self._sending)
         self._buffer.wait(self._sending)

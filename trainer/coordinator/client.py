@@ -164,7 +164,7 @@ class StateClient:
         message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
         message |= self._of_generation
         answer = self._send(_with(message, accuracy=accuracy))
-        if self._progress.doing == EVALUATING:
+        if self._progress.activity == EVALUATING:
             self.tell_doing()  # the question came from beside the training; the server takes it for a sign of training
         return answer
 
@@ -226,7 +226,7 @@ class StateClient:
             round_: its last, where that is later than what was told.
         """
         self.stop_waiting()
-        self._progress.doing = ENDED
+        self._progress.activity = ENDED
         if self._latest is None:
             return
         last = self._latest._replace(round=max(round_, self._latest.round))
@@ -247,7 +247,7 @@ class StateClient:
 
     def _report(self, status: _Status) -> Message:
         about = {"msg_type": "REPORT", "status": self._status(status), "device": self._device, **self._of_generation}
-        return {**about, "doing": self._progress.doing}
+        return {**about, "doing": self._progress.activity}
 
     def _report_with_all(self, status: _Status) -> Message:
         """With the curve so far, perhaps empty, where this worker evaluates."""

@@ -62,11 +62,11 @@ class Evaluations:
         with trainer.global_model():
             if is_due:
                 trainer.measure.enter(EVALUATION)
-                trainer.progress.doing = EVALUATING
+                trainer.progress.activity = EVALUATING
                 if self._state_server is not None:
                     self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
                 accuracy = evaluate()
-                trainer.progress.doing = TRAINING
+                trainer.progress.activity = TRAINING
                 trainer.accuracy.measured(accuracy)
                 self._evaluated_s = trainer.measure.elapsed_s
             if saver is not None and (kinds := saver.due(accuracy, last)):

@@ -252,7 +252,7 @@ class Recovery:
     def _meet(self, first: bool) -> bool:
         """All report how far they are and decide by `arrange` how to go on; returns whether the job is at work."""
         trainer, generation = self._trainer, self._group.generations.taken
-        self._loop.take_place()
+        self._loop.update_membership()
         self._group.transport.barrier()  # a newcomer warms up first: reports give the job's seconds after that
         told = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
         decided = arrange(told)

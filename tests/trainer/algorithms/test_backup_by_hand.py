@@ -15,7 +15,7 @@ from memory_cluster import Trained, Worker, batch, dense, gradient, normalised, 
 from algorithms import TransportKind
 from rates import parse_schedule
 from trainer.algorithms.backup import BackupTrainer
-from trainer.algorithms.backup_optimizer import Status
+from trainer.algorithms.backup_optimizer import BackupStatus
 from trainer.algorithms.backup_versions import Versions
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
@@ -162,8 +162,8 @@ def test_who_is_late_hears_of_it_and_has_the_newest_version_after_a_push_and_a_p
 
 @given(st.booleans(), st.booleans(), *[st.integers(0, 2**40)] * 3)
 def test_a_status_vector_tells_every_count_apart(over, at_once, version, answered, dropped) -> None:
-    status = Status(over, version, answered, at_once, dropped)
-    assert Status.read(np.array(status.numbers(), dtype=np.float32)) == status
+    status = BackupStatus(over, version, answered, at_once, dropped)
+    assert BackupStatus.read(np.array(status.numbers(), dtype=np.float32)) == status
 
 
 @given(st.integers(1, 6), st.data())

@@ -24,10 +24,10 @@ from rates import Ramp
 from trainer.algorithms.asynchronous import AsyncTrainer
 from trainer.algorithms.backup import BackupTrainer
 from trainer.algorithms.backup_versions import Arrival, Versions
-from trainer.algorithms.schedule import Schedule, Step, Way
+from trainer.algorithms.schedule import Outcome, Schedule, SyncProtocol
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.sync_switch_optimizer import PhaseRule, Settings
+from trainer.algorithms.sync_switch_optimizer import PhaseRule, SyncSwitchSettings
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.algorithms.whole_models import LOST, UPLOAD, Keys, WholeModelOptimizer
 from trainer.command_line import parse
@@ -112,7 +112,7 @@ def test_wbsp_releases_without_the_slowest(overlap: bool) -> None:
 
 @pytest.mark.parametrize("policy", ["none", "elastic"])
 def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(policy: str) -> None:
-    settings = Settings("1", (3,), ETA, 0.0, policy)
+    settings = SyncSwitchSettings("1", (3,), ETA, 0.0, policy)
     trained, ended_s = run(lambda context: SyncSwitchTrainer(context, settings), (1.0, 1.2, 2.5), {2: 1}, rounds=9)
     weight = ZERO
     for ranks in ((0, 1, 2), (0, 1), (0, 1)):
@@ -125,7 +125,9 @@ def test_sync_switch_under_bsp_goes_on_without_the_lost_as_with_fewer_workers(po
 
 def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
     """Three parts: worker 0 at 1 s, worker 1 at 1.2 s, and worker 0 at 2 s, of the weights that it had at 1 s."""
-    settings = Settings("0", (1,), ETA, 0.0, "none", rules=(PhaseRule(0.2, Ramp.constant(0.0), of_each=True),))
+    settings = SyncSwitchSettings(
+        "0", (1,), ETA, 0.0, "none", rules=(PhaseRule(0.2, Ramp.constant(0.0), of_each=True),)
+    )
     trained, _ = run(lambda context: SyncSwitchTrainer(context, settings), (1.0, 1.2, 2.5), {2: 0}, rounds=9)
     first = ZERO - 0.2 * gradient(ZERO, batch(0))
     weight = first - 0.2 * gradient(ZERO, batch(1)) - 0.2 * gradient(first, batch(0))
@@ -135,7 +137,7 @@ def test_the_step_size_of_each_gradient_under_asp_stays_as_it_is() -> None:
 def test_of_a_lost_worker_nothing_counts_that_comes_late_and_it_is_lost_once() -> None:
     class Noted(WholeModelOptimizer):
         def __init__(self) -> None:
-            super().__init__(Keys(num_shown=1, num_sent=1, num_workers=2))
+            super().__init__(Keys(num_arrays=1, num_workers=2))
             self.noted: list[str] = []
 
         def begin(self) -> None:
@@ -145,7 +147,7 @@ def test_of_a_lost_worker_nothing_counts_that_comes_late_and_it_is_lost_once() -
             self.noted.append(f"upload of {rank}")
             return (rank,)
 
-        def go_on_without(self, rank: int) -> tuple[int, ...]:
+        def remove_worker(self, rank: int) -> tuple[int, ...]:
             self.noted.append(f"without {rank}")
             return ()
 
@@ -168,15 +170,15 @@ def test_of_a_lost_worker_nothing_counts_that_comes_late_and_it_is_lost_once() -
 def test_backup_workers_are_fewer_and_then_none() -> None:
     versions = Versions(num_workers=3, num_backup=1)
     assert versions.arrive(0) == Arrival()
-    assert versions.go_on_without(2) == Arrival()  # it was spare
+    assert versions.remove_worker(2) == Arrival()  # it was spare
     assert versions.arrive(1) == Arrival((0, 1), (0, 1))
     assert versions.arrive(0) == Arrival()
-    assert versions.go_on_without(1) == Arrival((0,), (0,))  # nobody else can come
+    assert versions.remove_worker(1) == Arrival((0,), (0,))  # nobody else can come
 
 
 def test_a_gradient_of_a_lost_worker_that_waits_does_not_count() -> None:
     versions = Versions(num_workers=4, num_backup=1)
-    assert (versions.arrive(0), versions.arrive(1), versions.go_on_without(1)) == (Arrival(), Arrival(), Arrival())
+    assert (versions.arrive(0), versions.arrive(1), versions.remove_worker(1)) == (Arrival(), Arrival(), Arrival())
     assert versions.arrive(2) == Arrival()
     assert versions.arrive(3) == Arrival((0, 2, 3), (0, 2, 3))
 
@@ -190,42 +192,44 @@ def test_a_job_with_backup_workers_goes_on() -> None:
 
 def test_a_round_under_bsp_ends_with_the_loss_of_the_last_for_whom_it_waits() -> None:
     schedule = Schedule("10", [1, 2], 3, "none")
-    assert [schedule.arrive(rank, alone=False, wants_stop=False) for rank in (0, 2)] == [Step((), ())] * 2
-    assert schedule.go_on_without(1) == Step((0, 2), (0, 2))
-    assert (schedule.way, [phase.done for phase in schedule.phases]) == (Way.ASP, [3, 0])
-    arrived = [schedule.arrive(rank, alone=False, wants_stop=False) for rank in (0, 0, 0, 0, 0)]
+    assert [schedule.arrive(rank, out_of_step=False, wants_stop=False) for rank in (0, 2)] == [Outcome((), ())] * 2
+    assert schedule.remove_worker(1) == Outcome((0, 2), (0, 2))
+    assert (schedule.protocol, [phase.done for phase in schedule.phases]) == (SyncProtocol.ASP, [3, 0])
+    arrived = [schedule.arrive(rank, out_of_step=False, wants_stop=False) for rank in (0, 0, 0, 0, 0)]
     assert [step.apply for step in arrived] == [(0,)] * 5  # ASP does the batches of the lost as well
-    assert arrived[3].free == (0,)
-    assert arrived[4].free == ()  # one part is left, and worker 2 has it
-    assert schedule.arrive(2, alone=False, wants_stop=False) == Step((2,), (0, 2))
+    assert arrived[3].answered == (0,)
+    assert arrived[4].answered == ()  # one part is left, and worker 2 has it
+    assert schedule.arrive(2, out_of_step=False, wants_stop=False) == Outcome((2,), (0, 2))
     assert schedule.finished
 
 
 def test_asp_ends_with_the_loss_of_the_last_in_flight() -> None:
     schedule = Schedule("01", [1, 1], 2, "none")
-    assert schedule.arrive(0, alone=False, wants_stop=False) == Step((0,), ())
-    assert schedule.go_on_without(1).free == (0,)
+    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome((0,), ())
+    assert schedule.remove_worker(1).answered == (0,)
     assert not schedule.over
 
 
 def test_greedy_goes_back_to_bsp_when_the_straggler_is_lost() -> None:
     schedule = Schedule("10", [4, 6], 3, "greedy")
-    schedule.arrive(2, alone=True, wants_stop=False)  # so all go over to ASP
-    assert schedule.way is Way.ASP
-    assert schedule.go_on_without(2) == Step((), ())
-    assert schedule.arrive(0, alone=False, wants_stop=False) == Step((0,), ())  # it waits for the other one's last
-    assert schedule.arrive(1, alone=False, wants_stop=False) == Step((1,), (0, 1))
-    assert schedule.way is Way.BSP
-    arrived = [schedule.arrive(rank, alone=False, wants_stop=False) for _ in range(4) for rank in (0, 1)]
+    schedule.arrive(2, out_of_step=True, wants_stop=False)  # so all go over to ASP
+    assert schedule.protocol is SyncProtocol.ASP
+    assert schedule.remove_worker(2) == Outcome((), ())
+    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome(
+        (0,), ()
+    )  # it waits for the other one's last
+    assert schedule.arrive(1, out_of_step=False, wants_stop=False) == Outcome((1,), (0, 1))
+    assert schedule.protocol is SyncProtocol.BSP
+    arrived = [schedule.arrive(rank, out_of_step=False, wants_stop=False) for _ in range(4) for rank in (0, 1)]
     assert [step.apply for step in arrived[1::2]][:3] == [(0, 1)] * 3
 
 
 def test_who_alone_was_left_out_takes_part_again() -> None:
     schedule = Schedule("1", [3], 2, "elastic")
-    assert schedule.arrive(0, alone=False, wants_stop=False) == Step((), ())
-    assert schedule.arrive(1, alone=True, wants_stop=False).free == (0,)
+    assert schedule.arrive(0, out_of_step=False, wants_stop=False) == Outcome((), ())
+    assert schedule.arrive(1, out_of_step=True, wants_stop=False).answered == (0,)
     assert schedule.left_out == {1}
-    assert schedule.go_on_without(0) == Step((1,), (1,))
+    assert schedule.remove_worker(0) == Outcome((1,), (1,))
 
 
 # ------------------------------------------------------------------------------------------------ who does what

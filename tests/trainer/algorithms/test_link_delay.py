@@ -18,7 +18,7 @@ from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
-from trainer.algorithms.sync_switch_optimizer import Settings
+from trainer.algorithms.sync_switch_optimizer import SyncSwitchSettings
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.coordinator.queries import Queries
 from trainer.datasets.batches import EndlessBatches
@@ -59,7 +59,7 @@ def a_context(state, trace=TRACE):
 
 
 def sync_switch(context, tmp_path):
-    settings = Settings("10", (2, 1), 0.001, 0.0, "none")
+    settings = SyncSwitchSettings("10", (2, 1), 0.001, 0.0, "none")
     return SyncSwitchTrainer(context, settings)
 
 

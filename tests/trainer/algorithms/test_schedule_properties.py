@@ -1,7 +1,7 @@
 """What must hold for every course of a Sync-Switch job, whoever is fast, slow, or wants to stop.
 
-The workers here compute until they arrive, and wait until they are freed. Who arrives next, who was told to go alone
-and who wants to stop is drawn.
+The workers here compute until they arrive, and wait until they are answered. Who arrives next, who was told to go out
+of step and who wants to stop is drawn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.algorithms.schedule import Phase, Schedule, Way
+from trainer.algorithms.schedule import Phase, Schedule, SyncProtocol
 
 many = settings(max_examples=80, deadline=None)
 
@@ -49,13 +49,13 @@ class Workers:
     def gradients_dropped(self) -> int:
         return sum(self.schedule.dropped)
 
-    def arrive(self, rank: int, alone: bool, wants_stop: bool) -> None:
-        bsp, over = self.schedule.way is Way.BSP, self.schedule.over
+    def arrive(self, rank: int, out_of_step: bool, wants_stop: bool) -> None:
+        bsp, over = self.schedule.protocol is SyncProtocol.BSP, self.schedule.over
         self.computing.remove(rank)
         self._not_applied.add(rank)
         self.arrivals += 1
         dropped = self.schedule.dropped[rank]
-        step = self.schedule.arrive(rank, alone, wants_stop)
+        step = self.schedule.arrive(rank, out_of_step, wants_stop)
         if self.schedule.dropped[rank] > dropped:
             assert not step.apply
             self._not_applied.discard(rank)
@@ -68,15 +68,15 @@ class Workers:
         if step.apply:
             behind = tuple(len(self.updates) - self._seen[other] for other in step.apply)
             self.updates.append(Update(bsp and not over, step.apply, behind))
-        assert len(set(step.free)) == len(step.free)
-        for other in step.free:
-            assert other not in self.computing  # freed once for an arrival
+        assert len(set(step.answered)) == len(step.answered)
+        for other in step.answered:
+            assert other not in self.computing  # answered once for an arrival
             assert other not in self._not_applied  # and not before its gradient counts or is dropped
             self.computing.add(other)
-            self.logs[other].append({"batches": self.schedule.dealt_with_at[other]})
+            self.logs[other].append({"batches": self.schedule.processed_at[other]})
             self._seen[other] = len(self.updates)
         if over:
-            assert step.free == (rank,)
+            assert step.answered == (rank,)
             assert set(step.apply) <= {rank}
         assert self.computing  # else nobody would ever arrive again
         if self.schedule.over:
@@ -188,7 +188,7 @@ def test_elastic_leaves_somebody_out_only_under_bsp_and_never_all(job: Job, data
         phase, out = workers.schedule.current, set(workers.schedule.left_out)
         assert len(out) < job.num_workers
         assert not out & workers.computing
-        assert not out or workers.schedule.way is Way.BSP
+        assert not out or workers.schedule.protocol is SyncProtocol.BSP
         run(workers, data, workers.arrivals + 1)
         if workers.schedule.current == phase:
             assert out <= workers.schedule.left_out

@@ -10,20 +10,20 @@ import pytest
 from cluster_processes import ROOT
 
 from trainer import version
-from trainer.algorithms.server_policies import Action, Decisions, Upload
+from trainer.algorithms.server_policies import Action, PolicyRunner, UploadReport
 
 
-def upload(steps: int = 1, samples: int = 64, step_s: float = 1.0, transmission_s: float = 0.0) -> Upload:
-    return Upload(False, steps, samples, step_s, transmission_s)
+def upload(steps: int = 1, samples: int = 64, step_s: float = 1.0, transmission_s: float = 0.0) -> UploadReport:
+    return UploadReport(False, steps, samples, step_s, transmission_s)
 
 
 def test_what_travels_with_an_upload_is_read_as_it_was_said_by_a_vector_that_may_be_longer() -> None:
-    said = Upload(True, 3, 192, 0.25, 0.5)
-    assert Upload.read([*map(float, said), 7.0]) == said
+    said = UploadReport(True, 3, 192, 0.25, 0.5)
+    assert UploadReport.read([*map(float, said), 7.0]) == said
 
 
 def test_the_slowest_is_found_by_step_and_transmission_time() -> None:
-    decisions = Decisions("wbsp", 2, 0.0)
+    decisions = PolicyRunner("wbsp", 2, 0.0)
     for rank, about in enumerate((upload(step_s=1.0, transmission_s=3.5), upload(step_s=4.0))):
         decisions.uploaded(rank, about, 1.0)
     assert decisions.decide(0, 1.0).action is Action.SYNC
@@ -32,7 +32,7 @@ def test_the_slowest_is_found_by_step_and_transmission_time() -> None:
 
 def test_throughputs_count_the_samples_of_a_step() -> None:
     """Worker 2 takes as long for a step as the others, with a quarter of the samples."""
-    decisions = Decisions("sync-switch-elastic", 3, 0.0)
+    decisions = PolicyRunner("sync-switch-elastic", 3, 0.0)
     for round_ in range(1, 6):
         for rank, samples in enumerate((64, 64, 16)):
             decisions.enter(rank, round_, float(round_))
@@ -43,11 +43,11 @@ def test_throughputs_count_the_samples_of_a_step() -> None:
 
 
 def test_a_worker_that_evaluates_for_long_does_not_hold_up_the_releases() -> None:
-    decisions = Decisions("wbsp", 2, 0.0)
+    decisions = PolicyRunner("wbsp", 2, 0.0)
     decisions.uploaded(1, upload(step_s=4.0), 1.0)
     for now, released in ((30.0, False), (50.0, True)):  # ten of its steps, of 4 s
         decisions.uploaded(0, upload(step_s=1.0), now)
-        decisions.stop_counting_on_the_silent(now)
+        decisions.exclude_silent(now)
         assert (decisions.decide(0, now).reason.startswith("is the slowest")) is released
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from page import Page
 from algorithms import TransportKind
 from rates import CONSTANT, Ramp, RateSchedule, parse_schedule
 from trainer.algorithms.sync_switch import SyncSwitchTrainer, phase_rules
-from trainer.algorithms.sync_switch_optimizer import PhaseRule, Settings
+from trainer.algorithms.sync_switch_optimizer import PhaseRule, SyncSwitchSettings
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.datasets.samples import Samples
@@ -53,26 +52,22 @@ class Cluster:
         link: WorkerLink = WorkerLink(),  # noqa: B008
         trace: dict[int, Slowdown] | None = None,
         rounds: int = 0,
-        **more: Any,  # of Settings
+        **more: Any,  # of SyncSwitchSettings
     ) -> None:
         self.happened: list[Happened] = [[] for _ in steps_s]
         self.ended_s: list[list[float]] = [[] for _ in steps_s]
         self.pages = [Page() for _ in steps_s]
         happened, ended_s = self.happened, self.ended_s
-        settings = Settings(order, steps, ETA, momentum, policy, **more)
+        settings = SyncSwitchSettings(order, steps, ETA, momentum, policy, **more)
 
         class Noted(SyncSwitchTrainer):
-            def _happened(self, kind, text):
+            def _add_event(self, kind, text):
                 happened[self.membership.rank].append((round(self.measure.elapsed_s, 3), kind.name, text))
 
             def synchronize(self, wants_stop: bool) -> bool:
                 stop = super().synchronize(wants_stop)
                 ended_s[self.membership.rank].append(round(self.measure.elapsed_s, 3))
                 return stop
-
-            def open_measure(self, folder: Path):
-                self.measure = super(SyncSwitchTrainer, self).open_measure(folder)  # its time counts for `_happened`
-                return super().open_measure(folder)
 
         def build(context: Context) -> SyncSwitchTrainer:
             mine = context.peers.membership().rank

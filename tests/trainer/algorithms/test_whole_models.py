@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.algorithms import whole_models
-from trainer.algorithms.backup_optimizer import BackupOptimizer
-from trainer.algorithms.backup_optimizer import Status as BackupStatus
+from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
 from trainer.algorithms.schedule import Schedule
-from trainer.algorithms.server_policies import Upload
-from trainer.algorithms.sync_switch_optimizer import Settings, SyncSwitchOptimizer
-from trainer.algorithms.sync_switch_optimizer import Status as SyncSwitchStatus
-from trainer.algorithms.wbsp_optimizer import Status, WBSPOptimizer
+from trainer.algorithms.server_policies import UploadReport
+from trainer.algorithms.sync_switch_optimizer import SyncSwitchOptimizer, SyncSwitchSettings, SyncSwitchStatus
+from trainer.algorithms.wbsp_optimizer import WBSPOptimizer, WBSPStatus
 from trainer.algorithms.whole_models import SAVE, TEXT_SIZE, UPLOAD, WANT_STOP, Keys, text_of, text_to_numbers
 from trainer.engine import mx
 
@@ -51,11 +49,11 @@ class Server:
         travelled = pickle.dumps(optimizer, 0).decode("utf-8")
         self.optimizer = pickle.loads(travelled.encode("utf-8"))
         self.optimizer.clock = Clock()
-        assert len(shown) == self.keys.num_shown
-        sent = [np.zeros_like(array) for array in map(as_array, shown[: self.keys.num_sent])]
+        assert len(shown) == self.keys.num_arrays
+        sent = [np.zeros_like(array) for array in map(as_array, shown)]
         own = [array for rank in range(self.keys.num_workers) for array in (*sent, optimizer.status(rank))]
         self._stored = [mx.nd.array(as_array(values)) for values in (*shown, *own)]
-        for key in range(self.keys.num_shown):
+        for key in range(self.keys.num_arrays):
             self.push(key, np.zeros_like(self.pull(key)))
 
     def push(self, key, values):
@@ -74,7 +72,7 @@ class Server:
 
     def upload(self, rank, *arrays, stop=False, step_s=1.0):
         """Uploads a step of two samples, the command first and the last array before the others."""
-        for key, values in reversed(self.pushes(rank, arrays, Upload(stop, 1, 2, step_s, 0.0))):
+        for key, values in reversed(self.pushes(rank, arrays, UploadReport(stop, 1, 2, step_s, 0.0))):
             self.push(key, values)
         return self.status(rank)
 
@@ -90,11 +88,11 @@ class Server:
 
     def buffer(self, rank):
         """What the worker can pull from its gradient buffer."""
-        return [self.pull(self.keys.buffer(rank) + position) for position in range(self.keys.num_sent)]
+        return [self.pull(self.keys.buffer(rank) + position) for position in range(self.keys.num_arrays)]
 
     @property
     def shown(self):
-        return [self.pull(key) for key in range(self.keys.num_shown)]
+        return [self.pull(key) for key in range(self.keys.num_arrays)]
 
     @property
     def values(self):
@@ -111,7 +109,7 @@ def as_array(values):
 
 def test_the_version_that_a_worker_was_given_stays_in_its_buffer_whatever_the_others_do():
     """Three workers, one of them spare, step size 1: versions are made by workers 0 and 1 alone."""
-    server = Server(BackupOptimizer(Keys(1, 1, 3), 1, 1.0, [True], ()), [10.0])
+    server = Server(BackupOptimizer(Keys(1, 3), 1, 1.0, [True], ()), [10.0])
     waiting = BackupStatus.read(server.upload(0, 1.0))
     assert (waiting.answered, server.buffer(0)) == (0, [1.0])
     assert BackupStatus.read(server.upload(1, 3.0)) == BackupStatus(False, 1, 1, at_once=True, dropped=0)
@@ -127,23 +125,23 @@ def test_the_version_that_a_worker_was_given_stays_in_its_buffer_whatever_the_ot
 # ---------------------------------------------------------------------------------------------------------- keys
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.data())
-def test_the_owner_of_a_key_is_the_worker_whose_it_is(num_shown, num_sent, num_workers, data):
-    keys = Keys(num_shown, num_sent, num_workers)
-    rank, position = data.draw(st.integers(0, num_workers - 1)), data.draw(st.integers(0, num_sent))
+@given(st.integers(1, 9), st.integers(1, 9), st.data())
+def test_the_owner_of_a_key_is_the_worker_whose_it_is(num_arrays, num_workers, data):
+    keys = Keys(num_arrays, num_workers)
+    rank, position = data.draw(st.integers(0, num_workers - 1)), data.draw(st.integers(0, num_arrays))
     assert keys.owner(keys.buffer(rank) + position) == (rank, position)
-    assert keys.owner(keys.command(rank)) == (rank, num_sent)
+    assert keys.owner(keys.command(rank)) == (rank, num_arrays)
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
-def test_no_key_is_two_things(num_shown, num_sent, num_workers):
-    keys = Keys(num_shown, num_sent, num_workers)
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_no_key_is_two_things(num_arrays, num_workers):
+    keys = Keys(num_arrays, num_workers)
     own = [
         key
         for rank in range(num_workers)
-        for key in (*range(keys.buffer(rank), keys.buffer(rank) + num_sent), keys.command(rank))
+        for key in (*range(keys.buffer(rank), keys.buffer(rank) + num_arrays), keys.command(rank))
     ]
-    assert [*range(num_shown), *own] == list(range(num_shown + num_workers * (1 + num_sent)))
+    assert [*range(num_arrays), *own] == list(range(num_arrays + num_workers * (1 + num_arrays)))
 
 
 @given(st.text(st.characters(min_codepoint=1, max_codepoint=127), max_size=2 * TEXT_SIZE))
@@ -157,11 +155,11 @@ FAST, SLOW = 1.0, 4.0  # seconds of a step
 
 
 def wbsp_server(num_workers, *initial):
-    return Server(WBSPOptimizer(Keys(len(initial), len(initial), num_workers)), initial)
+    return Server(WBSPOptimizer(Keys(len(initial), num_workers)), initial)
 
 
 def uploaded(server, rank, *arrays, **more):
-    return Status.read(server.upload(rank, *arrays, **more))
+    return WBSPStatus.read(server.upload(rank, *arrays, **more))
 
 
 def test_a_release_on_paper():
@@ -215,7 +213,7 @@ def test_what_is_uploaded_after_a_release_counts_from_the_next_one_on():
 @given(st.permutations(range(3)))
 def test_an_upload_counts_when_all_of_it_is_there_in_whatever_order_it_comes(order):
     server = wbsp_server(1, 1.0, 10.0)
-    pushes = server.pushes(0, (4.0, 2.0), Upload(False, 1, 2, 1.0, 0.0))
+    pushes = server.pushes(0, (4.0, 2.0), UploadReport(False, 1, 2, 1.0, 0.0))
     for number, place in enumerate(order, start=1):
         server.push(*pushes[place])
         assert server.values == ([1.0, 10.0] if number < 3 else [5.0, 12.0])
@@ -224,7 +222,7 @@ def test_an_upload_counts_when_all_of_it_is_there_in_whatever_order_it_comes(ord
 def test_half_an_upload_is_not_in_a_release():
     server = wbsp_server(2, 1.0, 10.0)
     uploaded(server, 0, 0.0, 0.0, step_s=FAST)
-    *most, last = server.pushes(0, (4.0, 2.0), Upload(False, 1, 2, FAST, 0.0))
+    *most, last = server.pushes(0, (4.0, 2.0), UploadReport(False, 1, 2, FAST, 0.0))
     for key, values in most:
         server.push(key, values)
     uploaded(server, 1, 2.0, 2.0, step_s=SLOW)
@@ -287,8 +285,8 @@ def sync_switch_server(
 ):
     """A model of one weight, and one statistic where one is given."""
     model = [weight] if statistic is None else [weight, statistic]
-    keys = Keys(len(model), len(model), num_workers)
-    rules = Settings(order, steps, learning_rate=ETA, momentum=momentum, policy=policy)
+    keys = Keys(len(model), num_workers)
+    rules = SyncSwitchSettings(order, steps, learning_rate=ETA, momentum=momentum, policy=policy)
     schedule = Schedule(order, steps, num_workers, policy, done, batches)
     optimizer = SyncSwitchOptimizer(keys, schedule, rules, decays=[True])
     if saved:
@@ -324,16 +322,16 @@ def rounds_under_bsp(server, count, *steps_s):
 def test_an_update_under_bsp_and_one_under_asp_on_paper():
     server = sync_switch_server("10", (1, 2), 2)
     status = computed(server, 1, 4.0)
-    assert (status.freed, status.at_once, status.bsp, status.steps, status.dealt_with_at) == (0, False, True, 0, 0)
+    assert (status.answered, status.at_once, status.bsp, status.steps, status.processed_at) == (0, False, True, 0, 0)
     assert server.values == [1.0]
     status = computed(server, 0, 2.0)
     assert server.values == pytest.approx([1 - ETA * 3])  # eta, and the mean of 4 and 2
     assert (status.bsp, status.phase) == (False, 1)
-    assert (of_all(server, "freed"), of_all(server, "dealt_with_at")) == ((1, 1), (2, 2))
+    assert (of_all(server, "answered"), of_all(server, "processed_at")) == ((1, 1), (2, 2))
     assert of_all(server, "at_once") == (True, False)  # who waited has to pull the weights anew
     status = computed(server, 1, 5.0)
     assert server.values == pytest.approx([0.7 - ETA / 2 * 5])  # eta / N
-    assert (status.freed, status.at_once, status.dealt_with_at, status.steps, status.over) == (2, True, 3, 1, False)
+    assert (status.answered, status.at_once, status.processed_at, status.steps, status.over) == (2, True, 3, 1, False)
 
 
 def test_the_velocity_is_carried_over_the_switch():
@@ -359,7 +357,7 @@ def test_greedy_goes_over_to_asp_with_the_update_of_those_that_are_there_by_thei
     status = computed(server, 2, 4.0, step_s=9.0)
     assert server.values == pytest.approx([1 - ETA * 2 / 3 * 3])  # two of three, and the mean of 2 and 4
     assert (status.bsp, status.phase, status.in_step) == (False, 0, False)
-    assert of_all(server, "freed") == (8, 7, 8)
+    assert of_all(server, "answered") == (8, 7, 8)
     assert status.reason.startswith("worker 2 is a straggler: 0.2222 samples/s, the mean is 1.407 +- ")
     computed(server, 1, 3.0)  # late for the update, and on its own
     assert server.values == pytest.approx([0.8 - ETA / 3 * 3])
@@ -394,8 +392,8 @@ def test_statistics_have_no_momentum():
 def test_half_an_upload_is_not_visible():
     server = sync_switch_server("0", (9,), 2, statistic=10.0)
     server.push(server.keys.buffer(1), 5.0)
-    assert computed(server, 0, 2.0, 4.0).freed == 1
-    assert status_of(server, 1).freed == 0
+    assert computed(server, 0, 2.0, 4.0).answered == 1
+    assert status_of(server, 1).answered == 0
     assert server.values == pytest.approx([1 - ETA / 2 * 2, 7.0])
 
 
@@ -403,13 +401,13 @@ def test_under_elastic_all_hear_of_a_worker_that_is_left_out_until_the_phase_end
     server = sync_switch_server("10", (7, 2), 3, policy="elastic")
     rounds_under_bsp(server, 5, 1.0, 1.0, 4.0)
     assert of_all(server, "left_out") == ((2,), (2,), (2,))
-    assert (of_all(server, "freed"), of_all(server, "in_step")) == ((5, 5, 4), (True, True, False))
+    assert (of_all(server, "answered"), of_all(server, "in_step")) == ((5, 5, 4), (True, True, False))
     assert status_of(server, 2).reason.startswith("worker 2 is a straggler: 0.5 samples/s, ")
     rounds_under_bsp(server, 2, 1.0, 1.0)
-    assert (of_all(server, "left_out"), of_all(server, "freed")) == (((), (), ()), (7, 7, 5))
+    assert (of_all(server, "left_out"), of_all(server, "answered")) == (((), (), ()), (7, 7, 5))
     status = status_of(server, 2)
     assert (status.phase, status.steps, status.at_once) == (1, 7, False)
-    assert of_all(server, "dealt_with_at") == (19, 19, 15)  # its gradient is in the model since the fifth step
+    assert of_all(server, "processed_at") == (19, 19, 15)  # its gradient is in the model since the fifth step
 
 
 def test_a_worker_that_waits_when_it_is_left_out_hears_of_it():
@@ -419,7 +417,7 @@ def test_a_worker_that_waits_when_it_is_left_out_hears_of_it():
         computed(server, 2, 0.0, step_s=9.0)
         for rank in (0, 1):
             computed(server, rank, 0.0)
-    assert (of_all(server, "left_out"), of_all(server, "freed")) == (((2,), (2,), (2,)), (8, 8, 7))
+    assert (of_all(server, "left_out"), of_all(server, "answered")) == (((2,), (2,), (2,)), (8, 8, 7))
 
 
 def test_a_worker_that_was_left_out_counts_again_from_its_next_gradient_on():
@@ -481,7 +479,7 @@ def test_a_checkpoint_holds_all_of_one_moment_and_later_updates_do_not_change_it
     assert [array.tolist() for array in saved["shown"]] == [[pytest.approx(1 - 0.3 - 0.05 * 3.7)], [7.0]]
     assert saved["velocity"][0].tolist() == [pytest.approx(3.7)]
     assert (saved["done"], saved["batches"]) == ([2, 1], 3)
-    assert (status.steps, of_all(server, "dealt_with_at")) == (1, (4, 3))
+    assert (status.steps, of_all(server, "processed_at")) == (1, (4, 3))
 
 
 def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_its_checkpoint():
@@ -489,7 +487,7 @@ def test_a_job_that_is_resumed_goes_on_with_the_velocity_of_its_checkpoint():
     server = sync_switch_server("10", (1, 9), 2, momentum=0.9, saved=saved)
     status = computed(server, 0, 3.0)  # v = 0.9 * 5 + 3 = 7.5
     assert server.values == pytest.approx([1 - 0.05 * 7.5])
-    assert (status.phase, of_all(server, "dealt_with_at")) == (1, (6, 5))
+    assert (status.phase, of_all(server, "processed_at")) == (1, (6, 5))
 
 
 def test_before_the_first_update_a_worker_hears_where_a_resumed_job_is():
@@ -497,8 +495,8 @@ def test_before_the_first_update_a_worker_hears_where_a_resumed_job_is():
     for rank in (0, 1):
         status = status_of(server, rank)
         assert (status.phase, status.bsp, status.steps, status.in_step) == (2, True, 2, True)
-        assert status.dealt_with_at == 3
-        assert not (status.over or status.finished or status.freed or status.left_out or status.reason)
+        assert status.processed_at == 3
+        assert not (status.over or status.finished or status.answered or status.left_out or status.reason)
 
 
 @settings(max_examples=30, deadline=None)

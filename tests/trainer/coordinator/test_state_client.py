@@ -101,7 +101,7 @@ def test_every_message_says_how_long_the_job_lasts_and_what_the_worker_has_done_
     client.report(1, 0.5, 0.0, None)
     clock.now = 2.0
     made.add_step(64, 0.25)
-    made.way = "ASP"
+    made.protocol = "ASP"
     client.query(1, 3, 0.25, 0.0)
     report, query = recorder.heard
     assert (report["elapsed"], report["total"]) == (1.5, {"steps": 2, "samples": 96, "computing": 0.75})
@@ -123,10 +123,10 @@ def test_an_evaluation_is_told_in_the_round_that_was_told_last_and_ends_with_the
     client = joined(recorder, made)
     client.report(1, 0.5, 0.0, None)
     client.query(1, 1, 0.5, 0.0)
-    made.doing = EVALUATING
+    made.activity = EVALUATING
     client.tell_doing()
     recorder.wait_for(3)
-    made.doing = TRAINING
+    made.activity = TRAINING
     client.report(2, 0.5, 0.0, 0.75)
     told = [(message["msg_type"], message["status"]["round"], message.get("doing")) for message in recorder.heard]
     assert told == [
@@ -154,7 +154,7 @@ def test_a_state_server_that_does_not_answer_does_not_hold_up_an_evaluation(reco
 def test_a_question_from_beside_the_training_does_not_hide_an_evaluation(recorder):
     made = progress()
     client = joined(recorder, made)
-    made.doing = EVALUATING
+    made.activity = EVALUATING
     client.query(1, 1, 0.5, 0.0)  # the server takes who asks for one who trains
     assert recorder.wait_for(2)[-1]["doing"] == "evaluating"
 
@@ -180,7 +180,7 @@ def test_that_a_worker_has_left_is_not_overtaken_by_what_it_did_before(recorder)
         return response()
 
     recorder.answer = answer
-    made.doing = EVALUATING
+    made.activity = EVALUATING
     client.tell_doing()
     recorder.wait_for(2)
     slow_answer = threading.Timer(0.1, over.set)

@@ -204,7 +204,7 @@ def test_a_trace_for_all_workers_may_be_given_where_the_cluster_file_has_none(tm
     [
         (["--", "--straggler-trace", "nowhere.csv"], "nowhere.csv cannot be read"),
         (["-m", "wbsp", "--servers", "2"], "mode wbsp keeps the model on one parameter server, here there are 2"),
-        (["-m", "backup", "--", "--backup", "3"], "--backup 3 of 3 worker(s) leaves nobody whose gradient counts"),
+        (["-m", "backup", "--", "--backup", "3"], "--backup 3 of 3 worker(s) leaves no worker whose gradient counts"),
         (["-m", "sync-switch", "--", "--train-steps", "9000000", "1"], "27000003 batches of all workers"),
     ],
 )

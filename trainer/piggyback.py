@@ -1,4 +1,4 @@
-"""The numbers that travel beside the arrays of a sum over the workers; their sums come back."""
+"""The numbers that travel with the arrays of a sum over the workers; their sums come back."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """One worker's numbers, or their sums. What is None does not travel.
+class Piggyback:
+    """One worker's numbers, or their sums. None does not travel.
 
     Attributes:
-        stop: 1 where this worker wants all to stop.
+        stop: 1: this worker wants all to stop.
         numbers: the algorithm's own.
-        samples: that this worker has trained on, where the step size follows those of all.
-        missing: training samples behind arrays that hold nothing, where steps are looked at.
-        pause: 1 where this worker wants all to come together anew, in a job that survives.
+        samples: trained on by this worker; None with a constant step size.
+        missing: training samples of a worker that contributes zeros; None without number checks.
+        pause: 1: this worker wants all to regroup; None in a job that does not survive losses.
     """
 
     stop: float
@@ -33,15 +33,15 @@ class Beside:
     pause: float | None = None
 
     def packed(self) -> np.ndarray:
-        """As float32 (length,), which is the same for all workers of a job."""
+        """Float32 (length,), of the same length on all workers of a job."""
         known = (each for each in (self.samples, self.missing, self.pause) if each is not None)
         return np.array([self.stop, *self.numbers, *known], np.float32)
 
-    def unpacked(self, sums: Sequence[float]) -> Beside:
-        """The sums, as an array in the form that `packed` gives of this one.
+    def unpacked(self, sums: Sequence[float]) -> Piggyback:
+        """The sums from an array of the form of `packed`.
 
         Raises:
-            ValueError: it has another length.
+            ValueError: the array has another length.
         """
         names = [name for name in ("samples", "missing", "pause") if getattr(self, name) is not None]
         stop, *rest = sums
@@ -49,27 +49,22 @@ class Beside:
         return replace(self, stop=stop, numbers=tuple(numbers), **dict(zip(names, known, strict=True)))
 
 
-def of_worker(trainer: Trainer, wants_stop: bool, numbers: Sequence[float], is_missing: bool = False) -> Beside:
-    """What a worker says in the sum of this round.
-
-    Args:
-        numbers: the algorithm's own.
-        is_missing: its arrays hold nothing.
-    """
-    return Beside(
+def of_worker(trainer: Trainer, wants_stop: bool, numbers: Sequence[float], is_missing: bool = False) -> Piggyback:
+    """A worker's numbers for the sum of this round; with `is_missing` it contributes zeros."""
+    return Piggyback(
         float(wants_stop),
         tuple(numbers),
         None if trainer.context.run.rule.schedule.is_constant else float(trainer.seen.own),
-        float(trainer.membership.counted * is_missing) if trainer.checks.are_made else None,
+        float(trainer.membership.counted * is_missing) if trainer.checks.are_on else None,
         None if trainer.recovery is None else float(trainer.recovery.wants_pause),
     )
 
 
-def take(trainer: Trainer, sums: Beside) -> bool:
-    """Tells a worker what all of them have said; returns whether any of them wants to stop."""
+def take(trainer: Trainer, sums: Piggyback) -> bool:
+    """Stores the sums in the trainer; returns whether any worker wants to stop."""
     trainer.pauses = bool(sums.pause)
     if sums.missing is not None:
         trainer.present = present(trainer.membership.counted_of_all, sums.missing)
     if sums.samples is not None:
-        trainer.seen.told(trainer.seen.of_all + round(sums.samples), trainer.seen.own)
+        trainer.seen.update(trainer.seen.of_all + round(sums.samples), trainer.seen.own)
     return bool(sums.stop)
