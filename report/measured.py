@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from report.job_logs import TimedRound, WorkerLog, timed_rounds
+from trainer.emulation import Slowdown
 from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
 from trainer.run_logs.round_log import seconds_in
-from trainer.straggler_trace import Slowdown
 
 EVALUATION_STAGES = (EVALUATION, SAVING)
 WINDOWS = 12  # equal parts of a job, in which slow periods are searched

@@ -22,10 +22,10 @@ from report import job_logs, measured, metrics
 from report.job_logs import WorkerLog
 from report.measured import MUCH_SLOWER, Measured, Speed
 from trainer import straggler_trace
+from trainer.emulation import Slowdown
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation.cluster_file import ClusterProfile, Worker
 from trainer.simulation.virtual_job import HOST, VirtualJob
-from trainer.straggler_trace import Slowdown
 from utils import SetupError
 
 MAX_STEPS = 2500  # of all workers in one simulation: about 2 s

@@ -28,8 +28,8 @@ from report.tables import accuracy_text, aligned, time_text
 from scripts import what_if
 from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Comparison, WhatIf
 from summary import warning
+from trainer.emulation import Slowdown
 from trainer.simulation import cluster_file
-from trainer.straggler_trace import Slowdown
 from utils import EXIT_FORCED, SetupError
 
 TRACE_FILE = "trace.json"

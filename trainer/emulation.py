@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from trainer.clock import Clock
-from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, Slowdown, extra_time
 
+COMPUTE, NETWORK, SAMPLE = "compute", "network", "sample"
 FORWARD_SHARE = 1 / 3  # of a step's computation; the backward pass computes two gradients where it computes one value
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """One entry; all times in seconds."""
+
+    start_s: float
+    duration_s: float
+    extra_s: float
+    kind: str = COMPUTE
 
 
 @dataclass(frozen=True)
@@ -78,3 +88,9 @@ class Emulation:
     def extra_s(self, kind: str) -> float:
         """Seconds that the straggler trace adds now; 0 before training begins."""
         return extra_time(self._speed.trace, kind, self._elapsed_s()) if self._elapsed_s is not None else 0.0
+
+
+def extra_time(trace: Iterable[Slowdown], kind: str, elapsed_s: float) -> float:
+    """Extra seconds of a step (COMPUTE), a sample of a step (SAMPLE), or a push or pull (NETWORK) that begins now."""
+    lasting = (entry for entry in trace if entry.start_s <= elapsed_s < entry.start_s + entry.duration_s)
+    return sum(entry.extra_s for entry in lasting if entry.kind == kind)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainer.bad_numbers import present
+from trainer.nan_guard import present
 
 if TYPE_CHECKING:
     from trainer.trainer import Trainer

@@ -14,27 +14,15 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.emulation import COMPUTE, NETWORK, SAMPLE, Slowdown
 from utils import SetupError
 
 COLUMNS = ("start_s", "duration_s", "extra_s")
 KIND = "kind"  # the fourth column, which may be missing
 
-COMPUTE, NETWORK, SAMPLE = "compute", "network", "sample"
 KINDS = (COMPUTE, NETWORK, SAMPLE)
-
-
-@dataclass(frozen=True)
-class Slowdown:
-    """One entry; all times in seconds."""
-
-    start_s: float
-    duration_s: float
-    extra_s: float
-    kind: str = COMPUTE
 
 
 def read(path: Path) -> tuple[Slowdown, ...]:
@@ -89,9 +77,3 @@ def _slowdown(path: Path, number: int, header: tuple[str, ...], row: list[str]) 
 
 def _is_time(value: float) -> bool:
     return math.isfinite(value) and value >= 0
-
-
-def extra_time(trace: Iterable[Slowdown], kind: str, elapsed_s: float) -> float:
-    """Extra seconds of a step (COMPUTE), a sample of a step (SAMPLE), or a push or pull (NETWORK) that begins now."""
-    lasting = (entry for entry in trace if entry.start_s <= elapsed_s < entry.start_s + entry.duration_s)
-    return sum(entry.extra_s for entry in lasting if entry.kind == kind)

@@ -12,7 +12,7 @@ from trainer.context import Context
 from trainer.device import NetworkPasses
 from trainer.emulation import FORWARD_SHARE, Emulation
 from trainer.engine import mx
-from trainer.finite import NumberChecks, Unpack
+from trainer.nan_guard import NumberChecks, Unpack
 from trainer.parameters import Parameters, wait_for
 from trainer.progress import Accuracy, Progress
 from trainer.run_logs.measure import LOCAL_UPDATE, Measure
@@ -222,7 +222,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------------ number checks
 
     def gradients_are_good(self, largest: float = math.inf) -> bool:
-        """Checks the step's gradients (finite.py); undoes what a bad step did to BatchNorm's statistics.
+        """Checks the step's gradients (nan_guard.py); undoes what a bad step did to BatchNorm's statistics.
 
         `largest` is the largest magnitude that the transport can carry.
         """
@@ -232,7 +232,7 @@ class Trainer:
         return not self.step_is_bad
 
     def update_is_good(self, update: Sequence[mx.nd.NDArray], unpack: Unpack = list, largest: float = math.inf) -> bool:
-        """Checks the update that this worker is about to send (finite.py)."""
+        """Checks the update that this worker is about to send (nan_guard.py)."""
         return self.checks.update_is_good(self._place(self.steps), update, unpack, largest)
 
     def _place(self, step: int) -> str:

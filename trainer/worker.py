@@ -24,7 +24,7 @@ from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
 from trainer.datasets import loading, plausible
 from trainer.datasets.samples import Dataset
-from trainer.emulation import Speed
+from trainer.emulation import NETWORK, Slowdown, Speed
 from trainer.engine import device_context
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
@@ -182,16 +182,16 @@ def _check_cluster(config: Config, cluster: ClusterSpec) -> None:
     check_job(config, cluster.num_servers, cluster.num_workers)
 
 
-def trace_of(config: Config) -> tuple[straggler_trace.Slowdown, ...]:
+def trace_of(config: Config) -> tuple[Slowdown, ...]:
     """The straggler trace that the flags name.
 
     Raises:
         SetupError: it cannot be read, or the mode has no use for it.
     """
     trace = straggler_trace.read(Path(config.straggler_trace)) if config.straggler_trace else ()
-    if not config.algorithm.is_distributed and any(entry.kind == straggler_trace.NETWORK for entry in trace):
+    if not config.algorithm.is_distributed and any(entry.kind == NETWORK for entry in trace):
         raise SetupError(
-            f"straggler trace {config.straggler_trace} has entries of kind {straggler_trace.NETWORK}, and mode "
+            f"straggler trace {config.straggler_trace} has entries of kind {NETWORK}, and mode "
             f"{config.mode} exchanges nothing: leave them out, or choose another mode"
         )
     return trace

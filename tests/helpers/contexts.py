@@ -7,8 +7,7 @@ from typing import Any
 
 from config import Config
 from trainer.context import Context, LearningTask, Peers, RunSettings
-from trainer.emulation import Speed
-from trainer.straggler_trace import Slowdown
+from trainer.emulation import Slowdown, Speed
 
 GROUPS = {"task": LearningTask, "peers": Peers, "run": RunSettings}
 

@@ -23,12 +23,11 @@ from trainer.algorithms.ssp import SSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.algorithms.sync_switch import SyncSwitchTrainer
 from trainer.algorithms.wbsp import WBSPTrainer
-from trainer.bad_numbers import BadSteps, present
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.finite import first_not_finite
 from trainer.loop import Loop
+from trainer.nan_guard import BadSteps, first_not_finite, present
 from trainer.trainer import Trainer
 from utils import DIVERGED, EXIT_BUG, JobError
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainer.straggler_trace import COMPUTE, NETWORK, SAMPLE, Slowdown, extra_time, read
+from trainer.emulation import COMPUTE, NETWORK, SAMPLE, Slowdown, extra_time
+from trainer.straggler_trace import read
 from utils import SetupError
 
 

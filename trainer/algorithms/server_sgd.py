@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.array_tree import from_text, to_text
 from trainer.engine import mx
-from trainer.finite import first_not_finite
+from trainer.nan_guard import first_not_finite
 from trainer.recovering import Writes
 from trainer.steps import PLAIN, Rule, Stepper
 from utils import die_on_error

@@ -24,7 +24,7 @@ import numpy as np
 from trainer.array_tree import from_text, to_text
 from trainer.clock import Clock, RealClock
 from trainer.engine import mx
-from trainer.finite import first_not_finite
+from trainer.nan_guard import first_not_finite
 from trainer.recovering import ServerCheckpoints, Writes
 from trainer.transport.protocol import SharedArrays, Transport
 from utils import die_on_error

@@ -19,9 +19,9 @@ from trainer.algorithms.backup_optimizer import BackupStatus
 from trainer.algorithms.backup_versions import Versions
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
+from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
 from trainer.steps import PLAIN, Rule
-from trainer.straggler_trace import Slowdown
 
 ETA = 0.5
 WITH_ALL = Rule(momentum=0.5, weight_decay=0.01, batch_size=4, schedule=parse_schedule("warmup:30"))

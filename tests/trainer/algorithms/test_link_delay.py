@@ -24,11 +24,11 @@ from trainer.coordinator.queries import Queries
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.device import DeviceFeed
+from trainer.emulation import COMPUTE, NETWORK, Slowdown
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.run_logs.measure import GLOBAL_AGGREGATE, GLOBAL_UPDATE
 from trainer.stop import Limits
-from trainer.straggler_trace import COMPUTE, NETWORK, Slowdown
 from trainer.transport.kvstore import KVStoreTransport
 
 ROUNDS = 3

@@ -227,7 +227,9 @@ def test_a_job_that_is_resumed_does_what_was_left(job: Job, data: st.DataObject,
     batches = before.schedule.batches
     after = Workers(job.schedule(saved, batches), job.num_workers)
     assert (after.schedule.steps, after.schedule.batches) == (before.schedule.steps, batches)
-    assert after.schedule.over == before.schedule.over
+    # In a job that closes ASP with its last part the others' gradients on their way are still to be dropped.
+    nothing_is_left = not any(phase.left for phase in before.schedule.phases)
+    assert after.schedule.over == (before.schedule.over or nothing_is_left)
     run(after, data)
     assert after.schedule.finished
     assert after.gradients_applied == after.schedule.batches - batches

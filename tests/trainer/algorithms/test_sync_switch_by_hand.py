@@ -20,8 +20,8 @@ from trainer.algorithms.sync_switch_optimizer import PhaseRule, SyncSwitchSettin
 from trainer.command_line import parse
 from trainer.context import Context
 from trainer.datasets.samples import Samples
+from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
-from trainer.straggler_trace import Slowdown
 
 ETA, MU = 0.5, 0.9
 ZERO = np.zeros((2, 4))

@@ -16,10 +16,10 @@ from algorithms import TransportKind
 from rates import parse_schedule
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.context import Context
+from trainer.emulation import Slowdown
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_server import MemoryArrays
 from trainer.steps import PLAIN, Rule
-from trainer.straggler_trace import Slowdown
 
 ETA = 0.5
 ZERO = np.zeros((2, 4))

@@ -20,6 +20,8 @@ import draw
 import summary
 from report import metrics, tables
 from scripts import demo
+from trainer.emulation import COMPUTE, SAMPLE, Slowdown
+from trainer.emulation import NETWORK as LINK
 from trainer.loop import Loop
 from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.pace import (
@@ -37,8 +39,6 @@ from trainer.run_logs.pace import (
 )
 from trainer.run_logs.round_log import read_rounds
 from trainer.stop import Limits
-from trainer.straggler_trace import COMPUTE, SAMPLE, Slowdown
-from trainer.straggler_trace import NETWORK as LINK
 
 KEPT = Pace(1.2, 1.0, 0.1)
 SLOW = Pace(0.3, 0.1, 0.0)

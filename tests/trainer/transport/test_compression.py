@@ -25,7 +25,7 @@ from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.engine import mx
-from trainer.finite import first_not_finite
+from trainer.nan_guard import first_not_finite
 from trainer.simulation.network import WorkerLink
 from trainer.simulation.virtual_clock import VirtualClock, run_all
 from trainer.simulation.virtual_mesh import MemoryMesh, MemoryNetwork, in_memory
