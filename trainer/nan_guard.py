@@ -53,20 +53,15 @@ def _all_within(numbers: np.ndarray, largest: float) -> bool:
 
 
 class BadSteps:
-    """One worker's skipped steps.
-
-    Attributes:
-        in_round: in this round.
-        total: since the job began.
-    """
+    """One worker's skipped steps."""
 
     def __init__(self, most: int, what: str = "steps") -> None:
         """`most` in a row end the job; `what` names the counted things."""
         self._most = most
         self._what = what
         self._in_a_row = 0
-        self.in_round = 0
-        self.total = 0
+        self.in_round = 0  # in this round
+        self.total = 0  # since the job began
 
     def begin_round(self) -> None:
         self.in_round = 0
