@@ -1,4 +1,4 @@
-"""Who may know whom: the imports between rooms are those of the table in docs/architecture.md, and no others."""
+"""The imports between components are those of the table in docs/architecture.md, and no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 ROW = re.compile(r"^\| `([\w/ ]+)` \| .* \| (`[^|]*`|nothing) \|$", re.MULTILINE)
 BASE = {"algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py"}
-SUBROOMS = ("trainer", "scripts", "experiments")
+NESTED = ("trainer", "scripts", "experiments")
 FOLDERS = ("trainer", "models", "report", "scripts", "experiments", "SimpleStateServer")
 
 
@@ -24,14 +24,14 @@ FILES = {str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__"): 
 FILES |= {name.removeprefix("SimpleStateServer."): path for name, path in FILES.items()}  # as the state server names it
 
 
-def room(path: Path) -> str:
+def component(path: Path) -> str:
     """The folder, or what the top level's files are for."""
     first, *rest = path.parts
     if not rest:
         return "base" if first in BASE else "programs"
     if first == "SimpleStateServer":
         return "SimpleStateServer policies" if "policies" in rest else first
-    return f"{first}/{rest[0]}" if first in SUBROOMS and len(rest) > 1 else first
+    return f"{first}/{rest[0]}" if first in NESTED and len(rest) > 1 else first
 
 
 def imports(path: Path) -> Iterator[Path]:
@@ -52,11 +52,11 @@ def imports(path: Path) -> Iterator[Path]:
 def found() -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
     for path in files():
-        known.setdefault(room(path), set()).update(room(other) for other in imports(path))
+        known.setdefault(component(path), set()).update(component(other) for other in imports(path))
     return {name: others - {name} for name, others in known.items()}
 
 
-def test_rooms_know_each_other_as_the_table_says():
+def test_components_import_each_other_as_the_table_says():
     table = {name: set(re.findall(r"`([\w/ ]+)`", others)) for name, others in ROW.findall(PAGE.read_text())}
     there = found()
     assert table.keys() == there.keys()
@@ -64,7 +64,7 @@ def test_rooms_know_each_other_as_the_table_says():
         assert others == table[name], f"{name}: change the import, or the table of docs/architecture.md"
 
 
-def test_the_product_knows_no_experiment_and_the_base_no_other_room():
+def test_the_product_knows_no_experiment_and_the_base_no_other_component():
     known = found()
     for name, others in known.items():
         if not name.startswith("experiments") and name != "programs":

@@ -20,7 +20,7 @@ from utils import LEFT, STOPPED
 class Loop:
     """Trains until a limit, a target or a signal. It knows the hooks of Trainer, and no algorithm.
 
-    In a job that survives the loss of workers a recovery object replaces four methods of the loop: `come_together`,
+    In a job that survives lost workers, survival/recovery.py replaces four methods of the loop: `come_together`,
     `open_measure`, `synchronize` and `part`.
     """
 
@@ -32,8 +32,8 @@ class Loop:
         self._evaluations = Evaluations(trainer)
         self._first_steps = FirstSteps(context.config, context.task.classes)
         self._report = RoundReport(trainer)
-        self._has_begun = False  # training has
-        self._test_busy_s = 0.0  # seconds of all cores for a test step; 0: not measured
+        self._has_begun = False  # training
+        self._test_busy_s = 0.0  # CPU seconds of a test step, over all cores; 0: not measured
         self.recovery = trainer.recovery = context.peers.recovery(self) if context.peers.recovery is not None else None
 
     @property
@@ -44,7 +44,7 @@ class Loop:
     def run(self, open_log: Callable[[], Path]) -> str:
         """Trains; returns the reason for the end in words.
 
-        `open_log` empties and returns the log folder; it is called when all ranks are there.
+        `open_log` prepares and returns the log folder; called once all ranks are ready.
         """
         trainer, run, hooks = self.trainer, self._run, self.recovery or self
         self._warm_up()
@@ -79,7 +79,7 @@ class Loop:
     # ------------------------------------------------------------------------- replaced by a recovery object
 
     def come_together(self) -> None:
-        """Called when this worker is ready to train; afterwards all have the same model."""
+        """Called when this worker is ready to train; gives all the same model."""
         trainer = self.trainer
         trainer.broadcast()
         if self._run.pacing is not None:
@@ -90,7 +90,7 @@ class Loop:
         self.choose_evaluator()
 
     def open_measure(self, folder: Path) -> Measure:
-        """The log of the coming rounds, after those before a resume."""
+        """Opens the log; a resumed job keeps its earlier rounds."""
         trainer = self.trainer
         before = trainer_state.read_back(trainer, folder) if trainer.resumes else trainer_state.ResumePoint()
         if trainer.resumes and (before.elapsed_s or not self._context.config.survives):
@@ -107,7 +107,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ rounds and steps
 
     def choose_evaluator(self) -> None:
-        """Agrees with the other workers on the one that evaluates; a present evaluator stays."""
+        """All workers agree on one that evaluates; a present evaluator stays."""
         trainer = self.trainer
         was_evaluator = trainer.is_evaluator and self._has_begun
         trainer.is_evaluator = self._context.peers.is_evaluator(0.0 if was_evaluator else trainer.step_s)
@@ -116,7 +116,7 @@ class Loop:
             self._evaluations.begin()
 
     def update_membership(self) -> None:
-        """Takes this round's membership, and this worker's new samples if the workers have changed."""
+        """Gets this round's membership, and a new partition if the workers have changed."""
         trainer = self.trainer
         before, trainer.membership = trainer.membership, self._context.peers.membership()
         after = trainer.membership
@@ -134,7 +134,7 @@ class Loop:
         samples = self._local_steps()
         stop, done = trainer.stop_request(), limits.rounds_done(trainer.rounds)
         agreed = (self.recovery or self).synchronize(bool(stop or (done and trainer.rounds_in_step)))
-        # A reason may also have come while this rank waited for the others.
+        # A reason may have arisen while this rank waited for others.
         stop = done or trainer.finished or trainer.stop_request()
         reason = (stop or "another worker asked for it") if agreed or done else ""
         if not reason and self.recovery is None and self._context.peers.leaves():
@@ -149,7 +149,7 @@ class Loop:
         return reason
 
     def _local_steps(self) -> int:
-        """Does the round's local steps; returns the samples of the complete and not skipped ones."""
+        """Does the round's local steps; returns the samples of the steps that count."""
         trainer, measure, batches = self.trainer, self.trainer.measure, self._context.task.batches
         samples, trainer.steps, trainer.emulation.round_s = 0, 0, 0.0
         trainer.checks.begin_round()
@@ -188,8 +188,8 @@ class Loop:
         checkpoints.save(trainer.rounds, trainer_state.state_of(trainer))
 
     def _warm_up(self) -> None:
-        """Three test steps that leave no trace. The first sets up memory and kernels; the shorter of the others is the
-        step time, since other load only makes a step longer."""
+        """Three test steps that change no state. The first sets up memory and kernels. The step time is the shorter of
+        the others, as other load only slows a step."""
         trainer, task = self.trainer, self._context.task
         statistics = trainer.parameters.statistics()
         busy = self._run.pacing.busy if self._run.pacing is not None else lambda: 0.0

@@ -29,24 +29,24 @@ class Trainer:
 
     Attributes:
         membership: of this round.
-        exchange: counts the bytes of a distributed algorithm.
-        rounds: begun so far; a resumed job counts those before it.
+        exchange: counts bytes sent and received; None: not distributed.
+        rounds: begun so far, also before a resume.
         steps: local steps in this round.
-        seen: samples that all workers have trained on.
+        seen: samples used by all workers together.
         step_samples: samples of this step.
         step_s: seconds of the last complete local step, at first of a test step.
         step_is_bad: this step is skipped, because its gradients are not finite.
         present: fraction of the samples contained in the last sum; 0: no worker contributed.
         pauses: all workers have agreed to regroup after the round.
-        give_up: called in the middle of a step, returns whether to abandon it; None: no step can be abandoned.
+        give_up: called during a step, returns whether to abandon it; None: no step can be abandoned.
         finished: why the algorithm itself ends the job, in words.
-        resumed_s: seconds of the job at the checkpoint that it resumes.
+        resumed_s: age of the job at the checkpoint that it resumes.
         is_first_of_resumed: this round is the first after a resume.
         is_evaluator: this worker evaluates the model.
         has_left: this worker has left while the others continue.
     """
 
-    rounds_in_step = True  # workers wait for each other, so all end with the same round
+    rounds_in_step = True  # synchronous: all workers do the same number of rounds
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -66,7 +66,7 @@ class Trainer:
         self.rounds = self.steps = self.step_samples = 0
         self.step_s = 0.0
         self.step_is_bad = False
-        self._statistics_before: list[mx.nd.NDArray] = []  # this step
+        self._statistics_before: list[mx.nd.NDArray] = []  # the step
         self.present = 1.0
         self.pauses = False
         self.give_up: Callable[[], bool] | None = None
@@ -96,11 +96,11 @@ class Trainer:
         return True
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Exchanges parameters with the other ranks; returns whether the ranks agree to stop after this round."""
+        """Exchanges gradients or updates; returns whether the ranks agree to stop after this round."""
         raise NotImplementedError
 
     def global_model(self) -> AbstractContextManager[None]:
-        """Puts the model to be evaluated and saved into the network for the duration; by default it is there."""
+        """Context: the network has the model to evaluate and save. By default it always has."""
         return contextlib.nullcontext()
 
     def notes(self) -> dict[str, Any]:
@@ -115,10 +115,10 @@ class Trainer:
         """Restores `own_state`; called before `broadcast`."""
 
     def save_server(self) -> None:
-        """Called on rank 0 at a checkpoint: tells the parameter server to write its own."""
+        """Called on rank 0 at a checkpoint: has the parameter server write one too."""
 
     def end(self) -> None:
-        """Called after all workers' last rounds; cleanup that cannot fail."""
+        """Called after this worker's last round: cleanup."""
 
     # ---------------------------------------------------------------------------------- for algorithms and loop
 
@@ -156,7 +156,7 @@ class Trainer:
         The weight is `membership.weight` if workers exchange the gradients. Returns False if the step was abandoned
         after the forward pass.
         """
-        if self.give_up or self.checks.are_on:  # the passes move BatchNorm's statistics
+        if self.give_up or self.checks.are_on:  # passes change BatchNorm's statistics
             self._statistics_before = self.parameters.statistics()
         self.passes.forward(images, labels)
         if self.give_up:
@@ -174,17 +174,17 @@ class Trainer:
         wait_for(self.parameters.gradients)
 
     def take_step(self, learning_rate: float, num_batches: float = 1) -> None:
-        """Begins a step of the weights by the flags' rule (steps.py); the schedule changes the learning rate."""
+        """Begins an optimizer step (steps.py) on a sum of `num_batches` gradients, with the schedule applied."""
         rate = learning_rate * self.schedule_factor
         self.stepper.step(self.parameters.weights, self.parameters.gradients, rate, num_batches)
 
     @property
     def schedule_factor(self) -> float:
-        """Factor on the step size after the job's samples so far."""
+        """Factor on the step size, from the samples so far."""
         return self.context.run.rule.schedule.factor(self.seen.total)
 
     def whole_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
-        """A timed step on this worker's own weights; returns False if it was abandoned without a trace."""
+        """A timed step on local weights; returns False, with no state changed, if abandoned."""
         if not self.compute_gradients(images, labels):
             return False
         self.wait_for_gradients()
@@ -205,9 +205,9 @@ class Trainer:
         stage: str,
         computed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Sends each array as soon as it is computed. When all are, calls `computed`; then time counts for `stage`.
+        """Sends each array once computed. When all are, calls `computed`; then time counts for `stage`.
 
-        Over an emulated slow link all are sent after the delay, so that no other worker sees them before.
+        Over an emulated slow link all are sent after the delay, so that no worker gets them too early.
         """
         delay_s = self.emulation.link_delay_s()
         if not delay_s:
@@ -222,7 +222,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------------ number checks
 
     def gradients_are_good(self, largest: float = math.inf) -> bool:
-        """Checks the step's gradients (nan_guard.py); undoes what a bad step did to BatchNorm's statistics.
+        """Checks the step's gradients (nan_guard.py); after a bad step restores BatchNorm's statistics.
 
         `largest` is the largest magnitude that the transport can carry.
         """

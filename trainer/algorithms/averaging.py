@@ -1,8 +1,8 @@
 """Model averaging: workers train their own copies, then apply the mean of the model updates,
-w <- w + eps * sum_k (n_k / n) * (w_k - w), where n_k is the number of samples of worker k.
+w <- w + eps * sum_k (n_k / n) * (w_k - w), where worker k has n_k of the n samples.
 
-With momentum the mean is the gradient of an outer optimiser whose learning rate is eps (outer_momentum.py). FedNova
-normalises each worker's update by its local steps (fednova.py).
+The negated mean is the gradient of an outer optimiser with learning rate eps and momentum (outer_momentum.py). FedNova
+normalises each update by its local steps (fednova.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.run_logs.measure import GLOBAL_UPDATE
 
 
 class ModelAveragingTrainer(SynchronousTrainer):
-    """Local SGD steps, then one aggregation. Subclasses decide when a round's steps are done (`ready`)."""
+    """Local SGD steps, then one aggregation. In subclasses `ready` ends a round's local steps."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._global_learning_rate = global_learning_rate  # eps
         self._outer = outer or OuterMomentum()
         self._norm = AccumulationNorm(context.run.rule.momentum) if normalise else None
-        self.numbers = self._norm_share()
+        self.numbers = self._norm_share()  # summed too (summing.py)
 
     def _norm_share(self) -> list[float]:
-        """This worker's term of tau_eff; empty without FedNova."""
+        """The term of tau_eff; empty without FedNova."""
         return [] if self._norm is None else [self.membership.sample_share * self._norm.total]
 
     def begin_round(self) -> None:
@@ -49,16 +49,16 @@ class ModelAveragingTrainer(SynchronousTrainer):
 
     def broadcast(self) -> None:
         super().broadcast()
-        self.come_late()
+        self.set_global_model()
 
-    def come_late(self) -> None:
+    def set_global_model(self) -> None:
         self._global_weights = [weight.copy() for weight in self.parameters.weights]
         self._global_statistics = self.parameters.statistics()
 
     def shared_state(self) -> list[mx.nd.NDArray]:
         return [*self._global_weights, *self._global_statistics, *self._outer.arrays(self._global_weights)]
 
-    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:
+    def adopt(self, state: Sequence[mx.nd.NDArray]) -> None:  # `state` is these arrays
         self.parameters.replace(self._global_weights + self._global_statistics)
 
     def own_state(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
     def synchronize(self, wants_stop: bool) -> bool:
         self.measure.enter(GLOBAL_UPDATE)
         global_model = self._global_weights + self._global_statistics
-        # Weighted before the sum. A difference always has the default layout, which the kvstore needs.
+        # `updates` are new arrays, so they have the default layout that the kvstore needs.
         share = self.membership.sample_share
         weights_share = share / ((self._norm.total if self._norm else 0.0) or 1.0)
         shares = [weights_share] * len(self._global_weights) + [share] * len(self._global_statistics)
@@ -100,9 +100,9 @@ class ModelAveragingTrainer(SynchronousTrainer):
         return stop
 
     def _apply(self, updates: Sequence[mx.nd.NDArray]) -> None:
-        """Applies the summed updates to the global model and copies it into the local one."""
+        """Applies the summed updates to the global model; copies it to the local one."""
         num_weights = len(self._global_weights)
-        if self.present != 1:  # the means are over the workers whose updates are not missing
+        if self.present != 1:  # the mean is over the workers with an update
             updates = [update / self.present for update in updates]
         means = updates[:num_weights]
         if self._norm is not None:
@@ -113,7 +113,7 @@ class ModelAveragingTrainer(SynchronousTrainer):
         ):
             global_weight += self._global_learning_rate * direction
             global_weight.copyto(weight)
-        # Statistics take no steps, so they are averaged without rate, momentum or normalisation.
+        # BatchNorm's statistics are just averaged: no eps, momentum or normalisation.
         for global_statistics, update in zip(self._global_statistics, updates[num_weights:], strict=True):
             global_statistics += update
         self.parameters.set_statistics(self._global_statistics)

@@ -16,15 +16,15 @@ from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
 from trainer.run_logs.measure import CHECK_READY
 
-# Timing the transmission prevents pushes and pulls from overlapping, which costs at most the transmission's own time.
-# Above this share of a round, the transmission is not timed in every round.
+# Timing the transmission prevents pushes and pulls from overlapping, which at most doubles its time.
+# If it takes more than this share of a round, only some rounds are timed.
 CHEAP_SHARE = 0.1
 TIMED_ROUNDS_AT_START = 3
 TIMED_EVERY = 10
 
 
 class ESyncTrainer(ModelAveragingTrainer):
-    """Model averaging after as many local steps as the state server decides."""
+    """Asks the state server after each local step whether to average now."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class ESyncTrainer(ModelAveragingTrainer):
         super().__init__(context, learning_rate, global_learning_rate, outer, normalise)
         self._state = context.state
         self._queries = queries
-        if not queries.waits:  # abandon a running step when an earlier question is answered with READY
+        if not queries.waits:  # abandon the running step when the state server answers READY
             self.give_up = lambda: queries.is_ready(self.rounds)
         self._transmission = Smoothed()
         self._round_began = 0.0
 
     def broadcast(self) -> None:
-        begin_job(self.context, self.progress, self.resumes)  # before any rank leaves the broadcast and asks
+        begin_job(self.context, self.progress, self.resumes)  # before any rank can ask
         super().broadcast()
 
     def begin_round(self) -> None:
@@ -56,7 +56,7 @@ class ESyncTrainer(ModelAveragingTrainer):
     def ready(self) -> bool:
         self.measure.next_step()
         self.measure.enter(CHECK_READY)
-        if self.round_is_broken:  # the next generation waits for this worker, and an answer would be of the old one
+        if self.round_is_broken:  # a worker was lost: the others wait for this one to regroup
             return True
         return self._queries.ask(self.rounds, self.steps, self.step_s, self._transmission.value)
 

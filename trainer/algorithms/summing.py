@@ -14,10 +14,10 @@ from trainer.trainer import Trainer
 class SynchronousTrainer(Trainer):
     """Sums arrays over all workers at the end of a round.
 
-    A few numbers travel with the arrays (piggyback.py). All read the same sums, so all stop after the same round.
+    The sum has extra numbers (piggyback.py). All read the same sums, so all stop after the same round.
 
     Attributes:
-        numbers: the algorithm's own, of constant length: before a sum this worker's, after it the sums.
+        numbers: the algorithm's extra ones, of constant length; each sum replaces them.
     """
 
     def __init__(self, context: Context) -> None:
@@ -39,7 +39,7 @@ class SynchronousTrainer(Trainer):
         exact = [*statistics, mx.nd.zeros_like(numbers)]
         return [*self.parameters.weights, *exact], len(exact)
 
-    def come_late(self) -> None:
+    def set_global_model(self) -> None:
         """Called in place of `broadcast` on a worker that joins a running job; `adopt` follows."""
 
     def shared_state(self) -> list[mx.nd.NDArray]:
@@ -61,8 +61,8 @@ class SynchronousTrainer(Trainer):
     ) -> bool:
         """Replaces each array by its sum over the workers; returns whether any of them wants to stop.
 
-        Each array is sent as soon as it is computed, so gradients travel while the backward pass still runs. Time
-        counts for `stage` once all are computed. With `is_missing` this worker contributes zeros.
+        Each array is sent once computed: with --max-bad-steps 0, during the backward pass. Time counts for
+        `stage` once all are computed. With `is_missing` this worker contributes zeros.
         """
         if is_missing:
             for array in arrays:

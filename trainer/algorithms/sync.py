@@ -1,5 +1,5 @@
 """SSGD, bulk-synchronous (Chen et al., "Revisiting distributed synchronous SGD", 2016, arXiv:1604.00981):
-w <- w - eta * (sum of the workers' gradients) / N, after every step."""
+w <- w - eta * sum_k (n_k / n) * g_k, g_k of worker k, in each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 
 class SyncTrainer(SynchronousTrainer):
-    """SSGD. Every rank applies the same sum to equal weights, so they stay equal and need not travel."""
+    """SSGD. Every rank applies the same sum to equal weights, so they stay equal and are not sent."""
 
     def __init__(self, context: Context, learning_rate: float) -> None:
         super().__init__(context)
@@ -23,7 +23,7 @@ class SyncTrainer(SynchronousTrainer):
         return True
 
     def exchange_failed(self) -> None:
-        # The gradients hold a part of the failed sum, and this worker's weight may have changed.
+        # The failed sum may have overwritten gradients, and this worker's weight may have changed.
         self.compute_gradients(*self._batch, self.membership.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
@@ -41,7 +41,7 @@ class SyncTrainer(SynchronousTrainer):
         return self.membership.weight
 
     def divisor(self) -> float:
-        """What turns a sum over the workers into a mean; 0: there is nothing to apply."""
+        """A sum over the workers divided by it is the mean; 0: no good gradient."""
         return self.membership.num_workers * self.present
 
 

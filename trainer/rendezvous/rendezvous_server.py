@@ -1,12 +1,12 @@
-"""The scheduler's side of the rendezvous: compares set-ups, lets processes try each other's ports, notices lost ones.
+"""The scheduler's side of the rendezvous: compares set-ups, has processes test each other's ports, detects losses.
 
-    WAITING --all are there, set-ups agree--> TRYING --all ports are open--> RUNNING --all have said good-bye--> closed
+    WAITING --all connected, set-ups agree--> TRYING --all ports are open--> RUNNING --all have said good-bye--> closed
        ^                                        |                               |
-       +--------a process disconnected----------+                               +--one is lost: all are told, ENDED
-       (a difference or a closed port: all are told which, ENDED)
+       +--------a process disconnected----------+                               +--a process is lost--> ENDED
+       (set-ups differ, or a port is closed --> ENDED; all processes get the reason)
 
-With --on-worker-death continue the loss of a worker ends nothing once all have begun: the others are told. MXNet's own
-shutdown waits for all workers, so then this server also tells the processes when the job is over.
+With --on-worker-death continue a worker lost in RUNNING does not end the job: the others are notified. Since MXNet's
+own shutdown waits for all workers, this server then also announces the end of the job.
 
 One thread, one asyncio loop, JSON lines over TCP; `rendezvous_client.py` lists the lines.
 """
@@ -51,10 +51,10 @@ from trainer.runtime.environment import INTERVAL
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
 
 LONGEST_LINE = 1 << 24  # bytes
-SETTLE_S = 3.0  # for more processes to come after the first that expects another number of them
+SETTLE_S = 3.0  # for more to connect, after a process with another number of processes
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
-LATE_S = 15.0  # for processes that have not connected yet to hear why the job is over
-FAREWELL_S = 2.0  # for the other processes to end before the scheduler's
+LATE_S = 15.0  # for late processes to connect and get the reason for the end
+FAREWELL_S = 2.0  # for the other processes to end before the scheduler
 _ADVICE = (
     "Open these ports in the firewalls (PORT fixes the port of a process), and see that DMLC_INTERFACE on the host "
     "that cannot be reached names the card that leads to the others (of several hosts, none can take lo)"
@@ -62,7 +62,7 @@ _ADVICE = (
 
 
 class JobState(enum.Enum):
-    """How far the job is."""
+    """The phase of the job."""
 
     WAITING = enum.auto()
     TRYING = enum.auto()
@@ -84,7 +84,7 @@ class RendezvousServer:
     ) -> None:
         """
         Args:
-            listener: at the address that all processes of the job know.
+            listener: at the scheduler's published address.
         """
         self._listener = listener
         self._num_servers, self._num_workers = num_servers, num_workers
@@ -92,17 +92,17 @@ class RendezvousServer:
         self._participants: list[Participant] = []
         self._state = JobState.WAITING
         self._end: dict[str, Any] = {}  # the last message to all
-        self._round = 0  # of tries to connect
+        self._round = 0  # of port tests
         self._settling: asyncio.TimerHandle | None = None
         self._trying: asyncio.TimerHandle | None = None
         self._gathered: dict[str, dict[int, Any]] = {}  # by label and rank
         self._cannot_gather = False
-        self._survives = False  # the job goes on without a lost worker: all have begun, and their flags say so
+        self._survives = False  # the job continues without lost workers: all have begun, and the flags say so
         self._min_workers = 1
         self._done: set[int] = set()  # ranks of workers that have said good-bye
-        self._lost: set[int] = set()  # ranks of lost workers without which the job goes on
-        self._plain_addresses: set[str] = set()  # of plain MXNet programs
-        self._late = 0  # processes that are still to hear of the end
+        self._lost: set[int] = set()  # ranks of workers that the job has lost
+        self._plain_addresses: set[str] = set()  # of plain MXNet programs: they lack this rendezvous
+        self._late = 0  # processes still to be told of the end
         self._scheduler_port = 0  # MXNet's own
         self._loop = asyncio.new_event_loop()
         self._running = asyncio.Event()
@@ -122,11 +122,11 @@ class RendezvousServer:
     # ------------------------------------------------------------------------------- for the scheduler's other threads
 
     def declare_lost(self, processes: Sequence[tuple[str, int]], why: str) -> None:
-        """Tells all that processes, given by role and rank, send no heartbeats any more."""
+        """Handles processes, given by role and rank, without heartbeats as lost."""
 
         def tell() -> None:
-            out = self._lost | self._done if self._survives else set()  # MXNet does not know that they have left
-            new = [(role, rank) for role, rank in processes if role != "worker" or rank not in out]
+            left = self._lost | self._done if self._survives else set()  # MXNet still expects heartbeats
+            new = [(role, rank) for role, rank in processes if role != "worker" or rank not in left]
             if self._survives and all(role == "worker" for role, _ in new):
                 for role, rank in new:
                     self._continue_without(rank, f"no sign of life from {self._name_of(role, rank)}: {why}")
@@ -137,11 +137,11 @@ class RendezvousServer:
         self._loop.call_soon_threadsafe(tell)
 
     def knows(self, process: tuple[str, int]) -> bool:
-        """Whether the process of this role and rank runs this program."""
+        """Whether the process of this role and rank is connected here."""
         return self._find(*process) is not None
 
     def close(self) -> None:
-        """Waits a moment until the others have left: what they do afterwards does not matter to the job."""
+        """Waits at most a few seconds until the others have disconnected or said good-bye."""
         asyncio.run_coroutine_threadsafe(self._until_alone(with_goodbye=True), self._loop).result()
 
     # ------------------------------------------------------------------------------------------------ one connection
@@ -218,7 +218,7 @@ class RendezvousServer:
                 participant.error = text
             case {"leaves": True} if self._survives and rank is not None:
                 self._participants.remove(participant)
-                self._continue_without(rank, f"{participant.name} was asked to leave", in_order=True)
+                self._continue_without(rank, f"{participant.name} was asked to leave", on_request=True)
             case {"goodbye": True} if participant.process:
                 participant.said_goodbye = True
                 if rank is not None:
@@ -230,15 +230,15 @@ class RendezvousServer:
                 )
 
     def _may_have_rank(self, participant: Participant, rank: int) -> bool:
-        """Gathered values go by the ranks of workers, so each worker needs one of its own."""
+        """Gathered values are stored by rank, so a worker's rank must be unique."""
         taken = [other.worker_rank for other in self._known() if other is not participant]
         return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken)
 
     def _admit(self, participant: Participant, process: ProcessInfo) -> None:
-        """Takes a process in.
+        """Registers a process.
 
         Raises:
-            SetupError: the job has enough of this role, or runs already.
+            SetupError: the job has enough of this role, or is running.
         """
         participant.process = process
         if self._state is JobState.ENDED:
@@ -280,11 +280,11 @@ class RendezvousServer:
             self._on_closed(participant)
             return
         why = error.strerror or error
-        logging.warning("the connection to %s broke (%s)", participant.name, why)  # heartbeats tell if it is dead
+        logging.warning("the connection to %s broke (%s)", participant.name, why)  # missing heartbeats show its death
         self._cannot_gather = True
         self._answer_gathers()
 
-    # ------------------------------------------------------------------------------------------------- who is there
+    # ------------------------------------------------------------------------------------------ connected processes
 
     def _known(self) -> list[Participant]:
         return [participant for participant in self._participants if participant.process]
@@ -296,7 +296,7 @@ class RendezvousServer:
         return [participant for participant in self._participants if not participant.process]
 
     def _find(self, role: str, rank: int) -> Participant | None:
-        there = tuple(self._participants)  # a copy, since other threads ask too
+        there = tuple(self._participants)  # a copy: called by other threads too
         return next((each for each in there if (each.role, each.rank) == (role, rank)), None)
 
     def _name_of(self, role: str, rank: int) -> str:
@@ -325,7 +325,7 @@ class RendezvousServer:
             self._finish(verdict(self._processes()), EXIT_SETUP)
 
     async def _remind(self, participant: Participant) -> None:
-        """Tells a process from time to time what it waits for."""
+        """Sends a process reminders of what it waits for."""
         while self._state in (JobState.WAITING, JobState.TRYING):
             await asyncio.sleep(self._remind_every_s)
             if self._state is JobState.WAITING and participant.process:
@@ -343,10 +343,10 @@ class RendezvousServer:
             "that port"
         )
 
-    # ------------------------------------------------------------------------------------------- the tries to connect
+    # ----------------------------------------------------------------------------------------------- the port tests
 
     def _try(self) -> None:
-        """Lets each process try to reach those that MXNet will connect it with."""
+        """Has each process test the ports that MXNet will connect it to."""
         self._state = JobState.TRYING
         self._round += 1
         for participant in self._known():
@@ -386,7 +386,7 @@ class RendezvousServer:
         (scheduler,) = (participant for participant in self._known() if participant.role == "scheduler")
         assert scheduler.process
         self._scheduler_port = scheduler.process.port
-        # It frees its port first: what MXNet sent to the present listener there would be lost, and not sent again.
+        # It first closes its own listener at this port: that would swallow MXNet's messages, which are sent once.
         scheduler.send(go=self._scheduler_port)
 
     # --------------------------------------------------------------------------------------------------- during the job
@@ -408,14 +408,14 @@ class RendezvousServer:
         (flag, *_) = names_of(field)
         return next((process.setup.get(flag, "") for process in self._processes() if process.role == "worker"), "")
 
-    def _continue_without(self, rank: int, why: str, in_order: bool = False) -> None:
+    def _continue_without(self, rank: int, why: str, on_request: bool = False) -> None:
         left = self._num_workers - len(self._lost) - 1
-        if left < self._min_workers and (left or not in_order):
+        if left < self._min_workers and (left or not on_request):
             text = f"{why}; {left} worker(s) are left, and --min-workers is {self._min_workers}"
-            self._finish(text, EXIT_OK if in_order else EXIT_PEER_LOST)
+            self._finish(text, EXIT_OK if on_request else EXIT_PEER_LOST)
             return
         self._lost.add(rank)
-        if participant := self._find("worker", rank):  # it may wake up, or its network may come back
+        if participant := self._find("worker", rank):  # it may still be running
             participant.send(end="the others have gone on without this worker", code=EXIT_PEER_LOST)
             self._participants.remove(participant)
         self._tell_all(lost=rank, why=why)
@@ -432,10 +432,10 @@ class RendezvousServer:
             participant.send(**message)
 
     def _finish(self, text: str, code: int, late: int = 0) -> None:
-        """Tells all processes why the job is over: the scheduler last, since this server ends with it.
+        """Tells all processes why the job is over: the scheduler last, since it runs this server.
 
         Args:
-            late: number of processes that are still to connect, and would not find this server any more.
+            late: number of processes that are still to connect and must be told too.
         """
         if self._state is JobState.ENDED:
             return
@@ -470,30 +470,30 @@ class RendezvousServer:
     # ------------------------------------------------------------------------------------------ plain MXNet programs
 
     async def _serve_plain(self, participant: Participant, first: bytes, reader: asyncio.StreamReader) -> None:
-        """Takes in a plain MXNet program: once the job is complete, its connection leads to MXNet's own scheduler."""
-        if participant.address not in self._plain_addresses:  # once: another program may connect again and again
+        """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
+        if participant.address not in self._plain_addresses:  # warn once: it may reconnect often
             self._plain_addresses.add(participant.address)
             logging.warning("%s wants to take part: its set-up cannot be compared", participant.name)
         self._participants.append(participant)
         self._check_complete()
         running = self._loop.create_task(self._running.wait())
-        more = self._loop.create_task(tcp_proxy.read_chunk(reader))  # no bytes before an answer, unless it ends
+        more = self._loop.create_task(tcp_proxy.read_chunk(reader))  # without an answer, completes only at EOF
         await asyncio.wait({more, running}, return_when=asyncio.FIRST_COMPLETED)
         if not self._running.is_set():
             running.cancel()
             return
-        place = await tcp_proxy.forward(
+        address = await tcp_proxy.forward(
             tcp_proxy.PlainConnection(first, more, reader, participant.writer),
             self._listener.getsockname()[0],
             self._scheduler_port,
         )
-        if place:
-            await self._watch_plain(participant, *place)
+        if address:
+            await self._watch_plain(participant, *address)
 
     async def _watch_plain(self, participant: Participant, address: str, port: int) -> None:
-        """Ends the job when a plain MXNet program, which sends nothing here, no longer listens during the job.
+        """Ends the job if a plain MXNet program, which sends no good-bye, stops listening in RUNNING.
 
-        At the end of a job MXNet's scheduler, and with it this process, ends together with the programs.
+        When the job ends normally, the programs and MXNet's scheduler, in this process, end together.
         """
         misses = 0
         while misses < 2:

@@ -1,11 +1,10 @@
-"""How training goes on when workers are lost, come or leave: what the workers of a new generation tell each other.
+"""Recovery from lost workers: training continues with the next generation, a new set of connected workers.
 
-    the sum of a round fails -> take the place in the next generation -> report how far each is -> a worker that is
-    behind, or new, gets the model of one that is not -> the workers that have not finished the round sum once more
+    a sum fails -> each worker joins the next generation -> all report their finished rounds -> workers that are
+    behind, or new, get the model of one that is not -> if no worker has finished the round, its sum is repeated
 
-No local step is lost: the shares n_k / n of the sum are those of the new generation. Where some workers had finished
-the round when it broke, their sum held the parts of all, so the others take its outcome. A long step of one worker
-delays the others at the sum alone, as in any round.
+No local step is lost: the repeated sum has the shares n_k / n of the new generation. If some workers had finished the
+round, their sum contained the updates of all, so the others copy the result. Joining and leaving work likewise.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class HandsOver(Protocol):
-    """What an algorithm implements so that workers may be lost and come; SynchronousTrainer documents it."""
+    """Hooks of an algorithm for recovery; SynchronousTrainer documents them."""
 
     sums: SummedArrays
 
     def broadcast_arrays(self, statistics: Sequence[mx.nd.NDArray]) -> tuple[list[mx.nd.NDArray], int]: ...
-    def come_late(self) -> None: ...
+    def set_global_model(self) -> None: ...
     def shared_state(self) -> list[mx.nd.NDArray]: ...
     def adopt(self, state: Sequence[mx.nd.NDArray]) -> None: ...
     def exchange_failed(self) -> None: ...
@@ -47,17 +46,18 @@ class HandsOver(Protocol):
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker tells the others in a new generation.
+    """A worker's message to all others in a new generation.
 
     Attributes:
         card: ProcessInfo, as a message.
-        takes_part: it is in the job already.
+        takes_part: it is already training.
         rounds: finished ones.
-        elapsed_s: seconds of the job.
-        seen: samples that all workers have trained on.
-        updates: steps that the optimizer of all has taken, where it counts them.
+        elapsed_s: age of the job.
+        seen: samples used by all workers.
+        updates: Stepper.updates.
         meets: CollectiveSums.meets.
-        job: the job's name on the state server, where it has one.
+        job: its name on the state server, if any.
+        is_over: the last round is done.
     """
 
     card: dict[str, Any]
@@ -74,13 +74,13 @@ class WorkerReport:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How the workers of a new generation go on.
+    """How the workers of a new generation continue.
 
     Attributes:
-        is_at_work: some of them train already.
-        source: the rank that gives its model; None where all begin with the first round.
-        behind: ranks that take this model.
-        newcomers: ranks that come to a job at work.
+        is_at_work: some are already training.
+        source: the rank that broadcasts its model; None if all begin with round 1.
+        behind: ranks that adopt this model.
+        newcomers: ranks that join a running job.
     """
 
     is_at_work: bool
@@ -89,33 +89,33 @@ class Arrangement:
     newcomers: tuple[int, ...] = ()
 
 
-def arrange(told: Sequence[WorkerReport]) -> Arrangement:
-    """Decides which worker of a new generation gives its model, and to which.
+def arrange(reports: Sequence[WorkerReport]) -> Arrangement:
+    """Decides which worker of a new generation sends its model, and which adopt it.
 
-    The source is the lowest rank of those that have finished most rounds; in a job at work only its workers count. A
-    worker that has finished fewer rounds is behind, and so is one that comes to a job at work.
+    The source is the lowest rank among those with the most finished rounds; newcomers to a running job cannot be it.
+    Workers with fewer finished rounds, and newcomers, are behind.
 
     Args:
-        told: the workers' reports, by rank.
+        reports: by rank.
     """
-    inside = [rank for rank, report in enumerate(told) if report.takes_part]
-    able = inside or list(range(len(told)))
-    latest = max(told[rank].rounds for rank in able)
-    newcomers = tuple(rank for rank, report in enumerate(told) if inside and not report.takes_part)
-    if not inside and not latest:
+    training = [rank for rank, report in enumerate(reports) if report.takes_part]
+    able = training or list(range(len(reports)))
+    latest = max(reports[rank].rounds for rank in able)
+    newcomers = tuple(rank for rank, report in enumerate(reports) if training and not report.takes_part)
+    if not training and not latest:
         return Arrangement(is_at_work=False)
-    source = next(rank for rank in able if told[rank].rounds == latest)
-    behind = tuple(rank for rank, report in enumerate(told) if report.rounds < latest or rank in newcomers)
-    return Arrangement(bool(inside), source, behind, newcomers)
+    source = next(rank for rank in able if reports[rank].rounds == latest)
+    behind = tuple(rank for rank, report in enumerate(reports) if report.rounds < latest or rank in newcomers)
+    return Arrangement(bool(training), source, behind, newcomers)
 
 
 def members_of(generation: Generation) -> dict[str, str]:
-    """The names of its workers for messages, by their names on the state server."""
+    """Its workers: name on the state server -> name in messages."""
     return {member.name: name for member, name in zip(generation.start.members, generation.names, strict=True)}
 
 
 class Recovery:
-    """What the loop asks, in place of the trainer, where a job survives: to come together, to exchange, and to part."""
+    """Replaces methods of the loop (recovering.Recovers) in a job that survives lost workers."""
 
     def __init__(self, elastic_group: ElasticGroup, loop: Loop) -> None:
         self._group = elastic_group
@@ -124,11 +124,11 @@ class Recovery:
         self._algorithm = cast(HandsOver, loop.trainer)
         self._rounds_done = 0
         self._takes_part = False
-        self._is_over = False  # the last round is done, here or by the others that this worker was behind
-        self._missed = 0  # rounds in which this worker took no part, until they are logged
+        self._is_over = False  # the last round is done, on this worker or on the source
+        self._missed = 0  # rounds without this worker, until they are logged
         self._events: list[dict[str, str]] = []
         self._members = members_of(elastic_group.generations.taken)
-        self.job_age_s: float | None = None  # when this worker came to a job at work
+        self.job_age_s: float | None = None  # when this worker joined a running job
 
     @property
     def is_broken(self) -> bool:
@@ -139,9 +139,9 @@ class Recovery:
         return self._group.generations.newcomer_waits or self._trainer.context.peers.leaves()
 
     def come_together(self) -> None:
-        """A worker that comes to a job at work gets its model, and all agree anew on which one evaluates. If others are
-        lost before all are ready, those that are left come together once more."""
-        self._rounds_done = self._trainer.rounds  # of the checkpoint that this worker goes on from
+        """A worker that joins a running job gets its model, and all choose an evaluator again. If workers are lost
+        before all are ready, the remaining ones start over."""
+        self._rounds_done = self._trainer.rounds  # of the checkpoint, if resumed
         while not self._until_met(first=True):
             try:
                 self._loop.come_together()
@@ -154,23 +154,23 @@ class Recovery:
                 break
         self._takes_part = True
         if (checkpoints := self._trainer.context.run.checkpoints) is not None:
-            checkpoints.set_aside(self._trainer.rounds)  # one may be later than the job
+            checkpoints.set_aside(self._trainer.rounds)  # those later than the job
 
     def open_measure(self, folder: Path) -> Measure:
-        """Rounds and seconds of a job at work are those of the others."""
+        """In a running job, rounds and time continue the others'."""
         trainer = self._trainer
         if self.job_age_s is None:
             measure = self._loop.open_measure(folder)
         else:
-            before_it_was_lost = list(read_rounds(folder, logging.warning))
-            resume_progress(trainer.progress, before_it_was_lost, trainer.is_evaluator)
+            earlier_rounds = list(read_rounds(folder, logging.warning))
+            resume_progress(trainer.progress, earlier_rounds, trainer.is_evaluator)
             lines = trainer.context.run.logs_lines
             measure = Measure(folder, trainer.clock.now, trainer.rounds, self.job_age_s, as_lines=lines)
         self._missed = trainer.rounds - max([0, *logged_rounds(folder, logging.warning)])
         return measure
 
     def synchronize(self, wants_stop: bool) -> bool:
-        """Exchanges with the other workers; with those that are left where some are lost meanwhile."""
+        """Synchronizes; if workers are lost meanwhile, with the remaining ones."""
         while True:
             try:
                 agreed = self._trainer.synchronize(wants_stop)
@@ -191,7 +191,7 @@ class Recovery:
         return agreed
 
     def part(self) -> None:
-        """After the last round: waits until all have done theirs."""
+        """After the last round: waits until all are done."""
         if self._trainer.has_left:
             return
         self._is_over = True
@@ -215,10 +215,10 @@ class Recovery:
         return notes
 
     def _regroup(self) -> bool:
-        """Joins the workers that are left; returns whether these have finished the round whose sum has failed.
+        """Joins the next generation; returns whether one of its workers has finished the failed round.
 
         Raises:
-            JobError: this worker can take part no more.
+            JobError: this worker cannot join it.
         """
         self._take_place()
         before = self._rounds_done
@@ -226,10 +226,10 @@ class Recovery:
         return self._rounds_done > before
 
     def _pause(self) -> None:
-        """All have agreed to come together anew after this round."""
+        """All have agreed to regroup after this round."""
         if self._trainer.context.peers.leaves():
             self._trainer.has_left = True
-            self._group.generations.leave()  # at once: the others wait for this
+            self._group.generations.leave()  # now: the others wait for it
             return
         self._group.generations.pause()
         self._regroup()
@@ -240,7 +240,7 @@ class Recovery:
         self._group.transport.go_over_to(self._group.generations.take().group)
 
     def _until_met(self, first: bool = False) -> bool:
-        """Meets the others; those of the next generation where this one breaks meanwhile."""
+        """As `_meet`; if the generation breaks meanwhile, in the next one."""
         while True:
             try:
                 return self._meet(first)
@@ -250,19 +250,19 @@ class Recovery:
                 self._take_place()
 
     def _meet(self, first: bool) -> bool:
-        """All report how far they are and decide by `arrange` how to go on; returns whether the job is at work."""
+        """All exchange reports and `arrange` how to continue; returns whether the job is running."""
         trainer, generation = self._trainer, self._group.generations.taken
         self._loop.update_membership()
-        self._group.transport.barrier()  # a newcomer warms up first: reports give the job's seconds after that
-        told = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
-        decided = arrange(told)
-        self._check_setups(told, decided)
+        self._group.transport.barrier()  # a newcomer warms up first; reports have the time after it
+        reports = [WorkerReport(**each) for each in self._group.gather("where", vars(self._report())) or ()]
+        decided = arrange(reports)
+        self._check_setups(reports, decided)
         if decided.source is None:
             return False
         if first:  # in place of `broadcast`
             self._sums.prepare(*self._algorithm.broadcast_arrays(trainer.parameters.statistics()))
-            self._algorithm.come_late()
-        report = told[decided.source]
+            self._algorithm.set_global_model()
+        report = reports[decided.source]
         if decided.behind:
             self._hand_over(decided.source, report if generation.start.rank in decided.behind else None)
         if decided.is_at_work:
@@ -270,7 +270,7 @@ class Recovery:
             self._rejoin_state_server(report.job, generation.number)
             self._note(generation, decided.newcomers)
             self._loop.choose_evaluator()
-        return decided.is_at_work  # else all go on from the newest checkpoint, and the job begins
+        return decided.is_at_work  # else all resume the newest checkpoint
 
     @property
     def _sums(self) -> CollectiveSums:
@@ -278,7 +278,7 @@ class Recovery:
         return self._algorithm.sums
 
     def _rejoin_state_server(self, job: str, generation: int) -> None:
-        """Tells the state server of the workers that are left, before any of them asks again."""
+        """Registers this generation at the state server before any worker asks again."""
         trainer, state_server = self._trainer, self._trainer.context.peers.state_server
         if state_server is None:
             return
@@ -303,28 +303,28 @@ class Recovery:
             self._is_over,
         )
 
-    def _check_setups(self, told: Sequence[WorkerReport], decided: Arrangement) -> None:
-        """Compares all set-ups where all begin. A worker that comes to a job at work compares its own alone, so that a
-        wrong one does not stop the others.
+    def _check_setups(self, reports: Sequence[WorkerReport], decided: Arrangement) -> None:
+        """When the job begins, compares all set-ups. In a running job a worker compares only its own with the source's,
+        so a wrong one does not stop the others.
 
         Raises:
             SetupError: they differ.
         """
         if decided.is_at_work:
             assert decided.source is not None
-            at_work = ProcessInfo.from_message(told[decided.source].card)
+            at_work = ProcessInfo.from_message(reports[decided.source].card)
             if found := verdict([at_work, self._group.process]):
                 raise SetupError(f"{found} (worker {decided.source} is at work)")
             return
-        if found := verdict([ProcessInfo.from_message(report.card) for report in told]):
+        if found := verdict([ProcessInfo.from_message(report.card) for report in reports]):
             raise SetupError(found)
-        logging.info("all %d workers are connected with each other", len(told))
+        logging.info("all %d workers are connected with each other", len(reports))
 
     def _hand_over(self, source: int, report: WorkerReport | None) -> None:
-        """Rank `source` gives all that is the same on all workers, the model first.
+        """Rank `source` broadcasts the shared state; workers that are behind adopt it.
 
         Args:
-            report: the source's, where this worker is behind.
+            report: the source's, if this worker is behind.
         """
         trainer = self._trainer
         state = self._algorithm.shared_state()
@@ -336,7 +336,7 @@ class Recovery:
         missed = report.rounds - self._rounds_done
         trainer.seen.of_all, trainer.accuracy.newest = report.seen, report.accuracy
         self._is_over = report.is_over
-        if self._takes_part:  # this worker logs the round under way: the last of those that the others have finished
+        if self._takes_part:  # this worker logs the running round as the last that the source has finished
             missed -= 1
             trainer.measure.skip(missed)
             self._missed += missed
@@ -347,11 +347,11 @@ class Recovery:
         trainer.rounds = self._rounds_done = report.rounds
 
     def _note(self, generation: Generation, newcomers: Sequence[int]) -> None:
-        """Notes for the log of the round which workers have come, and which of the generation before are gone."""
-        there = {member.name for member in generation.start.members}
-        parts = [f"{name} is gone" for one, name in self._members.items() if one not in there]
+        """Notes in the round's log which workers have joined or left since the last generation."""
+        present = {member.name for member in generation.start.members}
+        parts = [f"{name} is gone" for key, name in self._members.items() if key not in present]
         parts += [f"{generation.names[rank]} has come" for rank in newcomers]
         self._members = members_of(generation)
-        text = "; ".join([f"generation {generation.number}: {len(there)} worker(s)", *parts])
+        text = "; ".join([f"generation {generation.number}: {len(present)} worker(s)", *parts])
         logging.info("%s, after round %d", text, self._rounds_done)
         self._events.append({"kind": MEMBERS.name, "text": text})

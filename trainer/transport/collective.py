@@ -1,11 +1,9 @@
-"""A transport on which the workers sum among themselves: no scheduler, no parameter server.
+"""A transport over collectives: no scheduler, no parameter server.
 
-A thread beside the training one runs the tasks that use the group, one by one: gradients travel during the backward
-pass.
+Background threads run the collective operations, one at a time, so a sum can begin during the backward pass.
 
-Traffic counts the arrays' bytes on a worker's own link, without headers and barriers: those sent as pushed, those
-received as pulled. A parameter server's traffic counts likewise, so the totals over all workers of both kinds of job
-compare.
+Traffic counts the arrays' bytes on a worker's own link, without headers and barriers: sent bytes as pushed, received
+ones as pulled. A parameter server's traffic counts likewise, so totals over all workers are comparable.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class CollectiveSums(ByteCounter):
     def __init__(self, transport: CollectiveTransport, compression: Compression = AS_IT_IS) -> None:
         """
         Args:
-            compression: none or fp16; another raises SetupError.
+            compression: none or fp16; others raise SetupError.
         """
         super().__init__(transport.size_of)
         if compression.kind not in (UNCOMPRESSED, FP16):
@@ -43,8 +41,8 @@ class CollectiveSums(ByteCounter):
         self._compression = compression
         self._transport = transport
         self._buffers: list[Buffer] = []
-        # Whether a barrier comes before each sum, so that its time holds no wait for the slowest worker. All workers
-        # must agree: they do, since they run the same algorithm, which times the first sum or does not.
+        # Whether a barrier precedes each sum, so that its time excludes the wait for the slowest worker. It must be
+        # equal on all workers: it precedes the first sum, and later ones if the algorithm times the first.
         self._meets = True
         self._is_first = True
         self._last_s = 0.0  # duration of the last timed sum on this worker
@@ -62,20 +60,20 @@ class CollectiveSums(ByteCounter):
         self.take_traffic()  # only the rounds' traffic counts
 
     def prepare(self, arrays: Sequence[mx.nd.NDArray], exact: int = 0) -> None:
-        """Makes the buffers, as `broadcast` does first; a worker that comes to a running job calls it by itself."""
+        """Makes the buffers; a worker that joins a running job calls it in place of `broadcast`."""
         num_as_halves = len(arrays) - exact if self._compression.kind == FP16 else 0
         self._buffers = buffers_of(arrays, self._transport.size_of, num_as_halves)
 
     @property
     def meets(self) -> bool:
-        """Whether a barrier comes before each sum, on which all workers must agree."""
+        """Whether a barrier precedes each sum; equal on all workers."""
         return self._meets
 
     def continue_with(self, meets: bool) -> None:
-        """Continues with other workers in the middle of a job.
+        """Continues with the workers of a new generation.
 
         Args:
-            meets: that of the workers that were there before.
+            meets: that of the earlier workers.
         """
         self._meets, self._is_first = meets, False
         self.largest = self._compression.largest(self._transport.num_workers)
@@ -94,17 +92,17 @@ class CollectiveSums(ByteCounter):
             self._each(add_up, arrays)
             return None
         wait_for(arrays)
-        told_s = transport.group.barrier(self._last_s)
+        longest_s = transport.group.barrier(self._last_s)
         begin = transport.clock.now()
         self._each(add_up, arrays)
         self._last_s = transport.clock.now() - begin
-        return self._last_s if self._is_first else told_s
+        return self._last_s if self._is_first else longest_s
 
     def finish_sum(self, arrays: Sequence[mx.nd.NDArray], timed: bool = False) -> float | None:
-        """As SummedArrays. Where the first sum was timed, all later ones are.
+        """As SummedArrays. If the first sum was not timed, no later one can be.
 
-        Some workers have the sum before others, by their places in the schedule, and should not take that for a slow
-        link. So all get the same time, the longest of the sum before; for the first sum each gets its own.
+        The schedule completes the sum on some workers earlier, which says nothing about their links. So all get the
+        same time, the longest of the sum before; only after the first sum each gets its own.
         """
         assert self._summing is not None, "begin_sum comes first"
         took_s = self._summing.result()
@@ -150,10 +148,10 @@ def _refuse(what: str) -> NoReturn:
 
 
 class CollectiveTransport:
-    """One worker's transport over a group, of the kind SUM alone.
+    """One worker's transport, of TransportKind.SUM only.
 
     Args:
-        size_of: bytes that an array counts.
+        size_of: an array's bytes of traffic.
     """
 
     def __init__(
@@ -176,7 +174,7 @@ class CollectiveTransport:
         return self.group.num_workers
 
     def go_over_to(self, group: Group) -> None:
-        """Continues with these workers, once the last task with the former ones has failed or is done."""
+        """Switches to another group, once the last task of the old one has failed or is done."""
         if self._last is not None:
             with contextlib.suppress(PeerLost):
                 self._last.result()
@@ -201,14 +199,14 @@ class CollectiveTransport:
         mx.nd.waitall()
 
     def begin(self, work: Callable[[], Result], name: str) -> Task[Result]:
-        """Starts a task that uses the group, beside the caller and after the tasks that were started before."""
+        """Starts a background task that uses the group; it runs after all tasks started before."""
         before = self._last
 
-        def after_that() -> Result:
+        def in_turn() -> Result:
             if before is not None:
                 before.result()
             return work()
 
-        task = self.clock.start(after_that, f"{name} of worker {self.rank}")
+        task = self.clock.start(in_turn, f"{name} of worker {self.rank}")
         self._last = task
         return task
