@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from server.errors import BadMessage
 from server.messages import Count, NumWorkers, PublishedReset, Query, Report, Seconds, Status
-from server.wire import check_policy, convert, need_round
+from server.wire import check_policy, convert, need_round, prepare
 
 _WIRE_NAMES = {
     "rank": "r",
@@ -30,6 +30,9 @@ class _Init(Struct):
 
 class _Apply(Status, frozen=True, kw_only=True):
     local_iteration: Count  # in the journal's messages it may be left out, here not
+
+
+prepare(_Init, _Apply, Status)
 
 
 def init(form: Mapping[str, str], job: str, policies: Collection[str], policy: str) -> PublishedReset:
