@@ -162,7 +162,8 @@ new_venv() {
 ensure_mxnet_hook() {
     local packages=("$venv"/lib/python3.*/site-packages) source="$root/trainer/runtime/numpy_names.py"
     local hook="${packages[0]}/esync_numpy_names"
-    if [[ -w "${packages[0]}" && "$(cat "$source")" != "$(cat "$hook.py" 2>/dev/null)" ]]; then
+    [[ -w "${packages[0]}" ]] || return 0
+    if [[ ! -e "$hook.pth" || "$(cat "$source")" != "$(cat "$hook.py" 2>/dev/null)" ]]; then
         echo 'import esync_numpy_names; esync_numpy_names.install()' >"$hook.pth.$$"
         cp "$source" "$hook.py.$$"
         mv "$hook.py.$$" "$hook.py" # a program that starts now sees a whole file

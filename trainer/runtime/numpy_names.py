@@ -4,8 +4,6 @@
 .pth file that calls `install` at each start of Python. So its top level imports nothing.
 """
 
-from __future__ import annotations
-
 
 def _financial(*_: object, **__: object) -> None:
     raise NotImplementedError("numpy has no financial functions any more: the package numpy-financial has them")
@@ -17,8 +15,8 @@ def restore() -> None:
 
     import numpy as np
 
-    # `bool` was dropped in 1.24 (2.0 has one again), the others in 2.0 to 2.4, the financial functions long before (1.26
-    # still had stubs).
+    # `bool` was dropped in 1.24 (2.0 has one again), the others in 2.0 to 2.4, the financial functions long before
+    # (1.26 still had stubs).
     dropped = {
         # mxnet/numpy/utils.py
         "bool": bool,
