@@ -20,7 +20,9 @@ COPY . .
 # to the logs, the home and nothing else.
 RUN find . ! -perm -a+r -exec chmod a+rX {} + \
     && mkdir logs \
-    && chmod a+rwxt logs
+    && chmod a+rwxt logs \
+    && VENV=/usr/local bash -ec 'source scripts/common.sh && ensure_mxnet_hook' \
+    && python -c 'import mxnet'
 ENV HOME=/tmp PYTHONUNBUFFERED=1 ESYNC_IMAGE=1
 USER 1000:1000
 

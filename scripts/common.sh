@@ -102,6 +102,7 @@ ensure_venv() {
             is_fresh "$requirements" || make_venv "$requirements"
         ) 9<"$root"
     fi
+    ensure_mxnet_hook
     need_libraries
 }
 
@@ -155,6 +156,19 @@ new_venv() {
     mkdir -p "$venv"
     touch "$venv/.unfinished"
     "$python" -m venv "$venv"
+}
+
+# Lets `import mxnet` work in every program of $venv, where that can be written (trainer/runtime/numpy_names.py).
+ensure_mxnet_hook() {
+    local packages=("$venv"/lib/python3.*/site-packages) source="$root/trainer/runtime/numpy_names.py"
+    local hook="${packages[0]}/esync_numpy_names"
+    [[ -w "${packages[0]}" ]] || return 0
+    if [[ ! -e "$hook.pth" || "$(cat "$source")" != "$(cat "$hook.py" 2>/dev/null)" ]]; then
+        echo 'import esync_numpy_names; esync_numpy_names.install()' >"$hook.pth.$$"
+        cp "$source" "$hook.py.$$"
+        mv "$hook.py.$$" "$hook.py" # a program that starts now sees a whole file
+        mv "$hook.pth.$$" "$hook.pth"
+    fi
 }
 
 # MXNet's wheel contains OpenBLAS and libgfortran, and needs these of the system. Slim images lack them.

@@ -40,5 +40,5 @@ def test_nothing_that_is_installed_lacks_what_it_needs():
     check = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     lines = subprocess.run(check, capture_output=True, text=True, check=False).stdout.splitlines()
     assert lines, "there is no pip in this environment"
-    known = "mxnet 1.9.1 has requirement numpy<2.0.0"  # trainer/engine.py makes it run with numpy 2
+    known = "mxnet 1.9.1 has requirement numpy<2.0.0"  # trainer/runtime/numpy_names.py makes it run with numpy 2
     assert [line for line in lines if not line.startswith(known)] in ([], ["No broken requirements found."])

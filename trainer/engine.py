@@ -6,48 +6,13 @@ meanwhile.
 
 from __future__ import annotations
 
-import functools
 import os
-from typing import NoReturn
 
-import numpy as np
-
-from trainer.runtime import lazy_operators
+from trainer.runtime import lazy_operators, numpy_names
 from trainer.runtime.environment import prepare_environment, role_hidden
 from utils import SetupError
 
-
-def _financial(*_: object, **__: object) -> NoReturn:
-    raise NotImplementedError("numpy has no financial functions any more: the package numpy-financial has them")
-
-
-# Names of numpy that MXNet 1.9.1 reads at its import and numpy has dropped: `bool` in 1.24 (2.0 has one again), the
-# others in 2.0 to 2.4, the financial functions long before (1.26 still had stubs).
-_DROPPED_BY_NUMPY = {
-    # mxnet/numpy/utils.py
-    "bool": bool,
-    "PZERO": 0.0,
-    "NZERO": -0.0,
-    "PINF": np.inf,
-    "NINF": -np.inf,
-    "NAN": np.nan,
-    "NaN": np.nan,
-    # mxnet/numpy/fallback.py
-    "alltrue": np.all,
-    "in1d": np.isin,
-    "msort": functools.partial(np.sort, axis=0),
-    "trapz": getattr(np, "trapezoid", None),  # its name since 2.0
-    **dict.fromkeys(("mirr", "npv", "pmt", "ppmt", "pv", "rate"), _financial),
-    # mxnet/numpy_dispatch_protocol.py
-    "sometrue": np.any,
-    "product": np.prod,
-    "round_": np.round,
-    # mxnet/gluon/contrib/estimator/event_handler.py
-    "Inf": np.inf,
-}
-for _name, _value in _DROPPED_BY_NUMPY.items():
-    if _name not in vars(np):
-        setattr(np, _name, _value)
+numpy_names.restore()
 
 # Removes a line of cuDNN's autotuner from every log; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
 from cluster_processes import ROOT
 from stand_ins import role as stand_in
@@ -413,6 +414,8 @@ def copy_to(folder: Path) -> Path:
     (folder / "scripts").mkdir()
     for name in ("common.sh", "setup.sh"):
         shutil.copy(SCRIPTS / name, folder / "scripts" / name)
+    (folder / "trainer" / "runtime").mkdir(parents=True)
+    shutil.copy(ROOT / "trainer" / "runtime" / "numpy_names.py", folder / "trainer" / "runtime")
     (folder / "requirements.txt").write_text("# nothing\n")
     (folder / "requirements-test.txt").write_text("-r requirements.txt\n")
     return folder
@@ -451,6 +454,16 @@ def test_an_environment_that_was_interrupted_is_made_again(ready):
     (ready / ".venv" / ".unfinished").touch()
     assert "making" in set_up(ready, "--test").stderr
     assert set_up(ready).stderr == f"{ready}/.venv is ready\n"  # --test installs the other requirements too
+
+
+def test_an_environment_of_an_earlier_version_gets_the_hook_that_lets_any_program_import_mxnet(ready):
+    for file in (ready / ".venv").glob("lib/python3.*/site-packages/esync_numpy_names.*"):
+        file.unlink()
+    assert set_up(ready).stderr == f"{ready}/.venv is ready\n"  # nothing is installed again
+    packages = str(Path(numpy.__file__).parents[1])  # of this environment, whose .pth files do not count there
+    program = "import sys; assert 'numpy' not in sys.modules; import mxnet; print(mxnet.nd.ones(2).sum().asscalar())"
+    done = shell([ready / ".venv" / "bin" / "python", "-c", program], cwd=Path("/"), PYTHONPATH=packages)
+    assert (done.stdout, done.stderr) == ("2.0\n", "")
 
 
 def stub(path: Path, text: str) -> Path:
