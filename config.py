@@ -24,6 +24,7 @@ from flag_values import (
     phase_momentum,
     port,
     rate_schedule,
+    resumption,
     switch_order,
     threshold,
     zero_or_one,
@@ -218,6 +219,13 @@ class Config:
     )
     max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
+    init_from: str = _flag(
+        "",
+        "file with the network's initial parameters: best.json or final.json of a saved model, or a .params file of "
+        "MXNet; those that are missing there or have another shape keep their own initial values",
+        metavar="FILE",
+        of_host=True,
+    )
     seed: int = _flag(0, "seed of initial weights, partitions, shuffling, augmentation and dropout", type=at_least(0))
     max_bad_steps: int = _flag(
         10,
@@ -416,11 +424,11 @@ class Config:
         metavar="FOLDER",
         of_host=True,
     )
-    resume: int = _flag(
+    resume: int | str = _flag(
         0,
         "1, or no value: resume from the newest checkpoint and continue the logs; with --on-worker-death continue also "
-        "if this worker has no checkpoint",
-        type=zero_or_one,
+        "if this worker has no checkpoint; auto: the same if there is a checkpoint, else the job begins",
+        type=resumption,
         nargs="?",
         const=1,
     )

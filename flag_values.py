@@ -88,6 +88,11 @@ def zero_or_one(text: str) -> int:
     return int(text_like("[01]", "is not 0 or 1")(text))
 
 
+def resumption(text: str) -> int | str:
+    """Parses 0, 1 or auto."""
+    return text if text == "auto" else int(text_like("[01]", "is not 0, 1 or auto")(text))
+
+
 def port(text: str) -> str:
     """Checks a port, which stays a text."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:

@@ -55,7 +55,7 @@ STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
     **dict.fromkeys(("target_accuracy", "validation"), f"-n {NO_NETWORK} has no accuracy"),
     **dict.fromkeys(
-        ("max_bad_steps", "ckpt_frequency", "ckpt_keep", "checkpoint", "resume", "estimate_statistics"),
+        ("init_from", "max_bad_steps", "ckpt_frequency", "ckpt_keep", "checkpoint", "resume", "estimate_statistics"),
         f"-n {NO_NETWORK} computes nothing",
     ),
 }

@@ -142,6 +142,7 @@ def test_the_phases_of_sync_switch_are_read():
     assert parse(SWITCH).train_steps == (400, 7600)  # as published
     saving = [*SWITCH, "--ckpt-frequency", "5"]
     assert parse([*saving, "--resume"]).resume == parse([*saving, "--resume", "1"]).resume == 1
+    assert parse([*saving, "--resume", "auto"]).resume == "auto"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,8 @@ def test_the_phases_of_sync_switch_are_read():
         (["--straggler-policy", "greedy", "--switch-order", "01"], "each BSP phase needs one after it"),
         (["--straggler-policy", "elastic", "--switch-order", "0", "--train-steps", "9"], "has no BSP phase"),
         (["--resume"], "--resume needs checkpoints"),
+        (["--resume", "auto"], "--resume needs checkpoints"),
+        (["--ckpt-frequency", "5", "--resume", "2"], "'2' is not 0, 1 or auto"),
         (["-m", "esync", "--on-worker-death", "continue"], "also give --collective ring, butterfly or binary-blocks"),
         (
             ["-m", "lb-bsp", "--collective", "ring", "--on-worker-death", "continue"],

@@ -290,6 +290,10 @@ def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):
         (["--staleness", "3"], f"--staleness 3 belongs to mode {one_of(modes_of('staleness'))}, not to esync"),
         (["-n", "none", "-s", "1"], "-s means nothing to simulate.py: -n none looks at no data"),
         (["-n", "none", "--augment", "1"], "--augment means nothing to simulate.py: -n none looks at no data"),
+        (
+            ["-n", "none", "--init-from", "a.params"],
+            "--init-from means nothing to simulate.py: -n none computes nothing",
+        ),
         (["-n", "none", "-e", "1"], "-e means nothing to simulate.py: -n none has no accuracy"),
         (["-m", "fast"], "unknown mode 'fast'; choose from esync"),
         (["--seeds", "a"], "'a' is no list of seeds; give whole numbers with commas"),

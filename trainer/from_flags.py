@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import WHITE, Dataset, Samples
 from trainer.device import DeviceFeed, Evaluator
 from trainer.engine import mx
+from trainer.evaluation import initial_parameters
 from trainer.evaluation.saved_model import INPUT_NAME
 from trainer.membership import Membership
 from trainer.steps import Rule
@@ -24,10 +28,26 @@ from trainer.stop import Limits
 TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds are single steps
 
 
-def learning_task(config: Config, dataset: Dataset, device: mx.Context, mine: Membership) -> LearningTask:
+def build_network(
+    config: Config, dataset: Dataset, device: mx.Context, log: Callable[[str], None] = logging.info
+) -> Any:
+    """The network with its initial parameters.
+
+    Args:
+        log: gets a line about those of --init-from.
+
+    Raises:
+        SetupError: --init-from names no parameters that fit.
+    """
+    network = models.build(config.network, _image_shape(config, dataset), dataset.classes, device, config.seed)
+    if config.init_from:
+        log(initial_parameters.load(network, Path(config.init_from)))
+    return network
+
+
+def learning_task(config: Config, dataset: Dataset, network: Any, device: mx.Context, mine: Membership) -> LearningTask:
     """The network and the batches of this worker's partition."""
     input_size = models.REGISTRY[config.network].input_size
-    network = models.build(config.network, _image_shape(config, dataset), dataset.classes, device, config.seed)
     # All ranks have the same initial weights, but each has its own dropout masks and order of samples.
     mx.random.seed(config.seed + 1 + mine.rank)
     feed = DeviceFeed(device, input_size)

@@ -26,10 +26,11 @@ from trainer.datasets import loading, plausible
 from trainer.datasets.samples import Dataset
 from trainer.emulation import NETWORK, Slowdown, Speed
 from trainer.engine import device_context
+from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
-from trainer.from_flags import learning_task, model_card, run_settings
+from trainer.from_flags import build_network, learning_task, model_card, run_settings
 from trainer.loop import Loop
 from trainer.membership import Membership, of_all, without
 from trainer.rendezvous import mpi_job, peers, roles
@@ -71,6 +72,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         device = device_context(bool(config.cpu), config.gpu)
         trace = trace_of(config)
         dataset = dataset_of(config)
+        network = build_network(config, dataset, device)
         clock = RealClock()
         link = _state_server(config, clock, cluster.num_workers if cluster else 1)
         state = (
@@ -80,11 +82,11 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         )
         folder = RunFolder(config)
         if config.ckpt_frequency:
-            check_folder(config.checkpoint_folder, bool(config.resume))
+            check_folder(config.checkpoint_folder, config.resume == 1)
         data_hash = loading.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, data_hash, link) as joined:
         membership = _membership(config, dataset, joined)
-        task = learning_task(config, dataset, device, membership())
+        task = learning_task(config, dataset, network, device, membership())
         settings = run_settings(
             config,
             clock=clock,
@@ -170,8 +172,8 @@ def train(
 
 
 def _is_new(loop: Loop) -> bool:
-    """Whether a job resumes from a checkpoint together with a worker that has not taken part in it before."""
-    return loop.job_age_s is None and loop.trainer.resumes and trainer_state.is_new(loop.trainer)
+    """Whether this worker has not taken part in the job before: it begins, or resumes from a checkpoint of others."""
+    return loop.job_age_s is None and not (loop.trainer.resumes and not trainer_state.is_new(loop.trainer))
 
 
 def _check_cluster(config: Config, cluster: ClusterSpec) -> None:
@@ -236,7 +238,8 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
 
 @contextlib.contextmanager
 def _joined(config: Config, cluster: ClusterSpec, data_hash: str, link: Link | None) -> Iterator[RendezvousInfo]:
-    setup = {**job_setup(config), DATA: data_hash}
+    # The file's path may differ between hosts.
+    setup = {**job_setup(config), DATA: data_hash, "--init-from": initial_parameters.content_hash(config.init_from)}
     if cluster.has_scheduler:
         others = roles.join(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out

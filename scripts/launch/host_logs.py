@@ -46,7 +46,7 @@ def _replace(path: Path, place: Path, earlier: Path) -> None:
         path.replace(place)
         return
     new, old = config_in(path), config_in(place)
-    if new.get("resume") or is_same_run(new.get("earlier", ""), old.get("earlier", "")):
+    if new.get("resume") == 1 or is_same_run(new.get("earlier", ""), old.get("earlier", "")):
         for file in written(place):
             file.unlink()
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from config import Config
+from config import AUTO, Config
 from scripts.launch import job_options
 from scripts.launch.roles import JobSpec, Layout
 from trainer.run_logs import earlier_runs
@@ -38,7 +38,8 @@ class PreviousRun:
         Raises:
             SetupError: the logs cannot be moved.
         """
-        self.is_resumed = bool(worker_config.resume)
+        has_checkpoint = any(worker_config.checkpoint_folder.glob("*.ckpt"))
+        self.is_resumed = has_checkpoint if worker_config.resume == AUTO else bool(worker_config.resume)
         self._keeps_checkpoints = bool(worker_config.ckpt_frequency and not worker_config.checkpoint)
         self._log_folder, self._earlier, self._devices, self._say = log_folder, earlier, devices, say
         if not self.is_resumed:

@@ -56,7 +56,7 @@ class RunFolder:
         if self._earlier is not None:
             if not self.path.is_relative_to(log_base(self._earlier)):
                 raise SetupError(f"--earlier {self._earlier} is not in the log tree that -ld {config.log_dir} is in")
-            if not config.resume and written(self.path):
+            if config.resume != 1 and written(self.path):
                 check([self.path], self._earlier)
 
     def _was_lost(self, job_age_s: float) -> bool:
@@ -78,7 +78,7 @@ class RunFolder:
         Args:
             job_age_s: of a job at work to which this worker has come. Logs that were begun since the job began, and
                 not ended, are the job's: this worker has taken part in it before.
-            is_new: the job is resumed, and this worker has not taken part in it before.
+            is_new: this worker has not taken part in the job before, whether the job is resumed or begins.
 
         Raises:
             SetupError: files cannot be moved or removed.

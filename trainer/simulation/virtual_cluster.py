@@ -34,7 +34,7 @@ from trainer.emulation import Speed
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
-from trainer.from_flags import learning_task, model_card, run_settings
+from trainer.from_flags import build_network, learning_task, model_card, run_settings
 from trainer.membership import Membership, of_all
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_logs.run_folder import RunFolder
@@ -145,7 +145,9 @@ class _Run:
             take_time = self._evaluate if self._job.evaluation_s else None
             task = stub_network.learning_task(config.batch_size, take_time)
         else:
-            task, folder = learning_task(config, self._dataset, mx.cpu(), membership), self._folders[rank]
+            log = logging.debug if rank else logging.info
+            network, folder = build_network(config, self._dataset, mx.cpu(), log), self._folders[rank]
+            task = learning_task(config, self._dataset, network, mx.cpu(), membership)
             evaluate = Evaluator(task.network, self._dataset.test, task.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
             task.evaluate = partial(self._evaluate, evaluate)
             task.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
@@ -162,7 +164,7 @@ class _Run:
         """Gives each worker its checkpoints, where the flags ask for them."""
         config, ranks = self._job.config, range(len(self._rows))
         if config.ckpt_frequency:
-            check_folder(config.checkpoint_folder, bool(config.resume))
+            check_folder(config.checkpoint_folder, config.resume == 1)
             data_hash = content_hash(self._dataset) if self._dataset is not None else ""
             good = [CheckpointManager(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
             for rank in ranks:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from config import END, Config
+from config import AUTO, END, Config
 from trainer.array_tree import is_finite
 from trainer.rendezvous.config_check import DATA
 from trainer.survival.checkpoint_rounds import (
@@ -122,6 +122,9 @@ class CheckpointManager:
             SetupError: there is none; or none of the job, where this worker may get the model of another one.
         """
         if not self.goes_on:
+            return
+        if self._config.resume == AUTO and round_of(of_all, 0, self._config) is None:
+            self.goes_on = False  # on all workers, whatever the others could resume
             return
         round_ = round_of(of_all, self._rank, self._config)
         others = self._config.survives and any(self._mine.folder.glob(f"{worker_name(platform.node())}-*"))

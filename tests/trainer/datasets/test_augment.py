@@ -10,7 +10,7 @@ from trainer.datasets.augment import PADDING, CropAndFlip, crop_and_flip
 from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Dataset, Samples
 from trainer.engine import mx
-from trainer.from_flags import learning_task
+from trainer.from_flags import build_network, learning_task
 from trainer.membership import Membership
 
 IMAGES = np.arange(1, 1 + 6 * 2 * 3 * 4, dtype=np.uint8).reshape(6, 2, 3, 4)  # no pixel is black
@@ -94,7 +94,8 @@ def tasks(tmp_path):
     for augment in "01":
         config = parse(["-m", "local", "-c", "1", "-n", "mlp", "-b", "16", "--augment", augment, "-ld", str(tmp_path)])
         dataset = Dataset(SAMPLES, SAMPLES, 7)
-        made.append(learning_task(config, dataset, mx.cpu(), Membership()))
+        network = build_network(config, dataset, mx.cpu())
+        made.append(learning_task(config, dataset, network, mx.cpu(), Membership()))
     return made
 
 

@@ -152,6 +152,31 @@ def test_where_nothing_was_saved_there_is_nothing_to_resume(place: Path) -> None
         run(place, "job", "sync", 8, "--resume")
 
 
+@pytest.mark.parametrize("mode", ["local", "sync", "esync", "dcasgd"])
+def test_with_auto_one_command_starts_a_job_and_starts_it_again(place: Path, mode: str) -> None:
+    whole = run(place, "whole", mode, 8)
+    run(place, "parts", mode, 4, "--resume", "auto")
+    logged = records(folder_of(place, "parts", mode) / "cpu0")
+    assert [record["num_iters"] for record in logged] == [1, 2, 3, 4] and "events" not in logged[0]
+    assert run(place, "parts", mode, 8, "--resume", "auto") == whole
+    assert records(folder_of(place, "parts", mode) / "cpu0")[4]["events"][0]["text"] == "resumed after round 4"
+
+
+@pytest.mark.parametrize("mode", ["sync", "dcasgd"])
+def test_auto_resumes_if_one_worker_has_a_checkpoint_and_begins_if_none_has_a_whole_one(place: Path, mode: str) -> None:
+    run(place, "job", mode, 4, cluster="two.csv")
+    for round_ in (2, 4):
+        checkpoint(place, "job", mode, worker_name(1), round_).unlink(missing_ok=True)
+    run(place, "job", mode, 6, "--resume", "auto", cluster="two.csv")
+    assert any("resumed" in str(record.get("events")) for record in records(folder_of(place, "job", mode) / "cpu0"))
+    for path in (folder_of(place, "job", mode) / ".checkpoints").glob("*.ckpt"):
+        path.write_bytes(b"damaged")
+    run(place, "job", mode, 3, "--resume", "auto", cluster="two.csv")
+    logged = records(folder_of(place, "job", mode) / "cpu0")
+    assert logged[0]["num_iters"] == 1 and len(logged) <= 3
+    assert not any("resumed" in str(record.get("events")) for record in logged)
+
+
 def test_every_mode_has_the_flags() -> None:
     for flag in ("ckpt_frequency", "ckpt_keep", "checkpoint", "resume"):
         assert set(modes_of(flag)) == {row.name for row in OWNERS.values()}
