@@ -15,8 +15,9 @@ PACKAGES = str(Path(numpy.__file__).parents[1])
 def run_without_site(program, *arguments, **environment):
     """Runs a program with the packages of this environment and none of its .pth files."""
     path = os.pathsep.join((str(ROOT), PACKAGES))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MXNET_")}
     done = subprocess.run(
-        [sys.executable, "-S", "-c", program, *arguments], env={**os.environ, "PYTHONPATH": path, **environment},
+        [sys.executable, "-S", "-c", program, *arguments], env={**inherited, "PYTHONPATH": path, **environment},
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
