@@ -68,10 +68,9 @@ class ModelAveragingTrainer(SynchronousTrainer):
         self._outer.restore(state["outer"], self.parameters.weights)
 
     def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        factor = self.schedule_factor
         is_complete = self.whole_step(images, labels, self._learning_rate)
         if self._norm is not None and is_complete and not self.step_is_bad:
-            self._norm.add_step(factor)
+            self._norm.add_step(self.schedule_factor)
         return is_complete
 
     def global_model(self) -> AbstractContextManager[None]:
