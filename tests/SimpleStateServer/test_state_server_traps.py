@@ -1,4 +1,4 @@
-"""Nobody stops the production server: whatever strangers send, or do not send, the workers are answered."""
+"""The production server answers its workers, whatever other clients send or leave unsent."""
 
 import contextlib
 import select

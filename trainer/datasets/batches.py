@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Batches(Protocol):
-    """What a worker draws its batches from."""
+    """An endless source of a worker's batches."""
 
     def __next__(self) -> Samples:
-        """The next batch; there is always one."""
+        """The next batch."""
 
     def put_back(self, batch: Samples) -> None:
         """Takes back a batch that was drawn and not trained on; it is the next one again."""
@@ -27,20 +27,20 @@ class Batches(Protocol):
         """From now on batches are of these samples (n_k,)."""
 
     def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples."""
+        """Sets the size of the batches to come; the order of the samples does not depend on it."""
 
     def look(self, number: int) -> Iterator[Samples]:
-        """So many batches of the samples, always the same; those to be trained on stay as they are."""
+        """Yields the same `number` batches each time, and does not change the batches to be trained on."""
 
     def state(self) -> dict[str, Any]:
-        """Where it is, as plain values and arrays."""
+        """The position, as plain values and arrays."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken, of the same samples."""
+        """Returns to the position of `state`, with the same samples."""
 
 
 class EndlessBatches:
-    """Batches of one size, until another is asked for, one epoch after the other, each in a new seeded order.
+    """Batches of one size, until `resize`, epoch after epoch, each in a new seeded order.
 
     A batch may span two epochs, so every sample is used once an epoch and none is dropped.
     """
@@ -55,8 +55,8 @@ class EndlessBatches:
     ) -> None:
         """
         Args:
-            indices: of the samples (n_k,) that are drawn from.
-            augment: what is made of the images of each new batch.
+            indices: of the samples (n_k,) to draw from.
+            augment: changes the images of each new batch.
         """
         self._samples = samples
         self._batch_size = batch_size
@@ -65,7 +65,7 @@ class EndlessBatches:
         self.draw_from(indices)
 
     def draw_from(self, indices: np.ndarray) -> None:
-        """From now on the batches come from these samples, in a new epoch.
+        """Begins a new epoch with these samples.
 
         Raises:
             SetupError: there are none.
@@ -77,18 +77,15 @@ class EndlessBatches:
         self._returned: list[Samples] = []
 
     def resize(self, batch_size: int) -> None:
-        """From now on batches have so many samples; the samples come in the same order whatever the size."""
         self._batch_size = batch_size
 
     def look(self, number: int) -> Iterator[Samples]:
-        """As Batches says."""
         random = np.random.default_rng(0)
         for _ in range(number):
             chosen = random.choice(self._indices, self._batch_size)
             yield Samples(self._samples.images[chosen], self._samples.labels[chosen])
 
     def state(self) -> dict[str, Any]:
-        """As Batches says."""
         augment = self._augment.random.bit_generator.state if self._augment else None
         return {
             "order": self._order,
@@ -99,7 +96,6 @@ class EndlessBatches:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """As Batches says."""
         self._order = state["order"]
         self._random.bit_generator.state = state["random"]
         if self._augment:
@@ -111,7 +107,6 @@ class EndlessBatches:
         return self
 
     def put_back(self, batch: Samples) -> None:
-        """Takes back a batch that was drawn and not trained on; it is the next one again."""
         self._returned.append(batch)
 
     def __next__(self) -> Samples:

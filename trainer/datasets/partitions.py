@@ -11,8 +11,8 @@ import numpy as np
 def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -> list[np.ndarray]:
     """Indices of the samples of each worker, by rank. Every sample is in exactly one part.
 
-    Parts are equal; where the samples cannot be divided, the first ones have one sample more. i.i.d.: parts of a seeded
-    permutation. By class: parts of the samples in the order of their classes, as the published program cuts them.
+    Parts are equal; where N does not divide the samples, the first ones have one more. i.i.d.: parts of a seeded
+    permutation. By class: parts of the samples in the order of their classes, as in the published program.
 
     Args:
         labels: classes (N,) of all training samples.
@@ -22,7 +22,7 @@ def partition(labels: np.ndarray, num_workers: int, by_class: bool, seed: int) -
 
 
 def sha256(arrays: Iterable[np.ndarray]) -> str:
-    """A hash of the content of arrays, one after the other."""
+    """SHA-256 of the concatenated content of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)

@@ -35,7 +35,7 @@ def iter_file(number: int) -> str:
 class Measure:
     """Times the stages of each local step and logs each round: as a file `iter-N.txt`, or as a line of one file.
 
-    The time between two calls belongs to the stage that was entered last. Only writing the log is in none.
+    The time between two calls belongs to the stage that was entered last. Writing the log belongs to no stage.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Measure:
     ) -> None:
         """
         Args:
+            rounds_before: rounds in the folder, where a job is resumed.
+            elapsed_before_s: seconds of these rounds.
             as_lines: append the rounds to one file, for the many short ones of a device that trains alone.
-            rounds_before: that the folder holds, where a job is resumed.
-            elapsed_before_s: seconds that they took.
         """
         self._folder = folder
         self._as_lines = as_lines
@@ -70,18 +70,18 @@ class Measure:
         return self._clock() - self._begin
 
     def enter(self, stage: str) -> None:
-        """From now on time belongs to `stage` of the current local step."""
+        """Begins a stage of the current local step."""
         self._close()
         self._stage = stage
 
     def next_step(self) -> None:
-        """From now on time belongs to the next entry: another local step, or the aggregation."""
+        """Begins the next entry: another local step, or the aggregation."""
         self._close()
         self._stage = None
         self._steps.append({})
 
     def abandon_step(self) -> None:
-        """The current entry's step is given up: what it took so far was of no use."""
+        """Counts the time of the current entry's step as abandoned."""
         self._close()
         self._stage = None
         times = self._steps[-1]
@@ -96,14 +96,14 @@ class Measure:
         self._since = now
 
     def skip(self, rounds: int) -> None:
-        """The others have done so many rounds without this worker: the one under way has a later number."""
+        """Counts rounds that the others have done without this worker: the one under way has a later number."""
         self._round += rounds
 
     def write_round(self, num_samples: int, accuracy: float | None, **extra: Any) -> dict[str, Any]:
-        """Ends the round: logs it and returns what the log holds.
+        """Ends the round, logs it and returns the log.
 
         Args:
-            num_samples: samples that this worker trained on in this round.
+            num_samples: that this worker trained on in this round.
             accuracy: test accuracy after this round, where this worker evaluated.
             extra: more keys for the log, such as bytes_pushed.
 

@@ -173,7 +173,7 @@ def test_backup_workers_are_fewer_and_then_none() -> None:
     assert versions.remove_worker(2) == Arrival()  # it was spare
     assert versions.arrive(1) == Arrival((0, 1), (0, 1))
     assert versions.arrive(0) == Arrival()
-    assert versions.remove_worker(1) == Arrival((0,), (0,))  # nobody else can come
+    assert versions.remove_worker(1) == Arrival((0,), (0,))  # no other gradient can come
 
 
 def test_a_gradient_of_a_lost_worker_that_waits_does_not_count() -> None:

@@ -245,7 +245,7 @@ def test_elastic_never_leaves_everybody_out() -> None:
 
 def test_elastic_leaves_nobody_out_of_the_next_phase_for_what_was_said_in_the_last_round() -> None:
     schedule = Schedule("10", [1, 2], 2, "elastic")
-    arrive(schedule, 0, 1, out_of_step=(0,))  # the phase's last round, so nobody is left out
+    arrive(schedule, 0, 1, out_of_step=(0,))  # the phase's last round: it leaves out no worker
     assert schedule.left_out == set()
     schedule = Schedule("11", [1, 2], 2, "elastic")
     arrive(schedule, 0, 1, out_of_step=(0,))
