@@ -33,6 +33,7 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
     from trainer.device import DeviceFeed, Evaluator
     from trainer.engine import mx
     from trainer.evaluation.saved_model import SavedModel
+    from trainer.metric import ACCURACY, logged_value
 
     model = SavedModel.find(path)
     name = dataset or str(model.about["dataset"])
@@ -43,8 +44,9 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
     if classes != model.about.get("classes", classes):
         raise SetupError(f"{name} has {classes} classes, {path} is a model for {model.about['classes']}")
     evaluator = Evaluator(model.load(mx.cpu()), test, DeviceFeed(mx.cpu(), height), BATCH_SIZE)
-    before = model.about.get("accuracy")
-    saved = "not known" if before is None else f"{before:.4f}"
+    metric, before = logged_value(model.about) or (ACCURACY, None)
+    its = "" if metric.is_accuracy else f"{metric.name} "
+    saved = "not known" if before is None else f"{its}{metric.text(before)}"
     return f"accuracy {evaluator():.4f} on the {len(test.labels)} test images of {name}; when it was saved: {saved}"
 
 

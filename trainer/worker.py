@@ -89,11 +89,12 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         task = learning_task(config, dataset, network, device, membership())
         settings = run_settings(
             config,
+            task.metric,
             clock=clock,
             stop_requested=lambda: signals.requested and not config.leave,
             speed=Speed(config.min_step_time, config.sample_time, trace=trace),
             evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json") if config.evaluator else None,
-            saver=ModelSaver(folder.path, task.network, model_card(config, dataset, folder.commit)),
+            saver=ModelSaver(folder.path, task.network, model_card(config, dataset, folder.commit), task.metric),
             pacing=_pacing(config, joined),
             checkpoints=_checkpoints(config, joined, data_hash),
         )
@@ -140,6 +141,7 @@ def train(
         "members": members,
         "parameter_bytes": trainer.parameters.num_bytes(),
         "partition_sha256": membership.partition_sha256,
+        "metric": context.task.metric.about(),
         **more,
     }
     logging.info(

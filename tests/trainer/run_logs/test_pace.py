@@ -268,7 +268,7 @@ def test_figures_say_it_in_a_few_words_of_the_modes_that_they_show(events: dict)
     assert tables.short_doubts_of(runs) == f"{slow}; {busy}"
     curves = {metrics.MODES[name]: [(1.0, 0.5)] for name in ("sync", "esync-niid")}
     marked = {metrics.MODES[name]: its for name, its in events.items()}
-    first, second = draw.accuracy_figures(NETWORK, curves, marked, None, runs=runs)
+    first, second = draw.curve_figures(NETWORK, curves, marked, None, runs=runs)
     for (_, data, paint), note in ((first, slow), (second, "")):
         shown = Figure()
         paint(shown, data)
