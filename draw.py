@@ -10,7 +10,9 @@ marks at events, data throughput, traffic load and computing time ratio. Of seve
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import reprlib
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,7 +34,7 @@ from report.runs import Run, by_mode, estimate, mean_ratios, of_one_metric
 from report.statistics import Estimate
 from report.x_axes import SECONDS, X_AXES, XAxis
 from summary import warning
-from trainer.metric import ACCURACY, Metric
+from trainer.metric import ACCURACY, Metric, logged_value
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
@@ -89,21 +91,21 @@ def _summary_command(base: Path, network: str, mode: Mode | None = None) -> str:
     )
 
 
-def read_standalone(network_folder: Path, warn: Warn) -> tuple[str, float] | None:
+def read_standalone(network_folder: Path, warn: Warn) -> tuple[Metric, float] | None:
     """Metric and value of standalone training; None where it is missing or cannot be read."""
     path = network_folder / metrics.STANDALONE_FILE
     try:
-        text, _, name = path.read_text().strip().partition(" ")
-        value, metric = float(text), Metric(name) if name else ACCURACY
+        read = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, SetupError) as error:
+    except (OSError, ValueError) as error:
         warn(f"{path} does not hold one number, so there is no line for it: {error}")
         return None
+    metric, value = (logged_value(read) if isinstance(read, dict) else None) or (ACCURACY, read)
     if fault := metric.fault(value):
-        warn(f"{path} holds {value} as {metric.name}, which is {fault}, so there is no line for it")
+        warn(f"{path} holds {reprlib.repr(value)} as {metric.name}, which is {fault}, so there is no line for it")
         return None
-    return metric.name, value
+    return metric, value
 
 
 # ------------------------------------------------------------------------------------------------- figures

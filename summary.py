@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import re
 import reprlib
 import sys
@@ -130,7 +131,7 @@ def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
     lost = last - len(rounds) - rounds_missed(logged)
     if lost > 0:
         warn(f"{folder}: samples, steps, bytes and computing time are counted without {lost} lost round(s)")
-    evaluations = [(record["total_time"], *found) for record in rounds if (found := logged_value(record)) is not None]
+    evaluations = [(record["total_time"], *its) for record in rounds if (its := logged_value(record)) is not None]
     if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
     run = found.run_file.run
@@ -347,10 +348,10 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
         if device is None:
             warning(f"{folder} has no evaluation, so {STANDALONE_FILE} is not written")
             return
-        value, name = device.accuracy_list[-1], device.metric.name
-        text = f"{value}" if device.metric.is_accuracy else f"{value} {name}"
+        value, metric = device.accuracy_list[-1], device.metric
+        text = f"{value}" if metric.is_accuracy else json.dumps(metric.logged(value))
         (network_folder / STANDALONE_FILE).write_text(f"{text}\n")
-        print(f"{network_folder / STANDALONE_FILE}: {name} {value}")
+        print(f"{network_folder / STANDALONE_FILE}: {metric.name} {value}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -64,7 +64,7 @@ MODES = {
     for mode in (*(Mode(entry, IID) for entry in COMPARED), *(Mode(entry, NON_IID) for entry in SPLIT), LOCAL)
 }
 STANDALONE_FILE = (
-    "standalone.txt"  # in the network's folder: the accuracy that training on one device reaches, or "VALUE METRIC"
+    "standalone.txt"  # in the network's folder: the last accuracy of one device alone, or a metric's entry
 )
 
 

@@ -26,7 +26,7 @@ class Run:
     devices: Mapping[Mode, Devices]
     numbers: Mapping[Mode, Numbers]
     evaluators: Mapping[Mode, Device | None]
-    standalone: tuple[str, float] | None = None
+    standalone: tuple[Metric, float] | None = None
 
     @property
     def curves(self) -> dict[Mode, Curve]:
@@ -36,8 +36,8 @@ class Run:
         """Without the evaluations of other metrics."""
         evaluators = {mode: its if its and its.metric == metric else None for mode, its in self.evaluators.items()}
         standalone = self.standalone
-        if standalone is not None and standalone[0] != metric.name:
-            warn(f"there is no line of training on one device: its file has {standalone[0]}, not {metric.name}")
+        if standalone is not None and standalone[0] != metric:
+            warn(f"there is no line of training on one device: its file has {standalone[0].name}, not {metric.name}")
             standalone = None
         return replace(self, evaluators=evaluators, standalone=standalone)
 

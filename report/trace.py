@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from report.metrics import Event, Warn
+from trainer.metric import logged_value
 from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens

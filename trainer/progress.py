@@ -51,7 +51,7 @@ class Curve:
     One thread adds, any thread reads.
     """
 
-    def __init__(self, metric: Metric = ACCURACY, limit: int = MAX_POINTS) -> None:
+    def __init__(self, limit: int = MAX_POINTS, metric: Metric = ACCURACY) -> None:
         self._metric = metric
         self._limit = limit - 2  # the last and the best come on top
         self._spaced: tuple[Point, ...] = ()
@@ -92,7 +92,7 @@ class Progress:
             self.curve = self.empty_curve()
 
     def empty_curve(self) -> Curve:
-        return Curve(self.metric)
+        return Curve(metric=self.metric)
 
     def add_step(self, samples: int, step_s: float) -> None:
         self.total = self.total.plus(samples, step_s)

@@ -29,7 +29,7 @@ class Curve:
     besides.
     """
 
-    def __init__(self, more_is_better: bool = True, limit: int = MAX_POINTS) -> None:
+    def __init__(self, limit: int = MAX_POINTS, more_is_better: bool = True) -> None:
         self._sign = -1 if more_is_better else 1
         self._limit = limit
         self._kept: dict[int, Point] = {}  # by round, in ascending order

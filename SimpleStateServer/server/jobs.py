@@ -153,7 +153,7 @@ class Jobs:
             if job is self.published:
                 self.published = None
         policy = POLICIES[settings.policy]
-        curve = Curve(settings.metric is None or settings.metric.more_is_better)
+        curve = Curve(more_is_better=settings.metric is None or settings.metric.more_is_better)
         table = table_of(settings, policy, now)
         job = Job(settings, policy, table, began=now, curve=curve, history_lost=bool(settings.resumed))
         self._by_id[job.id] = job

@@ -288,7 +288,7 @@ def test_a_browser_shows_every_worker_and_the_last_rounds(server: StateServerPro
     assert page.by_id["title"] == "ESync"
     assert page.by_id["round"].startswith("3")
     assert page.by_id["workers-count"] == "33 training"
-    assert page.by_id["accuracy"] == "75.0 %best 75.0 %"
+    assert page.by_id["value"] == "75.0 %best 75.0 %"
     assert page.by_id["policy"] == "journalbalances the reach-server time"
     assert page.by_id["throughput"].endswith("/ssamples")
     rows = [row for row in page.rows if row]
