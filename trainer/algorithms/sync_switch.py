@@ -25,6 +25,7 @@ from trainer.algorithms.sync_switch_optimizer import (
 )
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
+from trainer.datasets.batches import Batch
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
@@ -86,9 +87,9 @@ class SyncSwitchTrainer(Trainer):
         if accuracy is not None or self.is_first_of_resumed:
             self._tell(0, accuracy)
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+    def local_step(self, batch: Batch) -> bool:
         self._num_samples = labels.size
-        self.compute_gradients(images, labels, self.membership.weight)
+        self.compute_gradients(batch, self.membership.weight)
         if self.gradients_are_good():
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()

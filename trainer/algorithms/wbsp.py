@@ -20,6 +20,7 @@ from trainer.algorithms.wbsp_optimizer import WBSPOptimizer, WBSPStatus
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.clock import Task
 from trainer.context import Context
+from trainer.datasets.batches import Batch
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
 from trainer.engine import mx
@@ -101,8 +102,8 @@ class WBSPTrainer(Trainer):
     def save_server(self) -> None:
         self._round_to_save = self.rounds  # the communication thread asks for it after the next upload
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        is_complete = self.whole_step(images, labels, self._learning_rate)
+    def local_step(self, batch: Batch) -> bool:
+        is_complete = self.whole_step(batch, self._learning_rate)
         self._pending_samples += 0 if self.step_is_bad else labels.size
         return is_complete
 
