@@ -31,7 +31,8 @@ class Feed:
         if self._prepare is None:
             return self.placed(raw.inputs, raw.targets, raw.size)
         with self._device:
-            return self.placed(*self._prepare(raw.inputs, raw.targets, random), raw.size)
+            inputs, targets = self._prepare(raw.inputs, raw.targets, random)
+            return self.placed(inputs, targets, raw.size)
 
     def placed(self, inputs: Any, targets: Any, size: int = 0) -> Batch:
         """Brings arrays of numbers to the device: numpy's as float32, MXNet's as they are.
@@ -39,8 +40,10 @@ class Feed:
         Raises:
             SetupError: one of them is no array of numbers.
         """
-        placed = [tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)]
-        return Batch(*placed, size or len(placed[1][0]))
+        own, wanted = (
+            tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)
+        )
+        return Batch(own, wanted, size or len(wanted[0]))
 
     def _placed(self, value: Any) -> mx.nd.NDArray:
         if isinstance(value, mx.nd.NDArray):
@@ -58,7 +61,7 @@ def cross_entropy() -> Loss:
     """The loss of scores (N, C) and classes (N,)."""
     loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     loss.hybridize()
-    return loss  # type: ignore[no-any-return]
+    return loss
 
 
 class Passes(Protocol):

@@ -20,8 +20,8 @@ from trainer.steps import Seen, Stepper, which_decay
 from utils import STOPPED
 
 if TYPE_CHECKING:
-    from trainer.recovering import Recovers
     from trainer.datasets.batches import Batch
+    from trainer.recovering import Recovers
     from trainer.transport.protocol import Counted
 
 

@@ -16,7 +16,6 @@ from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
 from trainer.datasets.batches import Batch
-from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay

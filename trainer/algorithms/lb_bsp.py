@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.coordinator.job import begin_job
 from trainer.coordinator.queries import Queries
-from trainer.engine import mx
+from trainer.datasets.batches import Batch
 
 
 class LBBSPTrainer(SyncTrainer):

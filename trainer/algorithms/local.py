@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trainer.context import Context
 from trainer.datasets.batches import Batch
-from trainer.engine import mx
 from trainer.trainer import Trainer
 
 

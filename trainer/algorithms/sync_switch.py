@@ -25,10 +25,9 @@ from trainer.algorithms.sync_switch_optimizer import (
 )
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
-from trainer.engine import mx
+from trainer.datasets.batches import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
@@ -88,8 +87,8 @@ class SyncSwitchTrainer(Trainer):
             self._tell(0, accuracy)
 
     def local_step(self, batch: Batch) -> bool:
-        self._num_samples = labels.size
         self.compute_gradients(batch, self.membership.weight)
+        self._num_samples = self.step_samples
         if self.gradients_are_good():
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()

@@ -20,9 +20,9 @@ from trainer.algorithms.wbsp_optimizer import WBSPOptimizer, WBSPStatus
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.clock import Task
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
+from trainer.datasets.batches import Batch
 from trainer.engine import mx
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.trainer import Trainer
@@ -104,7 +104,7 @@ class WBSPTrainer(Trainer):
 
     def local_step(self, batch: Batch) -> bool:
         is_complete = self.whole_step(batch, self._learning_rate)
-        self._pending_samples += 0 if self.step_is_bad else labels.size
+        self._pending_samples += 0 if self.step_is_bad else self.step_samples
         return is_complete
 
     def synchronize(self, wants_stop: bool) -> bool:

@@ -108,7 +108,7 @@ class EndlessBatches:
         if state["augment"]:
             self._changes.bit_generator.state = state["augment"]
         self._batch_size = state["batch_size"]
-        self._returned = [self._feed.placed(*map(tuple, parts)) for parts in state["returned"]]
+        self._returned = [self._feed.placed(tuple(parts[0]), tuple(parts[1])) for parts in state["returned"]]
 
     def __iter__(self) -> EndlessBatches:
         return self

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from trainer.datasets import cifar, plausible
-from trainer.datasets.partitions import sha256
 from trainer.datasets.samples import Dataset, Samples, checked_labels, is_file
 from utils import RUN_AS_OWNER, SetupError, remedy
 

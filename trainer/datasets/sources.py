@@ -59,7 +59,8 @@ class Arrays:
 
     def take(self, chosen: np.ndarray | slice) -> Raw:
         if self._batchify is None:
-            return Raw(*(_single([_chosen(array, chosen) for array in part]) for part in self._both()), self._size(chosen))
+            inputs, targets = (_single([_chosen(array, chosen) for array in part]) for part in self._both())
+            return Raw(inputs, targets, self._size(chosen))
         numbers = np.arange(len(self))[chosen]
         samples = [tuple(_single([array[number] for array in part]) for part in self._both()) for number in numbers]
         return Raw(*self._batchify(samples), len(samples))
@@ -146,7 +147,7 @@ class Stream:
         for batch in self._begin(rank, num_workers, seed):
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise SetupError(f"a stream yields pairs (inputs, targets), not {described(batch)}")
-            yield Raw(*batch, _count(_parts(batch[1])[0]))
+            yield Raw(batch[0], batch[1], _count(_parts(batch[1])[0]))
 
 
 def source_of(data: Any, batchify: Batchify | None = None) -> Source | Stream:
@@ -159,7 +160,7 @@ def source_of(data: Any, batchify: Batchify | None = None) -> Source | Stream:
     if isinstance(data, (tuple, list)):
         if len(data) != 2:
             raise SetupError(f"{described(data)} is no pair (inputs, targets)")
-        source = Arrays(*data, batchify)
+        source = Arrays(data[0], data[1], batchify)
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         source = Items(data, batchify)
     elif callable(data):
@@ -177,13 +178,15 @@ def source_of(data: Any, batchify: Batchify | None = None) -> Source | Stream:
 def hash_of(parts: Sequence[Source]) -> str:
     """SHA-256 of the samples, cut to the length for a message; empty where processes cannot compare them."""
     digest = hashlib.sha256()
-    return digest.hexdigest()[:16] if all([part.hash_into(digest) for part in parts]) else ""
+    return digest.hexdigest()[:16] if all(part.hash_into(digest) for part in parts) else ""
 
 
 def described(value: Any) -> str:
     """A value's kind in words, such as "a tuple of 3"."""
     shape = getattr(value, "shape", None)
-    size = f" of shape {tuple(shape)}" if shape is not None else f" of {len(value)}" if hasattr(value, "__len__") else ""
+    size = (
+        f" of shape {tuple(shape)}" if shape is not None else f" of {len(value)}" if hasattr(value, "__len__") else ""
+    )
     return "None" if value is None else f"a {type(value).__name__}{size}"
 
 

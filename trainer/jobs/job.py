@@ -46,6 +46,11 @@ class Job:
     labels: Callable[[], np.ndarray | None]
     classes: int
 
+    @property
+    def name(self) -> str:
+        """The file's stem; empty for a built-in job."""
+        return self.file.path.stem if self.file.path is not None else ""
+
     def network(self, config: Config, first: Batch | None) -> Any:
         """The file's network, or the built-in one for inputs like those of the first batch.
 
@@ -117,8 +122,7 @@ class Job:
         """Some samples, of the training part if it has any."""
         for part in (self.train, self.test):
             if part is not None:
-                raw = part.take(slice(0, number)) if not isinstance(part, Stream) else next(part.batches(0, 1, seed))
-                return raw
+                return next(part.batches(0, 1, seed)) if isinstance(part, Stream) else part.take(slice(0, number))
         return None
 
     def test_batches(self, feed: Feed, batch_size: int, seed: int) -> Iterator[Batch]:
@@ -178,9 +182,7 @@ def job_of(config: Config) -> Job:
         largest = max(config.batch_size, *config.phase_batch_size)
         if largest > len(train):
             flag = "-b" if largest == config.batch_size else "--phase-batch-size"
-            raise SetupError(
-                f"batch size {largest} exceeds the {len(train)} training samples: choose a smaller {flag}"
-            )
+            raise SetupError(f"batch size {largest} exceeds the {len(train)} training samples: choose a smaller {flag}")
     return Job(file=file, train=train, test=test, prepare=prepare, labels=labels, classes=classes)
 
 
@@ -191,9 +193,7 @@ def _of(labels: Callable[[], np.ndarray | None], chosen: np.ndarray) -> np.ndarr
 
 def _data(
     config: Config, file: JobFile
-) -> tuple[
-    Source | Stream | None, Source | Stream | None, Prepare | None, int, Callable[[], np.ndarray | None]
-]:
+) -> tuple[Source | Stream | None, Source | Stream | None, Prepare | None, int, Callable[[], np.ndarray | None]]:
     """The training and the test part, their preparation, the number of classes, and the training samples' classes."""
     own = _prepare(file)
     if file.data is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.engine import mx
-from trainer.jobs import sources
+from trainer.jobs.sources import sources
 from trainer.jobs.user_errors import UserError, users_errors
 
 MODULE = "job_file"  # its name as a module
@@ -48,11 +48,11 @@ def load(path: Path) -> JobFile:
         SetupError: it cannot be read, one of its modules has a name that is taken, or it defines something that is none
             of a job.
     """
-    sources.sources(path)
-    folder = str(path.resolve().parent)
+    sources(path)
+    folder = str(path.absolute().parent)
     if folder not in sys.path:
         sys.path.append(folder)
-    spec = importlib.util.spec_from_file_location(MODULE, path.resolve())
+    spec = importlib.util.spec_from_file_location(MODULE, path.absolute())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module  # pickle and dataclasses look there

@@ -19,9 +19,7 @@ from utils import SetupError
 _ERRORS = (mx.metric.MAE, mx.metric.MSE, mx.metric.RMSE, mx.metric.CrossEntropy, mx.metric.Perplexity, mx.metric.Loss)
 
 
-def of(
-    metric: Any, more_is_better: bool | None, file: Path | None
-) -> tuple[Metric, Callable[[], Measurement]]:
+def of(metric: Any, more_is_better: bool | None, file: Path | None) -> tuple[Metric, Callable[[], Measurement]]:
     """A job file's metric, an mx.metric.EvalMetric or a function (targets, outputs) -> float, and its measurement.
 
     Raises:

@@ -13,7 +13,7 @@ import numpy as np
 
 from config import Config
 from trainer.datasets.batches import Batch
-from trainer.datasets.sources import Arrays, described
+from trainer.datasets.sources import described
 from trainer.device import Correct, Feed, Loss, Measurement, cross_entropy, shapes_told, single
 from trainer.engine import mx
 from trainer.evaluation import initial_parameters
@@ -42,9 +42,7 @@ class BuiltNetwork(NamedTuple):
     input_shapes: tuple[tuple[int, ...], ...] | None
 
 
-def build(
-    config: Config, job: Job, device: mx.Context, log: Callable[[str], None] = logging.info
-) -> BuiltNetwork:
+def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], None] = logging.info) -> BuiltNetwork:
     """Builds and tries the network.
 
     Args:
@@ -133,9 +131,7 @@ def _place(network: Any, device: mx.Context) -> None:
         each.initialize(mx.init.Constant(mx.nd.array(value)), ctx=device, force_reinit=True)
 
 
-def _learnt(
-    job: Job, first: Batch | None, outputs: Any
-) -> tuple[Loss | None, int, Metric, Callable[[], Measurement]]:
+def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, int, Metric, Callable[[], Measurement]]:
     """The loss, the classes, and the metric with its measurement; defaults are cross-entropy and accuracy, or the
     file's loss where its outputs are no scores.
 
@@ -175,7 +171,9 @@ def _learnt(
     if loss is None:
         if job.test is None:
             return loss, classes, ACCURACY, Correct
-        raise SetupError(f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric")
+        raise SetupError(
+            f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
+        )
     return loss, classes, Metric("loss", more_is_better=False), partial(measurements.MeanLoss, loss)
 
 

@@ -44,7 +44,7 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
     except Exception as error:
         if file is None:
             raise
-        own = _from_file(error.__traceback__, file.resolve().parent)
+        own = _from_file(error.__traceback__, file.absolute().parent)
         batch = getattr(error, "batch", "")
         if own is None and not batch and not function:
             raise
@@ -76,7 +76,7 @@ def _last_line(own: TracebackType, file: Path) -> int:
     frame: TracebackType | None = own
     line = own.tb_lineno
     while frame is not None:
-        if Path(frame.tb_frame.f_code.co_filename) == file.resolve():
+        if Path(frame.tb_frame.f_code.co_filename) == file.absolute():
             line = frame.tb_lineno
         frame = frame.tb_next
     return line
