@@ -73,7 +73,8 @@ class Metric:
             value = float(value) if not isinstance(value, bool) else value
         if fault := self.fault(value):
             shown = repr(value)[:40] if isinstance(value, (int, float)) else f"a {type(value).__name__}"
-            raise SetupError(f"the metric {self.name} is {shown} after round {round_}, which is {fault}")
+            rather = "; give such a metric another name" if self.is_accuracy else ""
+            raise SetupError(f"the metric {self.name} is {shown} after round {round_}, which is {fault}{rather}")
         return float(value)
 
     def about(self) -> dict[str, Any]:
