@@ -48,8 +48,10 @@ function showEnd(status) {
   else if (end.share !== null && state === "at work" && !stands) parts.push("the time that is left is not known yet");
   if (end.rounds) parts.push(`${number(end.rounds[0])} of ${number(end.rounds[1])} rounds done`);
   if (end.seconds) parts.push(`${clock(end.seconds[0])} of ${clock(end.seconds[1])}`);
-  const target = targetOf(end) === null ? "" : `${measure(status, targetOf(end))} test ${status.metric.name}`;
-  if (target) parts.push(`${parts.length ? "or ends" : "ends"} at ${target}`);
+  if (targetOf(end) !== null) {
+    const value = measure(status, targetOf(end)), name = `test ${status.metric.name}`;
+    parts.push(`${parts.length ? "or ends" : "ends"} at ${status.accuracies ? `${value} ${name}` : `${name} ${value}`}`);
+  }
   write(byId("left"), parts.join(" · "));
 }
 

@@ -43,5 +43,5 @@ const percent = (value) => `${(100 * value).toFixed(1)} %`;
 const wholePercent = (value) => (value === null ? "–" : `${Math.round(100 * value)} %`);
 
 /* A value of the job's metric; accuracies in percent. */
-const measure = (status, value) => (status.accuracies ? percent(value) : String(Number(value.toPrecision(4))).replace("-", "−"));
+const measure = (status, value) => (status.accuracies ? percent(value) : String(Number(value.toPrecision(4))));
 const targetOf = (end) => end.accuracy ?? end.target;
