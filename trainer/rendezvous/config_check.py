@@ -11,10 +11,15 @@ from typing import Any
 from trainer.rendezvous.cluster import ROLES
 from utils import SetupError
 
-DATA, PROGRAM = "the data", "the program's files"  # keys of a set-up beside the flags; their values are hashes
+DATA, PROGRAM, FROZEN = (
+    "the data",
+    "the program's files",
+    "the frozen weights",
+)  # keys of a set-up beside the flags; their values are hashes
 MOST_NAMES = 5  # in one sentence
 ADVICE = {
     DATA: "get the same files on every host (scripts/get_data.sh)",
+    FROZEN: "let network() give them the same values on every host",
     PROGRAM: "bring the same version of this program to every host",
 }
 _ADVICE_ON_FLAGS = "start all processes with the same flags and the same variables of MXNet"
