@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import numbers
 import re
 import sys
@@ -69,13 +71,15 @@ class Metric:
         Raises:
             SetupError: it is none of this metric.
         """
-        if isinstance(value, numbers.Real):  # also numpy's
-            value = float(value) if not isinstance(value, bool) else value
-        if fault := self.fault(value):
-            shown = repr(value)[:40] if isinstance(value, (int, float)) else f"a {type(value).__name__}"
+        shown, number = f"of type {type(value).__name__}", math.nan
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):  # also numpy's
+            with contextlib.suppress(OverflowError):
+                number = float(value)
+                shown = f"{number:g}"
+        if fault := self.fault(number):
             rather = "; give such a metric another name" if self.is_accuracy else ""
             raise SetupError(f"the metric {self.name} is {shown} after round {round_}, which is {fault}{rather}")
-        return float(value)
+        return number
 
     def about(self) -> dict[str, Any]:
         """The entries of a run's description."""

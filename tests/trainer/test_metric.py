@@ -34,7 +34,7 @@ def test_an_accuracy_is_a_share_of_which_more_is_better_and_keeps_its_published_
     with pytest.raises(SetupError, match="give an error another name"):
         Metric("accuracy", more_is_better=False)
     assert ACCURACY.logged(0.5) == {"accuracy": 0.5}
-    with pytest.raises(SetupError, match=r"accuracy is 85\.0 after round 3, which is no number from 0 to 1; give such"):
+    with pytest.raises(SetupError, match=r"accuracy is 85 after round 3, which is no number from 0 to 1; give such"):
         ACCURACY.checked(85.0, 3)
 
 

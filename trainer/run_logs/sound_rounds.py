@@ -80,7 +80,7 @@ def _take_values(
         fault = _fault(found, metric)
         if above or fault:
             key = "accuracy" if "accuracy" in record else "metric"
-            text = f"{metric.name if found else key} {reprlib.repr(found[1] if found else record[key])}"
+            text = f"{found[0].name if found else key} {reprlib.repr(found[1] if found else record[key])}"
             faults.append(f"{record['where']}: {text} after {record['total_time']} s is {fault}; left out")
             del record[key]
     if above:
