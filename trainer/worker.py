@@ -31,11 +31,12 @@ from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.from_flags import build_network, learning_task, model_card, run_settings
+from trainer.jobs import sources
 from trainer.loop import Loop
 from trainer.membership import Membership, of_all, without
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA
+from trainer.rendezvous.config_check import DATA, JOB
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.earlier_runs import NEWEST
@@ -238,8 +239,9 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
 
 @contextlib.contextmanager
 def _joined(config: Config, cluster: ClusterSpec, data_hash: str, link: Link | None) -> Iterator[RendezvousInfo]:
-    # The file's path may differ between hosts.
+    # The files' paths may differ between hosts.
     setup = {**job_setup(config), DATA: data_hash, "--init-from": initial_parameters.content_hash(config.init_from)}
+    setup[JOB] = sources.content_hash(config.job)
     if cluster.has_scheduler:
         others = roles.join(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out
