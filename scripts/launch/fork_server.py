@@ -29,7 +29,7 @@ from algorithms import OWNERS
 from scripts.launch.forking import NAME
 from scripts.launch.process import die_with, name_process, show_command
 from scripts.launch.roles import ROOT
-from trainer import worker
+from trainer.jobs import builtin
 from trainer.stop import STOP_SIGNALS
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
@@ -48,7 +48,7 @@ def warm(dataset: str, data_dir: str) -> None:
     pkgutil.resolve_name("models")
     if dataset:
         with contextlib.suppress(SetupError):
-            worker.load_data(dataset, data_dir)
+            builtin.load(dataset, data_dir)
     gc.collect()
     gc.freeze()  # a collection in a child would copy the shared pages
 
