@@ -37,7 +37,7 @@ from trainer.loop import Loop
 from trainer.membership import Membership, of_all, without
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA
+from trainer.rendezvous.config_check import DATA, JOB
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.earlier_runs import NEWEST
@@ -221,7 +221,7 @@ def _joined(config: Config, cluster: ClusterSpec, data_hash: str, link: Link | N
         **job_setup(config),
         DATA: data_hash,
         "--init-from": initial_parameters.content_hash(config.init_from),
-        "--job": content_hash(config.job),
+        JOB: content_hash(config.job),
     }
     if cluster.has_scheduler:
         others = roles.join(
