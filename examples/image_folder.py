@@ -35,6 +35,8 @@ if __name__ == "__main__":
     for number in range(1200):
         stripes = np.sin(np.arange(32) * random.uniform(0.5, 2)).reshape(32, 1, 1) + random.normal(size=(32, 32, 3))
         picture = np.uint8(stripes.clip(-2, 2) * 60 + 128)
-        file = Path("data/stripes", "test" if number < 200 else "train", ("across", "down")[number % 2], f"{number}.png")
+        file = Path(
+            "data/stripes", "test" if number < 200 else "train", ("across", "down")[number % 2], f"{number}.png"
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture.transpose(1, 0, 2) if number % 2 else picture).save(file)

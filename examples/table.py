@@ -17,7 +17,9 @@ def network():
 def data(folder):  # of -dd; one's own would be np.loadtxt(folder + "/table.csv", delimiter=","), for example
     table = np.random.default_rng(0).random((12000, 10))
     x = table.T
-    y = np.sin(np.pi * x[0] * x[1]) + 2 * (x[2] - 0.5) ** 2 + x[3] + 0.5 * x[4]  # Friedman's, 1991; the others are noise
+    y = (
+        np.sin(np.pi * x[0] * x[1]) + 2 * (x[2] - 0.5) ** 2 + x[3] + 0.5 * x[4]
+    )  # Friedman's, 1991; the others are noise
     targets = y.reshape(-1, 1)
     return (table[:10000], targets[:10000]), (table[10000:], targets[10000:])  # training and test part
 

@@ -11,16 +11,8 @@ from typing import Any
 from trainer.rendezvous.cluster import ROLES
 from utils import SetupError
 
-<<<<<<< HEAD
-DATA, PROGRAM, FROZEN = (
-    "the data",
-    "the program's files",
-    "the frozen weights",
-)  # keys of a set-up beside the flags; their values are hashes
-=======
 # Keys of a set-up whose values are hashes.
-DATA, PROGRAM, JOB = "the data", "the program's files", "--job"
->>>>>>> flags
+DATA, PROGRAM, JOB, FROZEN = "the data", "the program's files", "--job", "the frozen weights"
 MOST_NAMES = 5  # in one sentence
 ADVICE = {
     DATA: "get the same files on every host (scripts/get_data.sh)",
