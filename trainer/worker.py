@@ -38,7 +38,7 @@ from trainer.membership import Membership, of_all, without
 from trainer.parameters import Parameters
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA, FROZEN
+from trainer.rendezvous.config_check import DATA, FROZEN, JOB
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.earlier_runs import NEWEST
@@ -93,7 +93,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         compared = {
             DATA: data_hash,
             "--init-from": initial_parameters.content_hash(config.init_from),
-            "--job": content_hash(config.job),
+            JOB: content_hash(config.job),
             FROZEN: Parameters(built.network).frozen_sha256(),
         }
     with contextlib.nullcontext() if cluster is None else _joined(config, cluster, compared, link) as joined:
