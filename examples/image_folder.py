@@ -1,7 +1,8 @@
-"""Images in files, a folder for each class. They need not fit into memory: a batch is decoded when it is trained on.
+r"""Images in files, a folder for each class. They need not fit into memory: a batch is decoded when it is trained on.
 
 .venv/bin/python examples/image_folder.py  # draws data/stripes
-scripts/local_cluster.sh -m esync --job examples/image_folder.py --workers 0.04,0.2 -- -ll 0.003 --max-seconds 20
+scripts/local_cluster.sh -m esync --job examples/image_folder.py --workers 0.04,0.08,0.4 -- \
+    -ll 0.003 --max-seconds 20 -e 10
 """
 
 from pathlib import Path

@@ -85,7 +85,7 @@ def flags(images, lenet):
     def of(example: Path) -> list[str]:
         (command,) = commands(example, "scripts/local_cluster.sh")
         own = command[command.index("--") + 1 :]
-        own[own.index("--max-seconds") :] = []
+        own = own[: own.index("--max-seconds")]
         if example.stem == "finetune":
             return [*own, *on_few_images(), "--init-from", str(lenet)]
         return [*own, "-dd", str(images)]
@@ -93,14 +93,30 @@ def flags(images, lenet):
     return of
 
 
+def plain(example: Path) -> ModuleType:
+    """The example as a module that a program of one's own imports."""
+    sys.path.insert(0, str(example.parent))
+    try:
+        return importlib.import_module(example.stem)
+    finally:
+        sys.path.remove(str(example.parent))
+
+
+def best_of(folder: Path) -> tuple[dict[str, Any], Path]:
+    """The description of the best model of a job, and the file of its parameters."""
+    about = read_json(folder / "best.json")
+    return about, folder / about["parameters"]
+
+
 @every_example
-def test_an_example_learns_by_esync_in_virtual_time(example, flags, tmp_path):
+def test_an_example_learns_by_esync_in_virtual_time_and_its_network_loads_what_was_saved(example, flags, tmp_path):
     _, folder = simulated(
-        tmp_path, *("--job", str(example), "-m", "esync", "--workers", "0.1,0.4", "-e", "40"), *flags(example),
-        *("--max-rounds", "40"),
+        tmp_path, *("--job", str(example), "-m", "esync", "--workers", "0.1,0.4", "-e", "30", "--max-rounds", "60"),
+        *flags(example),
     )  # fmt: skip
-    best = read_json(folder / "best.json")
-    print(best)
+    about, parameters = best_of(folder)
+    print(example.stem, about)
+    plain(example).network().load_parameters(str(parameters))
 
 
 @pytest.mark.parametrize("mode", ENTRIES)
@@ -112,3 +128,13 @@ def test_a_loop_of_ones_own_makes_the_same_weights_as_none(mode, tmp_path):
         for name in ("table.py", "own_loop.py")
     )  # fmt: skip
     assert own == without
+
+
+@pytest.mark.cluster
+@every_example
+def test_an_example_trains_on_a_real_cluster(example, flags, tmp_path):
+    data = few_images() if example.stem == "finetune" else flags(example)[-1]
+    run_cluster(
+        tmp_path, *("--job", str(example), "-m", "esync", "--workers", "0.01,0.04", "--data-dir", str(data)),
+        worker_flags=["--max-rounds", "3", "-e", "3", *without_data(flags(example))],
+    )  # fmt: skip
