@@ -8,7 +8,7 @@ import logging
 import pkgutil
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,10 @@ from trainer.jobs.sources import content_hash
 from trainer.jobs.user_errors import users_errors
 from trainer.loop import Loop
 from trainer.membership import Membership, of_all, without
+from trainer.parameters import Parameters
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA, JOB
+from trainer.rendezvous.config_check import DATA, FROZEN, JOB
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.earlier_runs import NEWEST
@@ -87,7 +88,14 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, config.resume == 1)
         data_hash = job.content_hash() if cluster is not None or config.ckpt_frequency else ""
-    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, data_hash, link) as joined:
+        # The files' paths may differ between hosts.
+        compared = {
+            DATA: data_hash,
+            "--init-from": initial_parameters.content_hash(config.init_from),
+            JOB: content_hash(config.job),
+            FROZEN: Parameters(built.network).frozen_sha256(),
+        }
+    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, compared, link) as joined:
         membership = _membership(config, partitioned_by, joined)
         task = learning_task(config, job, built, device, membership())
         settings = run_settings(
@@ -215,14 +223,10 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
 
 
 @contextlib.contextmanager
-def _joined(config: Config, cluster: ClusterSpec, data_hash: str, link: Link | None) -> Iterator[RendezvousInfo]:
-    # The files' paths may differ between hosts.
-    setup = {
-        **job_setup(config),
-        DATA: data_hash,
-        "--init-from": initial_parameters.content_hash(config.init_from),
-        JOB: content_hash(config.job),
-    }
+def _joined(
+    config: Config, cluster: ClusterSpec, compared: Mapping[str, str], link: Link | None
+) -> Iterator[RendezvousInfo]:
+    setup = {**job_setup(config), **compared}
     if cluster.has_scheduler:
         others = roles.join(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out

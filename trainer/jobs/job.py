@@ -92,10 +92,11 @@ class Job:
         """Of the samples; empty where processes cannot compare them."""
         parts = [part for part in (self.train, self.test) if part is not None]
         known = [part for part in parts if not isinstance(part, Stream)]
-        if len(known) < 2:
-            logging.info("streams and loaders of a job's own are not compared between the workers")
         with users_errors(self.file.path, "data(folder)"):
-            return hash_of(known) if known else ""
+            found = hash_of(known) if known else ""
+        if len(known) < 2 or not found:
+            logging.info("samples of streams, of own loaders and of random transforms are not compared between workers")
+        return found
 
     def batches(self, feed: Feed, config: Config, rank: int, num_workers: int, indices: np.ndarray | None) -> Batches:
         """A worker's batches.

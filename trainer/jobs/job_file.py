@@ -14,7 +14,7 @@ from trainer.engine import mx
 from trainer.jobs.sources import sources
 from trainer.jobs.user_errors import UserError, users_errors
 
-MODULE = "job_file"  # its name as a module
+MODULE = "__job__"  # its name as a module, which no file has
 _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "network": (),
     "data": ("folder",),

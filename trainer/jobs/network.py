@@ -13,7 +13,7 @@ import numpy as np
 
 from config import Config
 from trainer.datasets.batches import Batch
-from trainer.datasets.sources import described
+from trainer.datasets.sources import Arrays, described
 from trainer.device import Correct, Feed, Loss, Measurement, cross_entropy, shapes_told, single
 from trainer.engine import mx
 from trainer.evaluation import initial_parameters
@@ -159,11 +159,8 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
             _check_loss(loss(outputs, single(first.targets)), first.size)
     classes = outputs.shape[1] if is_score and file.loss is None and file.train is None else 0
     labels = classes_of(job.train)
-    if classes and labels is not None and not 0 <= labels.min() <= labels.max() < classes:
-        raise SetupError(
-            f"the targets are classes from {labels.min()} to {labels.max()}, and the network gives {classes} scores: "
-            f"give one for each class from 0 on"
-        )
+    if classes and labels is not None:
+        _check_classes(job, labels, classes)
     if file.metric is not None:
         return loss, classes, *measurements.of(file.metric, file.more_is_better, file.path)
     if is_score and (file.loss is None or labels is not None):
@@ -175,6 +172,20 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
             f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
         )
     return loss, classes, Metric("loss", more_is_better=False), partial(measurements.MeanLoss, loss)
+
+
+def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:
+    """Checks the classes, as prepare() leaves them: of a sample of each of the first million, the least, the greatest."""
+    assert isinstance(job.train, Arrays)
+    with users_errors(job.file.path, "prepare(inputs, targets)" if job.file.prepare else "data(folder)"):
+        chosen = np.array([labels.argmin(), labels.argmax(), *np.unique(labels[: 1 << 20], return_index=True)[1]])
+        targets = Feed(mx.cpu(), job.prepare)(job.train.take(chosen)).targets[0]
+    least, most = int(targets.min().asscalar()), int(targets.max().asscalar())
+    if not 0 <= least <= most < scores:
+        raise SetupError(
+            f"the targets are classes from {least} to {most}, and the network gives {scores} scores: "
+            f"give one for each class from 0 on"
+        )
 
 
 def _check_loss(value: Any, size: int) -> None:

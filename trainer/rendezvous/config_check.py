@@ -12,10 +12,11 @@ from trainer.rendezvous.cluster import ROLES
 from utils import SetupError
 
 # Keys of a set-up whose values are hashes.
-DATA, PROGRAM, JOB = "the data", "the program's files", "--job"
+DATA, PROGRAM, JOB, FROZEN = "the data", "the program's files", "--job", "the frozen weights"
 MOST_NAMES = 5  # in one sentence
 ADVICE = {
     DATA: "get the same files on every host (scripts/get_data.sh)",
+    FROZEN: "let network() give them the same values on every host",
     PROGRAM: "bring the same version of this program to every host",
     JOB: "bring the same job file, and the modules that it imports from its folder, to every host",
 }
