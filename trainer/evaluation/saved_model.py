@@ -221,7 +221,7 @@ class SavedModel:
                 # The file does not give the input's type; MXNet's default is float32.
                 warnings.filterwarnings("ignore", "Cannot decide type")
                 return mx.gluon.SymbolBlock.imports(
-                    str(self.symbol), _names_of(self.about), str(self.parameters), ctx=context
+                    self.layers, _names_of(self.about), str(self.parameters), ctx=context
                 )
         except (mx.MXNetError, ValueError, AssertionError) as error:
             reason = str(error).strip().splitlines()[-1]
