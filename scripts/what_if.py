@@ -69,7 +69,7 @@ class ClusterModel:
 
 @dataclass(frozen=True)
 class MeasuredJob:
-    """What all simulations of a job have in common.
+    """What all processes of a job have in common.
 
     Attributes:
         config: the job's.
@@ -115,7 +115,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcomes of all simulations of a job.
+    """The outcomes of all processes of a job.
 
     Attributes:
         cluster: calibrated.

@@ -194,7 +194,7 @@ def _scaled(curve: metrics.Curve, target: float, found: Comparison) -> dict[str,
 
 
 def _trained(given: argparse.Namespace, found: Comparison) -> dict[str, str]:
-    """Times to the target of simulations with gradients, SIMULATED among them."""
+    """Times to the target of processes with gradients, SIMULATED among them."""
     config = found.job.config
     flags = {"network": config.network, "target_accuracy": given.target}
     flags["data_dir"] = str(given.data_dir or config.data_dir)
