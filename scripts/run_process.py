@@ -101,7 +101,7 @@ class Processes:
         Args:
             work: holds the logs of runs, a folder each; the caller removes these.
         """
-        self._work = work
+        self.work = work
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.RLock()  # a second signal may come while the first is handled
         self.stopped = False
@@ -136,7 +136,7 @@ class Processes:
             base: the log tree; by default a new one, of the command alone.
         """
         if base is None:
-            base = self._work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
+            base = self.work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
             shutil.rmtree(base, ignore_errors=True)
         base.mkdir(parents=True, exist_ok=True)
         program, *words = command

@@ -1,0 +1,199 @@
+"""Searches the step size of a job on one machine alone, by successive halving on held-out samples.
+
+Each trial trains from the same weights for as many steps, so that no other load on the machine changes the choice. The
+first stage has all step sizes of a grid; the second the best third of them, three times as long; the third those between
+the best and its neighbours. Where the best of the grid is at one of its ends, the grid grows there.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from algorithms import ENTRIES, OWNERS
+from config import LEARNING_RATES, names_of
+from scripts.run_lines import duration_text
+from scripts.run_process import Processes, curve_of
+from scripts.sweep_grid import LOCAL, NETWORK_WITHOUT_N, Flags, command, counts, mode_folder
+from utils import SetupError
+
+GRID = tuple(range(-10, -1))  # step sizes: powers of the root of 10, from 1e-5 to 0.1
+LEAST, GREATEST = -20, 4
+GROWS_BY = 2  # sizes at once
+LONGER = 3
+PROBES = (10, 110)  # steps, from whose times follow that of a step and that of the start
+FEWEST_STEPS = 20  # of a trial
+VALIDATION = 2000  # held-out samples without --validation
+LIMITS = ("max_rounds", "max_seconds", "target_accuracy", "eval_duration", "eval_seconds")
+SPEED = ("--workers", "--cluster")  # options of emulated speeds, for which real processes need not wait here
+
+
+@dataclass
+class Job:
+    """What is tuned, and the results of its trials.
+
+    Attributes:
+        on: of sweep_grid.BACK_ENDS.
+        options, flags: as a Point's.
+        found: the metric by step size and steps; None where the training diverged.
+    """
+
+    on: str
+    options: Sequence[str]
+    flags: Flags
+    processes: Processes
+    found: dict[tuple[float, int], float | None] = field(default_factory=dict)
+
+    def command(self, size: float, steps: int) -> list[str]:
+        """The command of a trial."""
+        mode, options = "alone", [*self.options]
+        if self.on == LOCAL:
+            mode = "local"
+            for option in SPEED:
+                if option in options:
+                    del options[options.index(option) : options.index(option) + 2]
+        flags = {name: words for name, words in self.flags.items() if counts(name, mode) and name not in LIMITS}
+        own = {"learning_rate": f"{size:g}", "max_rounds": str(steps), "eval_duration": str(steps), "seed": "0"}
+        defaults = {"network": (NETWORK_WITHOUT_N,), "validation": (str(VALIDATION),)}
+        return command(self.on, mode, options, {**defaults, **flags, **{name: (word,) for name, word in own.items()}})
+
+    def run(self, size: float, steps: int) -> float:
+        """Makes a trial; returns its seconds.
+
+        Raises:
+            SetupError: it failed.
+            KeyboardInterrupt: it was stopped.
+        """
+        words, begin = self.command(size, steps), time.monotonic()
+        base = self.processes.work / f"{size:g}-{steps}"
+        shutil.rmtree(base, ignore_errors=True)
+        ended = self.processes.do(words, mode_folder(words, base), base)
+        if ended is None or self.processes.stopped:
+            raise KeyboardInterrupt
+        if ended.failed:
+            raise SetupError(f"a trial failed: {ended.failed}; what it printed is in {base}")
+        curve = [] if ended.diverged else curve_of(ended.read()[1])
+        if not (curve or ended.diverged):
+            raise SetupError(f"a trial with the step size {size:g} was not evaluated; its logs are in {base}")
+        self.found[size, steps] = curve[-1][1] if curve else None
+        shutil.rmtree(base, ignore_errors=True)
+        return time.monotonic() - begin
+
+    def worth(self, size: float, steps: int) -> float:
+        """The greater the better."""
+        value = self.found[size, steps]
+        return -math.inf if value is None else value
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step size that was found.
+
+    Attributes:
+        end: "least" or "greatest" where it is an end of all that were tried, else empty.
+    """
+
+    size: float
+    value: float
+    steps: int
+    end: str
+
+
+def power(exponent: float) -> float:
+    """A step size of two digits."""
+    return float(f"{10 ** (exponent / 2):.2g}")
+
+
+def search(job: Job, budget_s: float, say: Callable[[str], None]) -> Best:
+    """Searches the best step size in about `budget_s` seconds.
+
+    Raises:
+        SetupError: the time is too short, a trial failed, or the training diverges with all step sizes.
+        KeyboardInterrupt: it was stopped.
+    """
+    until_s = time.monotonic() + budget_s
+    start_s, step_s = _times(job)
+    grid = list(GRID)
+    trials = len(grid) + GROWS_BY + len(grid) // 3 + 2
+    steps_in_all = len(grid) + GROWS_BY + LONGER * (len(grid) // 3 + 2)
+    steps = int((until_s - time.monotonic() - trials * start_s) / step_s / steps_in_all)
+    if steps < FEWEST_STEPS:
+        least_s = sum(PROBES) * step_s + 2 * start_s + trials * start_s + FEWEST_STEPS * steps_in_all * step_s
+        raise SetupError(
+            f"--tune {budget_s / 60:g} is too short for this job: give at least {least_s / 60:.1f} minutes"
+        )
+    say(f"a start takes {start_s:.1f} s, a step {1e3 * step_s:.1f} ms: {len(grid)} step sizes, {steps} steps each")
+
+    def try_all(exponents: Sequence[float], steps: int) -> None:
+        for exponent in exponents:
+            size = power(exponent)
+            job.run(size, steps)
+            value = job.found[size, steps]
+            left = duration_text(max(0.0, until_s - time.monotonic()))
+            say(f"-l {size:g}, {steps} steps: {'diverged' if value is None else f'{value:.4f}'}; {left} left")
+
+    def by_worth(exponents: Sequence[float], steps: int) -> list[float]:
+        return sorted(exponents, key=lambda exponent: -job.worth(power(exponent), steps))
+
+    try_all(grid, steps)
+    while more := _beyond(grid, by_worth(grid, steps)[0]):
+        if time.monotonic() + len(more) * (start_s + steps * step_s) > until_s:
+            break
+        say(f"the best is at an end of {power(grid[0]):g} to {power(grid[-1]):g}: the range grows")
+        try_all(more, steps)
+        grid = sorted({*grid, *more})
+    chosen = [
+        exponent
+        for exponent in by_worth(grid, steps)[: len(GRID) // 3]
+        if math.isfinite(job.worth(power(exponent), steps))
+    ]
+    if not chosen:
+        raise SetupError(f"the training diverges with all step sizes from {power(grid[0]):g} to {power(grid[-1]):g}")
+    try_all(chosen, LONGER * steps)
+    best = by_worth(chosen, LONGER * steps)[0]
+    between = [best - 0.5, best + 0.5]
+    try_all(between, LONGER * steps)
+    best = by_worth([*chosen, *between], LONGER * steps)[0]
+    end = "least" if best <= grid[0] else "greatest" if best >= grid[-1] else ""
+    return Best(power(best), job.worth(power(best), LONGER * steps), LONGER * steps, end)
+
+
+def _times(job: Job) -> tuple[float, float]:
+    """Seconds of a trial's start and of a step."""
+    few_s, many_s = (job.run(power(GRID[0]), steps) for steps in PROBES)
+    step_s = max(1e-4, (many_s - few_s) / (PROBES[1] - PROBES[0]))
+    return max(0.0, few_s - PROBES[0] * step_s), step_s
+
+
+def _beyond(grid: Sequence[float], best: float) -> list[float]:
+    """The step sizes next to the end of the grid at which the best one is; none where it is at no end."""
+    if best == grid[0]:
+        return [each for each in (best - 1, best - 2)[:GROWS_BY] if each >= LEAST]
+    return [each for each in (best + 1, best + 2)[:GROWS_BY] if each <= GREATEST] if best == grid[-1] else []
+
+
+def advice(best: Best) -> list[str]:
+    """The lines for the user: flags, and in which modes they count."""
+    size = f"{best.size:g}"
+    by_rate = {
+        rate: [name for name, entry in ENTRIES.items() if entry is OWNERS[name] and rate in OWNERS[name].flags]
+        for rate in LEARNING_RATES
+    }
+    alone = [name for name in by_rate["learning_rate"] if not OWNERS[name].waits or name == "ssp"]
+    mean = [name for name in by_rate["learning_rate"] if name not in alone]
+    lines = [
+        f"best: {best.value:.4f} on the held-out samples after {best.steps} steps of one machine alone",
+        f"{names_of('local_lr')[0]} {size}   {', '.join(by_rate['local_lr'])}: each worker takes such steps",
+        f"{names_of('learning_rate')[0]} {size}    {', '.join(mean)}: a step follows the mean of the workers' gradients, each "
+        "summed over its batch, so it goes as far; with N workers up to N times as much may train faster",
+        f"{names_of('learning_rate')[0]} {size}/N  {', '.join(alone)}: each of the N workers' gradients is a step of its own",
+        f"{names_of('global_lr')[0]} 1        the mean of the models; 0.7 with an outer optimiser (esync-outer has it)",
+    ]
+    if best.end:
+        lines.append(
+            f"this is the {best.end} step size that was tried: give --tune more minutes, and the search goes on there"
+        )
+    return lines
