@@ -25,11 +25,12 @@ from flag_values import (
     port,
     rate_schedule,
     resumption,
+    run_name,
     switch_order,
     threshold,
     zero_or_one,
 )
-from utils import CHECKPOINT_FOLDER
+from utils import CHECKPOINT_FOLDER, EARLIER, SEED_FOLDER
 
 MODES = tuple(ALGORITHMS)
 NETWORKS = (
@@ -37,6 +38,8 @@ NETWORKS = (
     *("lenet", "resnet20", "resnet32", "cnn", "mlp"),
 )
 NO_NETWORK = "none"  # of simulate.py alone: takes time and sends bytes, without computing
+# Folders of a log tree that belong to no run, and no job file.
+TAKEN_FOLDERS = (*NETWORKS, NO_NETWORK, EARLIER, "figures", "trials")
 DATASETS = ("fashion-mnist", "mnist", "cifar10", "cifar100")
 POLICIES = ("journal", "upload-aware", "preprint")
 QUERIES = ("blocking", "non-blocking")
@@ -93,6 +96,35 @@ def _mode(text: str) -> str:
             f"{text} is a preset of the launchers and of simulate.py: give -m {flags} here{where}"
         )
     return text
+
+
+def is_taken(name: str) -> bool:
+    """Whether a folder's name has a meaning of its own in a log tree."""
+    return name in TAKEN_FOLDERS or SEED_FOLDER.fullmatch(name) is not None
+
+
+def job_file(text: str) -> str:
+    """Parses --job, whose stem names the run in the log tree; trainer/jobs/sources.py reads the file."""
+    path = Path(text)
+    if path.suffix != ".py":
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no Python file; give one that ends in .py (the name of a job at a state server is "
+            "--job-name now)"
+        )
+    if is_taken(path.stem):
+        raise argparse.ArgumentTypeError(
+            f"{text}: {path.stem} is a built-in network, or has a meaning of its own in a log tree; rename the file"
+        )
+    try:
+        run_name(path.stem)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}; rename the file") from None
+    return text
+
+
+def name_in_logs(job: str | Path, network: str) -> str:
+    """The name of a run's folder in the log tree: the job file's stem, without a file the network."""
+    return Path(job).stem if job else network
 
 
 @dataclass(frozen=True)
@@ -156,6 +188,14 @@ class Config:
     )
 
     # This project's own.
+    job: str = _flag(
+        "",
+        "Python file with the network, the data, the loss, the metric or the loop to train with (docs/own-job.md); "
+        "what it leaves out comes from -n and --dataset",
+        type=job_file,
+        metavar="FILE",
+        of_host=True,
+    )
     dataset: str = _flag(
         "fashion-mnist",
         "the data to train on (cifar10 and cifar100: from the binary or the python archive; of cifar100 the fine "
@@ -331,7 +371,7 @@ class Config:
         "find each other through the state server, or are started by mpiexec (mpi)",
         choices=COLLECTIVES,
     )
-    job: str = _flag(
+    job_name: str = _flag(
         "default",
         "name of this job among those whose workers find each other through the same state server at the same time",
         type=job_name,
@@ -509,9 +549,14 @@ class Config:
         return entry_name(self.mode, vars(self))
 
     @property
+    def run_name(self) -> str:
+        """What the run is called in the log tree: the job file's stem, or the network."""
+        return name_in_logs(self.job, self.network)
+
+    @property
     def mode_folder(self) -> Path:
         """NETWORK/MODE in the log tree, such as resnet18-v1/dcasgd-niid."""
-        return Path(self.network) / folder_name(self.entry, bool(self.split_by_class))
+        return Path(self.run_name) / folder_name(self.entry, bool(self.split_by_class))
 
     @property
     def rule(self) -> str:

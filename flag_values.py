@@ -92,6 +92,10 @@ rate_schedule = _checked_by(rates.parse_schedule)
 momentum_ramp = _checked_by(rates.parse_ramp)
 switch_order = text_like("[01]+", "is no order of phases; give 1 for BSP and 0 for ASP, such as 10")
 device_name = text_like("([A-Za-z0-9][A-Za-z0-9._-]*)?", "cannot name a folder; use letters, digits, '.', '_' and '-'")
+run_name = text_like(
+    "[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
+    "cannot name a run; use 1 to 64 letters, digits, '.', '_' and '-', with a letter or digit first",
+)
 job_name = text_like("[A-Za-z0-9._-]{1,64}", "cannot name a job; use 1 to 64 letters, digits, '.', '_' and '-'")
 
 

@@ -48,11 +48,12 @@ NOWHERE = {
     "evaluator": "evaluations take no virtual time but --evaluation-time",
     **dict.fromkeys(("state_server_ip", "state_server_port"), "the state server is in this process"),
     **dict.fromkeys(("log_dir", "earlier"), "the logs are below --log-base"),
-    **dict.fromkeys(("start_timeout", "job"), "its workers are all there"),
+    **dict.fromkeys(("start_timeout", "job_name"), "its workers are all there"),
     **dict.fromkeys(("on_worker_death", "min_workers", "fault_timeout", "leave"), "its workers do not die"),
 }
 STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
+    "job": f"-n {NO_NETWORK} trains nothing",
     **dict.fromkeys(("target_accuracy", "validation"), f"-n {NO_NETWORK} has no accuracy"),
     **dict.fromkeys(
         ("init_from", "max_bad_steps", "ckpt_frequency", "ckpt_keep", "checkpoint", "resume", "estimate_statistics"),
@@ -147,7 +148,7 @@ def _run(
         raise SetupError(f"the other flags make {given.entry} of -m {mode}: leave them out, or give -m {given.entry}")
     if given.network == NO_NETWORK and given.log_form == "auto":  # else a file for each round of a thousand workers
         given = dataclasses.replace(given, log_form="lines")
-    folder = base / given.network / folder_name(mode, bool(given.split_by_class)) / HOST
+    folder = base / given.run_name / folder_name(mode, bool(given.split_by_class)) / HOST
     given = dataclasses.replace(given, log_dir=str(folder))
     model_bytes = own.model_bytes or (STUB_BYTES if given.network == NO_NETWORK else 0.0)
     job = _with_workers(own, VirtualJob(given, cluster, name, model_bytes, own.evaluation_time, mode))

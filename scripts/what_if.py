@@ -200,6 +200,8 @@ def _config(logs: Sequence[WorkerLog]) -> Config:
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in known.items() if name in FIELDS
     }
+    if not str(values.get("job", "")).endswith(".py"):  # --job-name had this name
+        values.pop("job", None)
     return Config(**values)
 
 
@@ -330,6 +332,7 @@ def _virtual_config(job: MeasuredJob, seconds: float, folder: Path, training: di
     """The job's flags, without those of real devices and of data, and with a time limit alone."""
     share = seconds / job.measured.seconds
     own: dict[str, Any] = {
+        "job": "",
         "network": NO_NETWORK,
         "log_dir": str(folder),
         "log_form": "lines",

@@ -1,5 +1,7 @@
 """The command line: published flags keep their names, types, defaults and meaning; mistakes are errors."""
 
+from pathlib import Path
+
 import pytest
 
 from algorithms import modes_of, titles_of
@@ -117,15 +119,32 @@ def test_a_preset_of_the_launchers_is_told_from_a_misspelt_mode(preset, instead,
 
 def test_workers_that_sum_among_themselves_ask_the_state_server_in_every_mode(capsys):
     where = ["-ip", "10.0.0.1", "-port", "8000", "--query-delay", "0.1"]
-    config = parse(["-m", "sync", "--collective", "ring", "--job", "mine", *where], pytest.fail)
-    assert (config.job, config.needs_state_server, config.has_parameter_server) == ("mine", True, False)
+    config = parse(["-m", "sync", "--collective", "ring", "--job-name", "mine", *where], pytest.fail)
+    assert (config.job_name, config.needs_state_server, config.has_parameter_server) == ("mine", True, False)
     assert not parse(["-m", "sync"]).needs_state_server
     with pytest.raises(SystemExit):
-        parse(["-m", "sync", "--job", "mine"])
+        parse(["-m", "sync", "--job-name", "mine"])
     assert (
-        "--job mine does nothing without --collective ring, butterfly or binary-blocks: leave it out, or give both"
+        "--job-name mine does nothing without --collective ring, butterfly or binary-blocks: leave it out, or give both"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("mine", "'mine' is no Python file; give one that ends in .py (the name of a job at a state server is"),
+        ("my job.py", "my job.py: 'my job' cannot name a run; use 1 to 64 letters, digits"),
+        ("jobs/lenet.py", "jobs/lenet.py: lenet is a built-in network, or has a meaning of its own in a log tree"),
+        ("seed-3.py", "seed-3.py: seed-3 is a built-in network, or has a meaning of its own in a log tree"),
+    ],
+)
+def test_a_job_file_that_cannot_name_its_logs_is_one_line(text, complaint, capsys):
+    assert parse(["--job", "jobs/my_job.py", "-n", "lenet"]).mode_folder == Path("my_job/esync")
+    with pytest.raises(SystemExit) as exit_:
+        parse(["--job", text])
+    assert exit_.value.code == EXIT_SETUP
+    assert f"argument --job: {complaint}" in capsys.readouterr().err.splitlines()[-1]
 
 
 SWITCH = ["-m", "sync-switch"]

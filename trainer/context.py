@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.clock import Clock, RealClock
 from trainer.emulation import Speed
 from trainer.membership import Membership
+from trainer.metric import ACCURACY, Metric
 from trainer.steps import PLAIN, Rule
 from trainer.stop import Limits
 
@@ -37,7 +38,8 @@ class LearningTask:
     warm_up_batch: Samples  # any samples, for test steps
     passes: Passes | None = None  # None: the network's own
     classes: int = 0  # number of classes of the network; 0: it computes nothing
-    evaluate: Callable[[], float | None] | None = None  # returns the accuracy; None if an evaluation only takes time
+    evaluate: Callable[[], float | None] | None = None  # returns the metric; None if an evaluation only takes time
+    metric: Metric = ACCURACY  # what `evaluate` returns
 
 
 @dataclass(slots=True)

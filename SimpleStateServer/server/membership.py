@@ -135,7 +135,7 @@ def _join(group: Group, event: Join, now: float) -> Outcome:
             "job-settings",
             f"{names([one.member for one in others])} wait(s) for a job {event.job!r} of {group.num_workers} workers, "
             f"and {name(newcomer)} for one of {event.num_workers}: give all the same DMLC_NUM_WORKER, or each job a "
-            "name of its own (--job)",
+            "name of its own (--job-name)",
         )
     waiting = (*others, Waiting(newcomer, now))
     if len(waiting) < event.num_workers:

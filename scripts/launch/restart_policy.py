@@ -103,7 +103,7 @@ def of_job(
     def build_again(resumes: bool, start: int) -> Sequence[Role]:
         flags = [*RESUME] if resumes else []
         if job.collective in AMONG_WORKERS:  # under the old name the state server may still expect the failed workers
-            flags += ["--job", f"{worker_config.job[:50]}-{start}"]
+            flags += ["--job-name", f"{worker_config.job_name[:50]}-{start}"]
         return build(flags)
 
     if worker_config.leaves_out:

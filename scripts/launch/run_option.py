@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from config import NETWORKS, NO_NETWORK
-from flag_values import text_like
-from utils import EARLIER, SEED_FOLDER
-
-# Folders of a log tree that belong to no run.
-TAKEN = (*NETWORKS, NO_NETWORK, EARLIER, "figures", "trials")
-
-_name = text_like(
-    "[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
-    "cannot name a run; use 1 to 64 letters, digits, '.', '_' and '-', with a letter or digit first",
-)
+import flag_values
+from config import is_taken
 
 
 def run_name(text: str) -> str:
     """Parses the name of a run; it must differ from the other folders of the log tree."""
-    if (name := _name(text)) in TAKEN or SEED_FOLDER.fullmatch(name):
+    if is_taken(name := flag_values.run_name(text)):
         raise argparse.ArgumentTypeError(f"{text!r} has a meaning of its own in a log tree; choose another name")
     return name
 

@@ -71,7 +71,7 @@ def join(
         joining = Joining(
             link,
             RealClock(),
-            config.job,
+            config.job_name,
             cluster.num_workers,
             listener.getsockname()[:2],
             socket.gethostname(),

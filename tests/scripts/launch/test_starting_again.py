@@ -361,10 +361,11 @@ def test_the_scheduler_stays_at_the_port_that_the_user_chose(tmp_path):
 
 
 def test_workers_that_find_each_other_through_the_state_server_do_so_under_a_new_name(tmp_path):
-    given = options(tmp_path, "--job", "mine", own=["-m", "local-sgd", "--collective", "ring"])
+    given = options(tmp_path, "--job-name", "mine", own=["-m", "local-sgd", "--collective", "ring"])
     deaths = [DIE, DIE]
     seen = run(given, lambda started: deaths.pop() if deaths else "")
-    assert [started.worker_arguments[-2:] for started in seen[1:]] == [("--job", "mine-1"), ("--job", "mine-2")]
+    names = [("--job-name", "mine-1"), ("--job-name", "mine-2")]
+    assert [started.worker_arguments[-2:] for started in seen[1:]] == names
 
 
 ROUNDS = 80

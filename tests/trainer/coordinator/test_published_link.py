@@ -322,8 +322,8 @@ def test_esync_speaks_the_published_form_and_says_what_is_lost(
     ("flags", "said"),
     [
         ("-m lb-bsp", "and its rule is not that of mode lb-bsp"),
-        ("-m esync --collective ring --job a", "through which the workers of --collective ring find each other"),
-        ("-m sync --collective butterfly --job a", "through which the workers of --collective butterfly find"),
+        ("-m esync --collective ring --job-name a", "through which the workers of --collective ring find each other"),
+        ("-m sync --collective butterfly --job-name a", "through which the workers of --collective butterfly find"),
     ],
 )
 def test_what_needs_this_projects_server_says_why(flags: str, said: str) -> None:

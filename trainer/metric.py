@@ -1,0 +1,86 @@
+"""What an evaluation measures: the metric's name and direction, and its form in logs. Pure; standard library only."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from utils import SetupError
+
+NAME = re.compile(r"(?=\S)[A-Za-z0-9 _.@()%/+-]{1,40}(?<=\S)")  # the state server's messages bound it likewise
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that an evaluation measures. Values of accuracy are from 0 to 1, those of others any finite number.
+
+    Raises:
+        SetupError: the name is too long or has other characters, or accuracy is an error.
+    """
+
+    name: str = "accuracy"
+    more_is_better: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise SetupError(
+                f"a metric cannot have the name {str(self.name)[:80]!r}; use 1 to 40 letters, digits, spaces and "
+                "_.-@()%/+"
+            )
+        if self.name == "accuracy" and not self.more_is_better:
+            raise SetupError("the metric accuracy is a share of which more is better; give an error another name")
+
+    @property
+    def is_accuracy(self) -> bool:
+        return self.name == ACCURACY.name
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Whether a value is better than another; any is better than None."""
+        return than is None or (value > than if self.more_is_better else value < than)
+
+    def reached(self, value: float, target: float) -> bool:
+        return value == target or self.is_better(value, target)
+
+    def best(self, values: Iterable[float]) -> float:
+        return (max if self.more_is_better else min)(values)
+
+    def text(self, value: float) -> str:
+        """Such as 0.8512; accuracies with four decimals, others with four digits."""
+        return f"{value:.4f}" if self.is_accuracy else f"{value:.4g}"
+
+    def fault(self, value: Any) -> str:
+        """Why `value` is none of this metric; empty where it is one."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return "no finite number"
+        return "no number from 0 to 1" if self.is_accuracy and not 0 <= value <= 1 else ""
+
+    def about(self) -> dict[str, Any]:
+        """The entries of a run's description."""
+        return asdict(self)
+
+    def logged(self, value: float) -> dict[str, Any]:
+        """The entry of a value in a log or a description: as published, or one that says what it is."""
+        return {"accuracy": value} if self.is_accuracy else {"metric": {**self.about(), "value": value}}
+
+
+ACCURACY = Metric()
+
+
+def metric_of(about: Any) -> Metric | None:
+    """The metric of which this is the description; None where it is none."""
+    try:
+        return Metric(about["name"], about["more_is_better"] is True)
+    except (KeyError, TypeError, SetupError):
+        return None
+
+
+def logged_value(entries: Mapping[str, Any]) -> tuple[Metric, Any] | None:
+    """The metric and its value, perhaps an impossible one, from a log or a description; None where there is none."""
+    if "accuracy" in entries:
+        return ACCURACY, entries["accuracy"]
+    about: Any = entries.get("metric")
+    metric = metric_of(about)
+    return None if metric is None else (metric, about.get("value"))
