@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from report import tables
 from utils import SetupError, write_atomically
 
+table = tables.markdown
 TABLES = "tables"  # the part of a study's page
 
 

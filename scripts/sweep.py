@@ -225,6 +225,7 @@ def _tune(given: argparse.Namespace, others: Sequence[str], processes: Processes
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and makes the missing runs, or tunes; returns the exit code."""
     setup_logging("sweep")
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     try:
         given, others = parse(list(sys.argv[1:] if arguments is None else arguments))
         processes = Processes(given.log_base / "tuning")

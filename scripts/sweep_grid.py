@@ -18,7 +18,7 @@ from utils import SetupError
 
 LOCAL, VIRTUAL = BACK_ENDS = "local", "virtual"
 # Fields of Config that scripts/local_cluster.sh takes as options of its own, before `--`.
-LAUNCHER_OPTIONS = ("network", "collective", "data_dir")
+LAUNCHER_OPTIONS = ("network", "job", "collective", "data_dir")
 NETWORK_WITHOUT_N = "lenet"  # as in the launchers
 OWN = {"mode": "--modes", "seed": "--seeds"}  # fields that the sweep sets
 
@@ -148,7 +148,7 @@ def points(modes: Sequence[str], words: Sequence[str]) -> list[Point]:
         SetupError: a flag counts in none of the modes, or two points would have the same folder.
     """
     options, flags = split_flags(words)
-    if "network" not in flags:
+    if "network" not in flags and "job" not in flags:
         flags = {"network": [(NETWORK_WITHOUT_N,)], **flags}
     for field in flags:
         if not any(counts(field, mode) for mode in modes):

@@ -1,8 +1,8 @@
 """Searches the step size of a job on one machine alone, by successive halving on held-out samples.
 
 Each trial trains from the same weights for as many steps, so that no other load on the machine changes the choice. The
-first stage has all step sizes of a grid; the second the best third of them, three times as long; the third those between
-the best and its neighbours. Where the best of the grid is at one of its ends, the grid grows there.
+first stage has all step sizes of a grid; the second the best third of them, three times as long; the third those
+between the best and its neighbours. Where the best of the grid is at one of its ends, the grid grows there.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def search(job: Job, budget_s: float, say: Callable[[str], None]) -> Best:
     """
     until_s = time.monotonic() + budget_s
     start_s, step_s = _times(job)
-    grid = list(GRID)
+    grid: list[float] = [*GRID]
     trials = len(grid) + GROWS_BY + len(grid) // 3 + 2
     steps_in_all = len(grid) + GROWS_BY + LONGER * (len(grid) // 3 + 2)
     steps = int((until_s - time.monotonic() - trials * start_s) / step_s / steps_in_all)
@@ -184,13 +184,21 @@ def advice(best: Best) -> list[str]:
     }
     alone = [name for name in by_rate["learning_rate"] if not OWNERS[name].waits or name == "ssp"]
     mean = [name for name in by_rate["learning_rate"] if name not in alone]
+    rate, local_rate = (names_of(field)[0] for field in LEARNING_RATES)
+    rows = [
+        (f"{local_rate} {size}", f"{', '.join(by_rate['local_lr'])}: each worker takes such steps"),
+        (
+            f"{rate} {size}",
+            f"{', '.join(mean)}: the mean of the workers' gradients, each summed over its batch, is as long a step; "
+            "with N workers up to N times as much may train faster",
+        ),
+        (f"{rate} {size}/N", f"{', '.join(alone)}: each of the N workers' gradients is a step of its own"),
+        (f"{names_of('global_lr')[0]} 1", "the mean of the models; 0.7 with an outer optimiser, as esync-outer has it"),
+    ]
+    width = max(len(flag) for flag, _ in rows)
     lines = [
-        f"best: {best.value:.4f} on the held-out samples after {best.steps} steps of one machine alone",
-        f"{names_of('local_lr')[0]} {size}   {', '.join(by_rate['local_lr'])}: each worker takes such steps",
-        f"{names_of('learning_rate')[0]} {size}    {', '.join(mean)}: a step follows the mean of the workers' gradients, each "
-        "summed over its batch, so it goes as far; with N workers up to N times as much may train faster",
-        f"{names_of('learning_rate')[0]} {size}/N  {', '.join(alone)}: each of the N workers' gradients is a step of its own",
-        f"{names_of('global_lr')[0]} 1        the mean of the models; 0.7 with an outer optimiser (esync-outer has it)",
+        f"{best.value:.4f} on the held-out samples after {best.steps} steps of one machine alone with",
+        *(f"  {flag.ljust(width)}  {text}" for flag, text in rows),
     ]
     if best.end:
         lines.append(
