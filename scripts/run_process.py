@@ -135,6 +135,8 @@ class Processes:
             folder: that of Ended.
             base: the log tree; by default a new one, of the command alone.
         """
+        if self.stopped:
+            return None
         if base is None:
             base = self.work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
             shutil.rmtree(base, ignore_errors=True)

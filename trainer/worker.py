@@ -155,12 +155,17 @@ def train(
         path = folder.open(loop.job_age_s, _is_new(loop))
         logging.info(BEGINS)
         begins()
+        context.run.board = folder.board(goes_on=bool(trainer.resumes))
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
         facts.update(trainer_state.about_run(trainer), initial_weights_sha256=trainer.parameters.sha256())
         folder.describe(facts)
         return path
 
-    reason = loop.run(open_log)
+    try:
+        reason = loop.run(open_log)
+    finally:  # what diverged is of interest too
+        if context.run.board is not None:
+            context.run.board.close()
     facts["final_weights_sha256"] = trainer.parameters.sha256()
     folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)
