@@ -217,7 +217,7 @@ def _tune(given: argparse.Namespace, others: Sequence[str], processes: Processes
     if several := [names_of(field)[0] for field, values in flags.items() if len(values) > 1]:
         raise SetupError(f"--tune tunes one job: give {several[0]} one value")
     job = tune.Job(given.on, options, {field: values[0] for field, values in flags.items()}, processes)
-    found = tune.search(job, 60 * given.tune, logging.info)
+    found = tune.Search(job, 60 * given.tune, logging.info).best()
     print("\n".join(tune.advice(found)))
     return EXIT_OK
 

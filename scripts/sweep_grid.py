@@ -52,7 +52,10 @@ class Point:
 
     def command(self, on: str, seed: int) -> list[str]:
         """The command of a run, without a place for its logs."""
-        return command(on, self.mode, self.options, {**self.flags, "seed": (str(seed),)})
+        flags = {**self.flags, "seed": (str(seed),)}
+        if board := self.flags.get("tensorboard"):
+            flags["tensorboard"] = (str(Path(board[0]).resolve() / self.name / f"seed-{seed}"),)
+        return command(on, self.mode, self.options, flags)
 
 
 def command(on: str, mode: str, options: Sequence[str], flags: Flags) -> list[str]:

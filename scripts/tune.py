@@ -1,8 +1,8 @@
 """Searches the step size of a job on one machine alone, by successive halving on held-out samples.
 
 Each trial trains from the same weights for as many steps, so that no other load on the machine changes the choice. The
-first stage has all step sizes of a grid; the second the best third of them, three times as long; the third those
-between the best and its neighbours. Where the best of the grid is at one of its ends, the grid grows there.
+first stage has all step sizes of a grid; the second the best of them, for longer; the third those between the best and
+its neighbours. Where the best of the grid is at one of its ends, the grid grows there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from utils import SetupError
 GRID = tuple(range(-10, -1))  # step sizes: powers of the root of 10, from 1e-5 to 0.1
 LEAST, GREATEST = -20, 4
 GROWS_BY = 2  # sizes at once
-LONGER = 3
-PROBES = (10, 110)  # steps, from whose times follow that of a step and that of the start
+FIRST_SHARE = 0.5  # of the time, for the grid
+BEST_ONES, LONGER = 3, 10  # step sizes of the second stage, which is at most so many times as long
+PROBE_STEPS = 2
 FEWEST_STEPS = 20  # of a trial
 VALIDATION = 2000  # held-out samples without --validation
 LIMITS = ("max_rounds", "max_seconds", "target_accuracy", "eval_duration", "eval_seconds")
@@ -107,65 +108,82 @@ def power(exponent: float) -> float:
     return float(f"{10 ** (exponent / 2):.2g}")
 
 
-def search(job: Job, budget_s: float, say: Callable[[str], None]) -> Best:
-    """Searches the best step size in about `budget_s` seconds.
+class Search:
+    """The trials of a search, which end in about `budget_s` seconds."""
 
-    Raises:
-        SetupError: the time is too short, a trial failed, or the training diverges with all step sizes.
-        KeyboardInterrupt: it was stopped.
-    """
-    until_s = time.monotonic() + budget_s
-    start_s, step_s = _times(job)
-    grid: list[float] = [*GRID]
-    trials = len(grid) + GROWS_BY + len(grid) // 3 + 2
-    steps_in_all = len(grid) + GROWS_BY + LONGER * (len(grid) // 3 + 2)
-    steps = int((until_s - time.monotonic() - trials * start_s) / step_s / steps_in_all)
-    if steps < FEWEST_STEPS:
-        least_s = sum(PROBES) * step_s + 2 * start_s + trials * start_s + FEWEST_STEPS * steps_in_all * step_s
-        raise SetupError(
-            f"--tune {budget_s / 60:g} is too short for this job: give at least {least_s / 60:.1f} minutes"
-        )
-    say(f"a start takes {start_s:.1f} s, a step {1e3 * step_s:.1f} ms: {len(grid)} step sizes, {steps} steps each")
+    def __init__(self, job: Job, budget_s: float, say: Callable[[str], None]) -> None:
+        self._job, self._left_s, self._say = job, budget_s, say
+        self._start_s = self._step_s = 0.0  # of a trial
 
-    def try_all(exponents: Sequence[float], steps: int) -> None:
-        for exponent in exponents:
-            size = power(exponent)
-            job.run(size, steps)
-            value = job.found[size, steps]
-            left = duration_text(max(0.0, until_s - time.monotonic()))
-            say(f"-l {size:g}, {steps} steps: {'diverged' if value is None else f'{value:.4f}'}; {left} left")
+    def best(self) -> Best:
+        """
+        Raises:
+            SetupError: the time is too short, a trial failed, or the training diverges with all step sizes.
+            KeyboardInterrupt: it was stopped.
+        """
+        budget_s = self._left_s
+        self._probe(budget_s)
+        grid: list[float] = [*GRID]
+        trials = len(grid) + GROWS_BY
+        steps = self._steps(self._left_s * FIRST_SHARE, trials)
+        if steps < FEWEST_STEPS:
+            needed_s = trials * (self._start_s + FEWEST_STEPS * self._step_s) / FIRST_SHARE + budget_s - self._left_s
+            least = math.ceil(needed_s / 6) / 10
+            raise SetupError(f"--tune {budget_s / 60:g} is too short for this job: give at least {least:.1f} minutes")
+        self._try(grid, steps)
+        while more := _beyond(grid, self._order(grid, steps)[0]):
+            if len(more) * (self._start_s + steps * self._step_s) > self._left_s:
+                break
+            self._say(f"the best is at an end of {power(grid[0]):g} to {power(grid[-1]):g}: the range grows")
+            self._try(more, steps)
+            grid = sorted({*grid, *more})
+        chosen = [each for each in self._order(grid, steps)[:BEST_ONES] if math.isfinite(self._worth(each, steps))]
+        if not chosen:
+            raise SetupError(
+                f"the training diverges with all step sizes from {power(grid[0]):g} to {power(grid[-1]):g}"
+            )
+        longer = max(steps, min(LONGER * steps, self._steps(self._left_s, len(chosen) + 2)))
+        self._try(chosen, longer)
+        first = self._order(chosen, longer)[0]
+        between = [first - 0.5, first + 0.5]
+        self._try(between, longer)
+        found = self._order([*chosen, *between], longer)[0]
+        end = "least" if found <= grid[0] else "greatest" if found >= grid[-1] else ""
+        return Best(power(found), self._worth(found, longer), longer, end)
 
-    def by_worth(exponents: Sequence[float], steps: int) -> list[float]:
-        return sorted(exponents, key=lambda exponent: -job.worth(power(exponent), steps))
+    def _probe(self, budget_s: float) -> None:
+        """Measures a start, and a step by a trial that takes longer than that."""
+        steps = PROBE_STEPS
+        self._start_s = took_s = self._run(power(GRID[0]), steps)
+        while took_s < min(2 * self._start_s, budget_s / 20) or not self._step_s:
+            steps *= 8
+            took_s = self._run(power(GRID[0]), steps)
+            self._step_s = max(0.0, took_s - self._start_s) / steps
+        self._say(f"a start takes {self._start_s:.1f} s, a step {1e3 * self._step_s:.2g} ms")
 
-    try_all(grid, steps)
-    while more := _beyond(grid, by_worth(grid, steps)[0]):
-        if time.monotonic() + len(more) * (start_s + steps * step_s) > until_s:
-            break
-        say(f"the best is at an end of {power(grid[0]):g} to {power(grid[-1]):g}: the range grows")
-        try_all(more, steps)
-        grid = sorted({*grid, *more})
-    chosen = [
-        exponent
-        for exponent in by_worth(grid, steps)[: len(GRID) // 3]
-        if math.isfinite(job.worth(power(exponent), steps))
-    ]
-    if not chosen:
-        raise SetupError(f"the training diverges with all step sizes from {power(grid[0]):g} to {power(grid[-1]):g}")
-    try_all(chosen, LONGER * steps)
-    best = by_worth(chosen, LONGER * steps)[0]
-    between = [best - 0.5, best + 0.5]
-    try_all(between, LONGER * steps)
-    best = by_worth([*chosen, *between], LONGER * steps)[0]
-    end = "least" if best <= grid[0] else "greatest" if best >= grid[-1] else ""
-    return Best(power(best), job.worth(power(best), LONGER * steps), LONGER * steps, end)
+    def _steps(self, seconds: float, trials: int) -> int:
+        """How many steps each of some trials can take."""
+        return int((seconds / trials - self._start_s) / self._step_s)
 
+    def _run(self, size: float, steps: int) -> float:
+        took_s = self._job.run(size, steps)
+        self._left_s -= took_s
+        return took_s
 
-def _times(job: Job) -> tuple[float, float]:
-    """Seconds of a trial's start and of a step."""
-    few_s, many_s = (job.run(power(GRID[0]), steps) for steps in PROBES)
-    step_s = max(1e-4, (many_s - few_s) / (PROBES[1] - PROBES[0]))
-    return max(0.0, few_s - PROBES[0] * step_s), step_s
+    def _try(self, exponents: Sequence[float], steps: int) -> None:
+        for size in map(power, exponents):
+            self._run(size, steps)
+            value = self._job.found[size, steps]
+            result = "diverged" if value is None else f"{value:.4f}"
+            left = duration_text(max(0.0, self._left_s))
+            self._say(f"step size {size:g}, {steps} steps: {result}; {left} left")
+
+    def _worth(self, exponent: float, steps: int) -> float:
+        return self._job.worth(power(exponent), steps)
+
+    def _order(self, exponents: Sequence[float], steps: int) -> list[float]:
+        """The best first."""
+        return sorted(exponents, key=lambda each: -self._worth(each, steps))
 
 
 def _beyond(grid: Sequence[float], best: float) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from trainer.run_logs.measure import AGGREGATION_STAGES, FORWARD_BACKWARD
 from trainer.run_logs.round_log import EVALUATED, seconds_in
 from utils import RUN_AS_OWNER, SetupError, remedy
 
-SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local steps", "waiting share", "loss"
+SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local_steps", "waiting_share", "loss"
 FLUSH_S = 5  # between writes to the disk
 EVENTS = "events.out.tfevents.*"  # files of a run of TensorBoard
 
@@ -50,8 +50,10 @@ def check_tensorboard(folder: Path) -> None:
     Raises:
         SetupError: tensorboardX is not installed, or the folder cannot be made.
     """
-    if importlib.util.find_spec("tensorboardX") is None:
-        raise SetupError("--tensorboard needs tensorboardX: pip install -r requirements-tensorboard.txt")
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError:
+        raise SetupError("--tensorboard needs tensorboardX: pip install -r requirements-tensorboard.txt") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,10 +86,14 @@ class TensorBoard:
             self._begin_s = time.time() - record["total_time"]
         at_s = self._begin_s + record["total_time"]
         for name, value in self._numbers.of(record).items():
-            self._writer.add_scalar(name, value, record["num_iters"], at_s)
+            self._add(name, value, record["num_iters"], at_s)
         for each in record.get(EVALUATED, ()):  # of the models of earlier rounds
             if (logged := logged_value(each)) is not None:
-                self._writer.add_scalar(logged[0].name, logged[1], each["round"], at_s)
+                self._add(logged[0].name, logged[1], each["round"], at_s)
+
+    def _add(self, name: str, value: float, number: int, at_s: float) -> None:
+        # Of other characters in a tag tensorboardX would tell each time.
+        self._writer.add_scalar(re.sub(r"[^A-Za-z0-9_./-]", "_", name), value, number, at_s)
 
     def close(self) -> None:
         self._writer.close()
