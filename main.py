@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from config import MPI, PS, Config
 from trainer.command_line import parse
+from trainer.jobs.sources import sources
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
 from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_logging
@@ -41,6 +43,8 @@ def run_role(config: Config) -> int:
     if cluster is not None and not config.algorithm.is_distributed:
         raise SetupError(f"mode {config.mode} trains alone: unset DMLC_ROLE, or choose another mode with -m")
     with roles.others_told(cluster, config.device):
+        if config.job:
+            sources(Path(config.job))  # cannot be read, or parsed
         prepare_environment(has_parameter_server=cluster is not None and cluster.has_scheduler)
     from trainer.stop import SignalWatch
 

@@ -30,6 +30,7 @@ from scripts.launch import job_options, local_cluster
 from scripts.launch.previous_run import PreviousRun
 from scripts.launch.side_by_side import run_side_by_side
 from trainer import command_line
+from trainer.jobs.sources import sources
 from trainer.run_logs.earlier_runs import date_time
 from trainer.runtime.environment import set_unless_given
 from trainer.simulation import cluster_file
@@ -142,6 +143,8 @@ def _run(
     base = own.log_base / f"seed-{seed}" if len(own.seeds) > 1 else own.log_base
     words = ["-m", algorithm.name, *preset_flags(mode), "--seed", str(seed), *others]
     given = _config(own, words)
+    if given.job:
+        sources(Path(given.job))  # cannot be read, or parsed
     # A preset that selects workers has the flags of its algorithm.
     expected = mode if ENTRIES[mode].workers is Workers.ALL else algorithm.name
     if given.entry != expected:

@@ -11,8 +11,10 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from config import DATASETS
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,19 +32,26 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
         SetupError: the model or the dataset is not available, or they do not fit.
     """
     from trainer.datasets import loading
-    from trainer.device import DeviceFeed, Evaluator
+    from trainer.datasets.sources import Arrays
+    from trainer.device import Evaluator, Feed
     from trainer.engine import mx
     from trainer.evaluation.saved_model import SavedModel
+    from trainer.jobs.builtin import prepared
 
     model = SavedModel.find(path)
     name = dataset or str(model.about["dataset"])
+    if name not in DATASETS:
+        raise SetupError(f"{path} is a model of a job file, with data of its own; evaluate it in a program of your own")
     _, test, classes = loading.load(name, str(data_dir))
-    channels, height, _ = model.input_shape
+    channels, size, _ = model.input_shape
     if test.images.shape[1] != channels:
         raise SetupError(f"{name} has images of {test.images.shape[1]} channel(s), {path} is a model for {channels}")
     if classes != model.about.get("classes", classes):
         raise SetupError(f"{name} has {classes} classes, {path} is a model for {model.about['classes']}")
-    evaluator = Evaluator(model.load(mx.cpu()), test, DeviceFeed(mx.cpu(), height), BATCH_SIZE)
+    feed = Feed(mx.cpu(), partial(prepared, size, False))
+    arrays = Arrays(*test)
+    batches = (feed(arrays.take(slice(begin, begin + BATCH_SIZE))) for begin in range(0, len(arrays), BATCH_SIZE))
+    evaluator = Evaluator(model.load(mx.cpu()), lambda: batches)
     before = model.about.get("accuracy")
     saved = "not known" if before is None else f"{before:.4f}"
     return f"accuracy {evaluator():.4f} on the {len(test.labels)} test images of {name}; when it was saved: {saved}"
@@ -83,7 +92,8 @@ def to_onnx(path: Path, output: Path) -> str:
     finally:
         temporary.unlink(missing_ok=True)
     shown = " x ".join(map(str, model.input_shape))
-    return f"{output}: give it float32 images of N x {shown}, divided by {model.about['input']['divide_by']}"
+    by = model.about["input"].get("divide_by")
+    return f"{output}: give it float32 {f'images of N x {shown}, divided by {by}' if by else f'inputs of N x {shown}'}"
 
 
 def check_onnx() -> None:

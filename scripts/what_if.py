@@ -332,7 +332,7 @@ def _virtual_config(job: MeasuredJob, seconds: float, folder: Path, training: di
     """The job's flags, without those of real devices and of data, and with a time limit alone."""
     share = seconds / job.measured.seconds
     own: dict[str, Any] = {
-        "job": "",
+        "job": job.config.job if training else "",
         "network": NO_NETWORK,
         "log_dir": str(folder),
         "log_form": "lines",

@@ -196,7 +196,7 @@ def _scaled(curve: metrics.Curve, target: float, found: Comparison) -> dict[str,
 def _trained(given: argparse.Namespace, found: Comparison) -> dict[str, str]:
     """Times to the target of processes with gradients, SIMULATED among them."""
     config = found.job.config
-    flags = {"job": config.job, "network": config.network, "target_accuracy": given.target}
+    flags = {"network": config.network, "target_accuracy": given.target}
     flags["data_dir"] = str(given.data_dir or config.data_dir)
     times = {}
     for name, cluster in {SIMULATED: found.cluster, **{each.name: each.cluster for each, _ in found.gains}}.items():

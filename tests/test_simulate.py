@@ -425,6 +425,28 @@ def test_what_another_version_of_the_program_has_done_is_not_done(place, monkeyp
     assert not simulate.parse(command)[1][0].job.is_done()
 
 
+def test_another_content_of_the_job_file_makes_it_another_run(place, capsys):
+    file = place / "mine.py"
+    file.write_text("import helper")
+
+    def job(*flags):
+        return simulate.parse(arguments(place, "-m", "sync", "--job", str(file), *flags))[1][0].job
+
+    with_helper = []
+    for text in ("x = 1", "x = 2"):
+        (place / "helper.py").write_text(text)
+        with_helper.append(job().about(0)["job"])
+    assert with_helper[0] != with_helper[1]
+    assert job().config.log_dir == str(place / "logs" / "mine" / "sync" / "virtual")
+    (place / "helper.py").unlink()
+    file.write_text("x = = 2")
+    with pytest.raises(SetupError, match=r"mine\.py, line 1: invalid syntax: x = = 2"):
+        job()
+    with pytest.raises(SystemExit):
+        simulate.parse(["-n", "none", "--job", str(file)])
+    assert "--job means nothing to simulate.py: -n none trains nothing; leave it out" in capsys.readouterr().err
+
+
 def test_another_trace_of_the_same_name_makes_it_another_run(place):
     (place / "two.csv").write_text("step_time_s,straggler_trace\n0.1,late.csv\n0.3,\n")
     command = arguments(place, "-m", "sync", "--max-rounds", "1", network="none")

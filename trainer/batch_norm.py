@@ -20,8 +20,8 @@ def with_estimated_statistics(trainer: Trainer, batches: int) -> Iterator[None]:
     """
     averaged = trainer.parameters.statistics() if batches else []
     for batch in trainer.context.task.batches.look(batches if averaged else 0):
-        trainer.passes.forward(*trainer.context.task.feed(batch))
-        trainer.passes.backward(1.0)  # moves the statistics, and no weights
+        trainer.passes.forward(batch.inputs, batch.targets)
+        trainer.passes.backward()  # moves the statistics, and no weights
         trainer.wait_for_gradients()
     try:
         yield

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from config import Config
     from trainer.collectives.compression import Compression
     from trainer.coordinator.client import StateClient
-    from trainer.datasets.batches import Batches
-    from trainer.datasets.samples import Samples
-    from trainer.device import Passes
+    from trainer.datasets.batches import Batch, Batches
+    from trainer.device import Loss, Passes
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
     from trainer.recovering import Recovers
@@ -34,10 +33,10 @@ class LearningTask:
     """The network and its samples."""
 
     network: Any
-    feed: Callable[[Samples], tuple[Any, Any]]  # turns a batch into the inputs and targets of the passes
     batches: Batches
-    warm_up_batch: Samples  # any samples, for test steps
-    passes: Passes | None = None  # None: the network's own
+    warm_up_batch: Batch  # any samples, for test steps
+    loss: Loss | None = None  # None: cross-entropy
+    passes: Callable[[Any], Passes] | None = None  # makes a trainer's; None: those of the network and the loss
     classes: int = 0  # number of classes of the network; 0: it computes nothing
     evaluate: Callable[[], float | None] | None = None  # returns the metric; None if an evaluation only takes time
     metric: Metric = ACCURACY  # what `evaluate` returns

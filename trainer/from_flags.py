@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-import models
 from config import SGD, Config
 from rates import parse_schedule
 from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
-from trainer.datasets.augment import CropAndFlip
-from trainer.datasets.batches import EndlessBatches
-from trainer.datasets.samples import WHITE, Dataset, Samples
-from trainer.device import DeviceFeed, Evaluator
+from trainer.datasets.samples import WHITE
+from trainer.device import Evaluator, Feed
 from trainer.engine import mx
-from trainer.evaluation import initial_parameters
-from trainer.evaluation.saved_model import INPUT_NAME
+from trainer.evaluation.saved_model import input_names
+from trainer.jobs.job import Job
+from trainer.jobs.network import BuiltNetwork
+from trainer.jobs.own_loop import OwnLoop
 from trainer.membership import Membership
 from trainer.steps import Rule
 from trainer.stop import Limits
@@ -28,39 +25,31 @@ from trainer.stop import Limits
 TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds are single steps
 
 
-def build_network(
-    config: Config, dataset: Dataset, device: mx.Context, log: Callable[[str], None] = logging.info
-) -> Any:
-    """The network with its initial parameters.
+def learning_task(
+    config: Config, job: Job, built: BuiltNetwork, device: mx.Context, mine: Membership, evaluation_batch: int = 0
+) -> LearningTask:
+    """The network and the batches of this worker's partition.
 
     Args:
-        log: gets a line about those of --init-from.
-
-    Raises:
-        SetupError: --init-from names no parameters that fit.
+        evaluation_batch: size of the batches of an evaluation; 0: that of training.
     """
-    network = models.build(config.network, _image_shape(config, dataset), dataset.classes, device, config.seed)
-    if config.init_from:
-        log(initial_parameters.load(network, Path(config.init_from)))
-    return network
-
-
-def learning_task(config: Config, dataset: Dataset, network: Any, device: mx.Context, mine: Membership) -> LearningTask:
-    """The network and the batches of this worker's partition."""
-    input_size = models.REGISTRY[config.network].input_size
     # All ranks have the same initial weights, but each has its own dropout masks and order of samples.
-    mx.random.seed(config.seed + 1 + mine.rank)
-    feed = DeviceFeed(device, input_size)
-    seed = (config.seed, mine.rank)
-    indices = np.arange(len(dataset.train.labels)) if mine.partition is None else mine.partition
-    augment = CropAndFlip(seed) if config.augment else None
+    seed = config.seed + 1 + mine.rank
+    mx.random.seed(seed)
+    np.random.seed(seed % 2**32)
+    feed = Feed(device, job.prepare)
+    batches = job.batches(feed, config, mine.rank, mine.num_workers, mine.partition)
+    test = partial(job.test_batches, feed, evaluation_batch or config.batch_size, config.seed)
+    raw = job.first(config.batch_size, config.seed) if job.train is not None else None
     return LearningTask(
-        network=network,
-        feed=feed,
-        batches=EndlessBatches(dataset.train, indices, config.batch_size, seed, augment),
-        warm_up_batch=Samples(*(part[: config.batch_size] for part in dataset.train)),
-        classes=dataset.classes,
-        evaluate=Evaluator(network, dataset.test, feed, config.batch_size),
+        network=built.network,
+        batches=batches,
+        warm_up_batch=next(batches) if raw is None else feed(raw),
+        loss=built.loss,
+        passes=partial(OwnLoop, job.file.train) if job.file.train is not None else None,
+        classes=built.classes,
+        evaluate=None if job.test is None else Evaluator(built.network, test, built.measurement),
+        metric=built.metric,
     )
 
 
@@ -85,20 +74,18 @@ def run_settings(config: Config, **others: Any) -> RunSettings:
     )
 
 
-def model_card(config: Config, dataset: Dataset, commit: str | None) -> dict[str, Any]:
-    """What a user of the saved network must know, such as DeviceFeed's scaling, which is not in the network."""
-    shape = _image_shape(config, dataset)
+def model_card(config: Config, job: Job, built: BuiltNetwork, commit: str | None) -> dict[str, Any]:
+    """What a user of the saved network must know, such as the scaling of its inputs, which is not in the network."""
+    shapes = built.input_shapes or ()
+    names = input_names(len(shapes))
+    inputs: list[dict[str, Any]] = [{"name": name, "shape": shape} for name, shape in zip(names, shapes, strict=True)]
+    if job.file.prepare is None and job.file.data is None:
+        inputs[0] |= {"divide_by": WHITE, "resize": "bilinear"}
     return {
-        "network": config.network,
-        "dataset": config.dataset,
+        "network": config.network if job.file.network is None else job.name,
+        "dataset": config.dataset if job.file.data is None else job.name,
         "mode": config.mode,
-        "input": {"name": INPUT_NAME, "shape": shape, "divide_by": WHITE, "resize": "bilinear"},
-        "classes": dataset.classes,
+        **({"input": inputs[0]} if len(inputs) == 1 else {"inputs": inputs}),
+        "classes": job.classes,
         "commit": commit,
     }
-
-
-def _image_shape(config: Config, dataset: Dataset) -> tuple[int, int, int]:
-    channels, height, width = dataset.train.images.shape[1:]
-    input_size = models.REGISTRY[config.network].input_size
-    return channels, input_size or height, input_size or width

@@ -67,6 +67,7 @@ class Loop:
             self.update_membership()
             reason = self.train_round()
         hooks.part()
+        trainer.passes.end()
         trainer.end()
         if run.checkpoints is not None:
             run.checkpoints.close()
@@ -158,12 +159,13 @@ class Loop:
             trainer.emulation.begin_step()
             measure.enter(GET_BATCH)
             batch = next(batches)
-            size = len(batch.labels)
-            trainer.begin_step(size)
-            inputs, targets = self._context.task.feed(batch)
+            trainer.begin_step(batch.size)
             measure.enter(FORWARD_BACKWARD)
-            trainer.seen.own += size
-            if not trainer.local_step(inputs, targets):
+            trainer.seen.own += batch.size
+            is_complete = trainer.local_step(batch)
+            size = trainer.step_samples
+            trainer.seen.own += size - batch.size
+            if not is_complete:
                 trainer.seen.own -= size
                 batches.put_back(batch)
                 measure.abandon_step()
@@ -196,8 +198,8 @@ class Loop:
         times_s, busy_s = [], []
         for _ in range(3):
             trainer.emulation.begin_step()
-            trainer.begin_step(len(task.warm_up_batch.labels))
-            trainer.compute_gradients(*task.feed(task.warm_up_batch))
+            trainer.begin_step(task.warm_up_batch.size)
+            trainer.compute_gradients(task.warm_up_batch)
             mx.nd.waitall()
             times_s.append(trainer.emulation.step_age_s)
             busy_s.append(busy())

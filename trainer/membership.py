@@ -70,13 +70,23 @@ class Membership:
         return f"{rank} ({self.places[rank]})" if self.places else str(rank)
 
 
-def of_all(labels: np.ndarray, num_workers: int, config: Config, places: tuple[str, ...] = ()) -> list[Membership]:
-    """Each worker's membership, by rank. The flags say how the training samples, of classes (N,), are partitioned."""
+def of_all(
+    labels: Sequence[int] | None, num_workers: int, config: Config, places: tuple[str, ...] = ()
+) -> list[Membership]:
+    """Each worker's membership, by rank. The flags say how the training samples, of classes (N,), are partitioned.
+
+    Args:
+        labels: with --split-by-class the classes; else anything as long; None: the samples have no numbers.
+    """
+    if labels is None:
+        return [Membership(rank, num_workers, places=places) for rank in range(num_workers)]
     return of_parts(partition(labels, num_workers, bool(config.split_by_class), config.seed), places)
 
 
-def without(lost: frozenset[int], mine: Membership, labels: np.ndarray, config: Config) -> Membership:
+def without(lost: frozenset[int], mine: Membership, labels: Sequence[int] | None, config: Config) -> Membership:
     """A worker's membership after losses: the remaining workers partition all samples among themselves."""
+    if labels is None:
+        return replace(mine, lost=lost)
     left = [rank for rank in range(mine.num_workers) if rank not in lost]
     among_them = of_all(labels, len(left), config)[left.index(mine.rank)]
     counts = [0] * mine.num_workers

@@ -14,12 +14,17 @@ from trainer.engine import mx
 
 
 class Parameters:
-    """A network's trainable weights with their gradients, and its auxiliary parameters (BatchNorm's statistics)."""
+    """A network's trainable weights with their gradients, and its auxiliary parameters (BatchNorm's statistics).
+
+    Frozen weights, whose grad_req the network has set to "null", stay as they are on each worker and never travel.
+    """
 
     def __init__(self, network: Any) -> None:
         parameters = list(network.collect_params().values())
         self._trainable = [parameter for parameter in parameters if parameter.grad_req != "null"]
-        self._auxiliary = [parameter for parameter in parameters if parameter.grad_req == "null"]
+        fixed = [parameter for parameter in parameters if parameter.grad_req == "null"]
+        self._auxiliary = [parameter for parameter in fixed if not parameter._differentiable]
+        self._frozen = [parameter for parameter in fixed if parameter._differentiable]
 
     @property
     def weights(self) -> list[mx.nd.NDArray]:
@@ -69,8 +74,12 @@ class Parameters:
         """A hash of the trainable weights."""
         return sha256(weight.asnumpy() for weight in self.weights)
 
+    def frozen_sha256(self) -> str:
+        """A hash of the frozen weights; "none" if there are none."""
+        return sha256(each.data().asnumpy() for each in self._frozen) if self._frozen else "none"
+
     def num_bytes(self) -> int:
-        """Size of weights and auxiliary parameters."""
+        """Size of trainable weights and auxiliary parameters."""
         return sum(num_bytes(parameter.data()) for parameter in self._trainable + self._auxiliary)
 
 

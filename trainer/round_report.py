@@ -35,7 +35,7 @@ class RoundReport:
             JobError: the loss is not finite, and without number checks no step is skipped.
         """
         loss = self._trainer.passes.loss()
-        if math.isfinite(loss):
+        if loss is None or math.isfinite(loss):
             return loss
         if not self._trainer.checks.are_on:
             raise JobError(

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from trainer.context import Context
-from trainer.device import NetworkPasses
+from trainer.device import NetworkPasses, Passes, cross_entropy
 from trainer.emulation import FORWARD_SHARE, Emulation
 from trainer.engine import mx
 from trainer.nan_guard import NumberChecks, Unpack
@@ -20,6 +20,7 @@ from trainer.steps import Seen, Stepper, which_decay
 from utils import STOPPED
 
 if TYPE_CHECKING:
+    from trainer.datasets.batches import Batch
     from trainer.recovering import Recovers
     from trainer.transport.protocol import Counted
 
@@ -33,13 +34,14 @@ class Trainer:
         rounds: begun so far, also before a resume.
         steps: local steps in this round.
         seen: samples used by all workers together.
-        step_samples: samples of this step.
+        step_samples: samples of this step; a loop of one's own may correct them during the forward pass.
         step_s: seconds of the last complete local step, at first of a test step.
         step_is_bad: this step is skipped, because its gradients are not finite.
         present: fraction of the samples contained in the last sum; 0: no worker contributed.
         pauses: all workers have agreed to regroup after the round.
         give_up: called during a step, returns whether to abandon it; None: no step can be abandoned.
         finished: why the algorithm itself ends the job, in words.
+        wants_end: why the passes want the job to end, in words.
         resumed_s: age of the job at the checkpoint that it resumes.
         is_first_of_resumed: this round is the first after a resume.
         is_evaluator: this worker evaluates the model.
@@ -55,7 +57,7 @@ class Trainer:
         self.parameters = Parameters(context.task.network)
         self.stepper = Stepper(context.run.rule, which_decay(self.parameters.weights))
         self.seen = Seen()
-        self.passes = context.task.passes or NetworkPasses(context.task.network)
+        self.passes: Passes = (context.task.passes or _passes_of)(self)
         self.checks = NumberChecks(context.run.max_bad_steps, self.parameters)
         self.emulation = Emulation(context.run.speed, self.clock, self.wait_for_gradients)
         self.exchange: Counted | None = None
@@ -71,6 +73,7 @@ class Trainer:
         self.pauses = False
         self.give_up: Callable[[], bool] | None = None
         self.finished = ""
+        self.wants_end = ""
         self.resumed_s = 0.0
         self.is_first_of_resumed = False
         self.is_evaluator = True
@@ -84,7 +87,7 @@ class Trainer:
     def begin_round(self) -> None:
         """Called before a round's first local step."""
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
+    def local_step(self, batch: Batch) -> bool:
         """One step on one batch: computes the gradients, checks them (`gradients_are_good`) and uses them locally.
 
         Returns False if the step was abandoned (`give_up`); it must leave no trace.
@@ -140,6 +143,8 @@ class Trainer:
 
     def stop_request(self) -> str:
         """Why this worker wants all to stop, in words; empty: it does not."""
+        if self.wants_end:
+            return self.wants_end
         if reached := self.context.run.limits.reached(self.measure.elapsed_s, self.accuracy.newest):
             return reached
         return STOPPED if self.context.run.stop_requested() else ""
@@ -150,7 +155,7 @@ class Trainer:
         self.step_samples, self.step_is_bad = samples, False
         self.emulation.set_size(samples)
 
-    def compute_gradients(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, weight: float = 1.0) -> bool:
+    def compute_gradients(self, batch: Batch, weight: float = 1.0) -> bool:
         """Begins to compute `weight` times the gradients of the loss summed over the batch.
 
         The weight is `membership.weight` if workers exchange the gradients. Returns False if the step was abandoned
@@ -158,13 +163,16 @@ class Trainer:
         """
         if self.give_up or self.checks.are_on:  # passes change BatchNorm's statistics
             self._statistics_before = self.parameters.statistics()
-        self.passes.forward(images, labels)
+        self.passes.forward(batch.inputs, batch.targets)
         if self.give_up:
             self.passes.wait_for_loss()
             self.emulation.pad(FORWARD_SHARE)
             if self.give_up():
                 return False
-        self.passes.backward(weight)
+        self.passes.backward()
+        if weight != 1:
+            for gradient in self.parameters.gradients:
+                gradient *= weight
         self.emulation.pad(1.0)
         self.emulation.delay_step()
         return True
@@ -183,9 +191,9 @@ class Trainer:
         """Factor on the step size, from the samples so far."""
         return self.context.run.rule.schedule.factor(self.seen.total)
 
-    def whole_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray, learning_rate: float) -> bool:
+    def whole_step(self, batch: Batch, learning_rate: float) -> bool:
         """A timed step on local weights; returns False, with no state changed, if abandoned."""
-        if not self.compute_gradients(images, labels):
+        if not self.compute_gradients(batch):
             return False
         self.wait_for_gradients()
         if self.give_up and self.give_up():
@@ -237,3 +245,8 @@ class Trainer:
 
     def _place(self, step: int) -> str:
         return f"worker {self.membership.name_of(self.membership.rank)}, round {self.rounds}, step {step}"
+
+
+def _passes_of(trainer: Trainer) -> Passes:
+    task = trainer.context.task
+    return NetworkPasses(task.network, task.loss or cross_entropy())

@@ -8,7 +8,7 @@ import logging
 import pkgutil
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,23 @@ from trainer.coordinator.http import HttpLink
 from trainer.coordinator.job import client_from_config
 from trainer.coordinator.protocol import Link
 from trainer.coordinator.published import checked
-from trainer.datasets import loading, plausible
-from trainer.datasets.samples import Dataset
 from trainer.emulation import NETWORK, Slowdown, Speed
 from trainer.engine import device_context
 from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
-from trainer.from_flags import build_network, learning_task, model_card, run_settings
+from trainer.from_flags import learning_task, model_card, run_settings
+from trainer.jobs.job import job_of
+from trainer.jobs.network import build
+from trainer.jobs.sources import content_hash
+from trainer.jobs.user_errors import users_errors
 from trainer.loop import Loop
 from trainer.membership import Membership, of_all, without
+from trainer.parameters import Parameters
 from trainer.rendezvous import mpi_job, peers, roles
 from trainer.rendezvous.cluster import ClusterSpec, named_by_task
-from trainer.rendezvous.config_check import DATA
+from trainer.rendezvous.config_check import DATA, FROZEN, JOB
 from trainer.rendezvous.rendezvous_client import EVALUATOR
 from trainer.rendezvous.rendezvous_info import RendezvousInfo
 from trainer.run_logs.earlier_runs import NEWEST
@@ -71,8 +74,9 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             _check_cluster(config, cluster)
         device = device_context(bool(config.cpu), config.gpu)
         trace = trace_of(config)
-        dataset = dataset_of(config)
-        network = build_network(config, dataset, device)
+        job = job_of(config)
+        built = build(config, job, device)
+        partitioned_by = job.partitioned_by(config)
         clock = RealClock()
         link = _state_server(config, clock, cluster.num_workers if cluster else 1)
         state = (
@@ -83,17 +87,24 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         folder = RunFolder(config)
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, config.resume == 1)
-        data_hash = loading.content_hash(dataset) if cluster is not None or config.ckpt_frequency else ""
-    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, data_hash, link) as joined:
-        membership = _membership(config, dataset, joined)
-        task = learning_task(config, dataset, network, device, membership())
+        data_hash = job.content_hash() if cluster is not None or config.ckpt_frequency else ""
+        # The files' paths may differ between hosts.
+        compared = {
+            DATA: data_hash,
+            "--init-from": initial_parameters.content_hash(config.init_from),
+            JOB: content_hash(config.job),
+            FROZEN: Parameters(built.network).frozen_sha256(),
+        }
+    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, compared, link) as joined:
+        membership = _membership(config, partitioned_by, joined)
+        task = learning_task(config, job, built, device, membership())
         settings = run_settings(
             config,
             clock=clock,
             stop_requested=lambda: signals.requested and not config.leave,
             speed=Speed(config.min_step_time, config.sample_time, trace=trace),
             evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json") if config.evaluator else None,
-            saver=ModelSaver(folder.path, task.network, model_card(config, dataset, folder.commit)),
+            saver=ModelSaver(folder.path, task.network, model_card(config, job, built, folder.commit)),
             pacing=_pacing(config, joined),
             checkpoints=_checkpoints(config, joined, data_hash),
         )
@@ -144,7 +155,7 @@ def train(
     }
     logging.info(
         "%s, %s, %d bytes of parameters, rank %d of %d, %d samples",
-        config.mode, config.network, facts["parameter_bytes"],
+        config.mode, config.run_name, facts["parameter_bytes"],
         membership.rank, membership.num_workers, membership.num_samples,
     )  # fmt: skip
 
@@ -161,9 +172,13 @@ def train(
         folder.describe(facts)
         return path
 
+    def place() -> str:
+        return f"worker {membership.rank}, round {trainer.rounds}, step {trainer.steps + 1}"
+
     try:
-        reason = loop.run(open_log)
-    finally:  # what diverged is of interest too
+        with users_errors(Path(config.job) if config.job else None, place=place):
+            reason = loop.run(open_log)
+    finally:  # the last rounds of a job that diverged are of interest too
         if context.run.board is not None:
             context.run.board.close()
     facts["final_weights_sha256"] = trainer.parameters.sha256()
@@ -204,35 +219,6 @@ def trace_of(config: Config) -> tuple[Slowdown, ...]:
     return trace
 
 
-@functools.lru_cache(maxsize=1)
-def load_data(name: str, data_dir: str) -> tuple[Dataset, str]:
-    """A dataset, and what is doubtful about it: once in a process, and in those that are forked from it.
-
-    Raises:
-        SetupError: as loading.load.
-    """
-    dataset = loading.load(name, data_dir)
-    return dataset, plausible.doubts(name, dataset)
-
-
-def dataset_of(config: Config) -> Dataset:
-    """The dataset that the flags name, with the part to evaluate on that they ask for.
-
-    Raises:
-        SetupError: it cannot be read, or has less than a batch.
-    """
-    dataset, doubts = load_data(config.dataset, config.data_dir)
-    if doubts:
-        logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)
-    if config.validation:
-        dataset = loading.hold_out(dataset, config.validation)
-    total = len(dataset.train.labels)
-    if (largest := max(config.batch_size, *config.phase_batch_size)) > total:
-        flag = "-b" if largest == config.batch_size else "--phase-batch-size"
-        raise SetupError(f"batch size {largest} exceeds the {total} training samples: choose a smaller {flag}")
-    return dataset
-
-
 def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None:
     """The way to the state server, where the job has one; it answers, where nothing goes on without it."""
     if not (config.algorithm.has_state_server or config.needs_state_server):
@@ -242,9 +228,10 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
 
 
 @contextlib.contextmanager
-def _joined(config: Config, cluster: ClusterSpec, data_hash: str, link: Link | None) -> Iterator[RendezvousInfo]:
-    # The file's path may differ between hosts.
-    setup = {**job_setup(config), DATA: data_hash, "--init-from": initial_parameters.content_hash(config.init_from)}
+def _joined(
+    config: Config, cluster: ClusterSpec, compared: Mapping[str, str], link: Link | None
+) -> Iterator[RendezvousInfo]:
+    setup = {**job_setup(config), **compared}
     if cluster.has_scheduler:
         others = roles.join(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out
@@ -259,10 +246,10 @@ def _joined(config: Config, cluster: ClusterSpec, data_hash: str, link: Link | N
         yield joined
 
 
-def _membership(config: Config, dataset: Dataset, joined: RendezvousInfo | None) -> Callable[[], Membership]:
+def _membership(config: Config, labels: Any, joined: RendezvousInfo | None) -> Callable[[], Membership]:
     """The workers that have joined, from the first round to the last, or as long as none is lost and none comes."""
     if isinstance(joined, ElasticGroup):
-        generations, labels = joined.generations, dataset.train.labels
+        generations = joined.generations
 
         @functools.lru_cache(maxsize=1)
         def of_generation(number: int) -> Membership:
@@ -274,13 +261,13 @@ def _membership(config: Config, dataset: Dataset, joined: RendezvousInfo | None)
     rank, num_workers = (joined.transport.rank, joined.transport.num_workers) if joined else (0, 1)
     members = (joined.members if joined else None) or []
     places = tuple(f"{member['device']} on host {member['host']}" for member in members)
-    membership = of_all(dataset.train.labels, num_workers, config, places)[rank]
+    membership = of_all(labels, num_workers, config, places)[rank]
     if joined is None or not config.leaves_out:
         return lambda: membership
 
     @functools.lru_cache(maxsize=1)
     def without_those(lost: frozenset[int]) -> Membership:
-        return without(lost, membership, dataset.train.labels, config) if lost else membership
+        return without(lost, membership, labels, config) if lost else membership
 
     return lambda: without_those(joined.lost())
 

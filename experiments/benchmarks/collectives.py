@@ -67,12 +67,12 @@ class Iteration:
     """Both passes of a batch, the sum, and a step."""
 
     def __init__(self, network: Any, batch_size: int) -> None:
-        from trainer.device import NetworkPasses
+        from trainer.device import NetworkPasses, cross_entropy
         from trainer.engine import mx
         from trainer.parameters import Parameters
 
-        self._passes, self._parameters = NetworkPasses(network), Parameters(network)
-        self._batch = mx.nd.random.uniform(shape=(batch_size, 1, 28, 28)), mx.nd.zeros((batch_size,))
+        self._passes, self._parameters = NetworkPasses(network, cross_entropy()), Parameters(network)
+        self._batch = (mx.nd.random.uniform(shape=(batch_size, 1, 28, 28)),), (mx.nd.zeros((batch_size,)),)
         self.arrays = self._parameters.gradients
 
     def prepare(self) -> None:
@@ -81,7 +81,7 @@ class Iteration:
     def begin(self) -> None:
         """Begins both passes; does not wait for them."""
         self._passes.forward(*self._batch)
-        self._passes.backward(1.0)
+        self._passes.backward()
 
     def end(self) -> None:
         from trainer.engine import mx

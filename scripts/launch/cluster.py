@@ -10,6 +10,7 @@ once; a process that dies ends it, and so does the end of this program or of a c
 --on-worker-death restart behind `--` a process that dies does not: all go on from the newest checkpoint. With
 --ckpt-frequency, SIGUSR1 makes the job go on with the hosts that the file names then. Logs:
 LOG_BASE/NETWORK/MODE/HOST/DEVICE/iter-*.txt, as summary.py reads them, and one log a process in LOG_BASE/NETWORK/MODE/.
+A job file (--job) and its modules are sent to the hosts.
 Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a host was lost, 130 killed.
 """
 
@@ -29,7 +30,7 @@ from config import END
 from flag_values import port
 from scripts.launch import hosts_file, job_options, restart_policy
 from scripts.launch.changed_hosts import HostChanges
-from scripts.launch.connection_pool import ConnectionPool, data_of
+from scripts.launch.connection_pool import ConnectionPool
 from scripts.launch.console import console
 from scripts.launch.host_connection import HostConnection, ssh_command
 from scripts.launch.host_logs import fetch_logs
@@ -47,9 +48,10 @@ from scripts.launch.hosts_layout import (
 from scripts.launch.previous_run import PreviousRun, previous_run
 from scripts.launch.process import Kind, Role, RunningProcess
 from scripts.launch.restart_policy import RestartPolicy
-from scripts.launch.roles import ROOT, JobSpec, Layout, build
+from scripts.launch.roles import JOB_FOLDER, ROOT, JobSpec, Layout, build
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
+from trainer.jobs.sources import sources
 from utils import EXIT_FORCED, EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError
 
 # ------------------------------------------------------------------------------------------------- the command line
@@ -88,6 +90,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     job = JobSpec(
         mode=given.mode,
         network=given.network,
+        job_file=given.job,
         num_servers=given.servers,
         log_base=job_options.log_base(given).resolve(),
         run=run_of(given),
@@ -101,7 +104,8 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
         restarts=given.restarts,
     )
     hosts = hosts_file.read(given.hosts)
-    plan = _with_workers(LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run))
+    files = sources(given.job) if given.job else {}
+    plan = _with_workers(LaunchPlan(job, hosts, tuple(shlex.split(given.ssh)), given.base_port, given.dry_run, files))
     job_options.check_flags(*example(plan), where="behind `--` or in the hosts file")
     return plan
 
@@ -179,14 +183,16 @@ def place(
 
 
 def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobSpec, layout: Layout) -> None:
-    """Makes every host note which logs are there before the job, and sends it the workers' traces; in a job that
-    survives also the data that its fork server reads.
+    """Makes every host note which logs are there before the job, and sends it the job file with its modules
+    and the workers' traces; in a job that survives also the data that its fork server reads.
 
     Raises:
         SetupError: the log folder of a host cannot be written to.
     """
     first = job_options.first_config(job, layout)
-    forks = data_of(first) if first.on_worker_death != END and not first.leaves_out else None
+    forks = job_options.data_of(first) if first.on_worker_death != END and not first.leaves_out else None
+    # As text that becomes the same bytes again.
+    files = {f"{JOB_FOLDER}/{name}": data.decode(errors="surrogateescape") for name, data in plan.sources.items()}
     for name, node in layout.nodes.items():
         workers = [worker for worker in plan.hosts.workers if worker.host == name]
         traces = {trace_file(worker): worker.straggler_trace for worker in workers}
@@ -194,7 +200,7 @@ def begin(plan: LaunchPlan, connections: Mapping[str, HostConnection], job: JobS
             do="begin",
             folder=str(node.folder),
             devices=[worker.folder for worker in workers],
-            files={name: path.read_text() for name, path in traces.items() if path},
+            files=files | {name: path.read_text() for name, path in traces.items() if path},
             forks=forks,
         )
 

@@ -15,15 +15,11 @@ from config import Config
 from scripts.launch.host_connection import HostConnection, ssh_command
 from scripts.launch.hosts_file import Host
 from scripts.launch.hosts_layout import LaunchPlan
+from scripts.launch.job_options import data_of
 from scripts.launch.roles import ROOT
 from utils import SetupError
 
 READY_S = 60.0  # for hosts to be connected, and to import MXNet
-
-
-def data_of(worker_config: Config) -> tuple[str, str]:
-    """The dataset and its folder, which a fork server reads."""
-    return worker_config.dataset, worker_config.data_dir
 
 
 class ConnectionPool:

@@ -29,7 +29,7 @@ from algorithms import OWNERS
 from scripts.launch.forking import NAME
 from scripts.launch.process import die_with, name_process, show_command
 from scripts.launch.roles import ROOT
-from trainer import worker
+from trainer.jobs import builtin
 from trainer.stop import STOP_SIGNALS
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
@@ -42,12 +42,13 @@ def say(message: Mapping[str, Any]) -> None:
 
 
 def warm(dataset: str, data_dir: str) -> None:
-    """Imports what a worker needs, and reads its data; missing data is reported by the worker."""
+    """Imports what a worker needs, and reads its data, if any; missing data is reported by the worker."""
     for algorithm in OWNERS.values():
         pkgutil.resolve_name(algorithm.trainer)
     pkgutil.resolve_name("models")
-    with contextlib.suppress(SetupError):
-        worker.load_data(dataset, data_dir)
+    if dataset:
+        with contextlib.suppress(SetupError):
+            builtin.load(dataset, data_dir)
     gc.collect()
     gc.freeze()  # a collection in a child would copy the shared pages
 

@@ -50,7 +50,7 @@ class ForkServer:
     It is started by `warm` or by the first start that can be a fork, and again when it has died.
 
     Args:
-        dataset: of the workers.
+        dataset: of the workers; empty: they read their data themselves.
         data_dir: its folder.
         log: gets the server's messages.
         patience_s: how long the start of a worker waits for the server's import, which saves the worker its own.

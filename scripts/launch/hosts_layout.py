@@ -7,7 +7,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scripts.launch.hosts_file import Hosts, HostWorker
@@ -31,6 +31,7 @@ class LaunchPlan:
     ssh: tuple[str, ...]
     base_port: int
     is_dry_run: bool
+    sources: Mapping[str, bytes] = field(default_factory=dict)  # of the job file
 
 
 @dataclass(frozen=True)

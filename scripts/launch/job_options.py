@@ -19,6 +19,7 @@ from scripts.launch.roles import ROOT, JobSpec, Layout, main_flags
 from scripts.launch.run_option import add_run, run_of
 from scripts.launch.supervisor import JobOutcome
 from trainer import command_line
+from trainer.jobs.sources import sources
 from trainer.rendezvous.config_check import ProcessInfo, differences
 from trainer.run_logs.earlier_runs import LOCK_FILE
 from utils import EXIT_OK, SetupError
@@ -27,6 +28,7 @@ from utils import EXIT_OK, SetupError
 LAUNCHER_FLAGS = (
     "mode",
     "network",
+    "job",
     "collective",
     "split_by_class",
     "log_dir",
@@ -90,6 +92,14 @@ def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:
     """Adds the options of a job, except its mode and workers."""
     add_network(parser)
     parser.add_argument(
+        "--job",
+        type=lambda text: Path(config.job_file(text)).absolute(),
+        metavar="FILE",
+        help="Python file with the network, the data, the loss, the metric or the loop to train with "
+        "(docs/own-job.md); its name takes the place of NETWORK in the log tree, and -n and --dataset name what it "
+        "leaves out",
+    )
+    parser.add_argument(
         "--collective",
         choices=(config.PS, *config.AMONG_WORKERS),
         default=config.PS,
@@ -131,11 +141,13 @@ seconds = at_least(0, float)
 
 
 def check_options(given: argparse.Namespace) -> None:
-    """Checks the options that not every job can have.
+    """Checks the job file, and the options that not every job can have.
 
     Raises:
-        SetupError: one does nothing in this job.
+        SetupError: the file cannot be read or parsed, or an option does nothing in this job.
     """
+    if given.job:
+        sources(given.job)
     if given.split_by_class and not OWNERS[given.mode].is_distributed:
         raise SetupError(
             f"--split-by-class does nothing in mode {given.mode}, where each device has all classes: leave it out"
@@ -286,6 +298,11 @@ def worker_configs(
     for worker in layout.workers:
         own = main_flags(plain, layout, dataclasses.replace(worker, more_flags=()))
         yield command_line.parse(main_flags(job, layout, worker)), command_line.parse(own)
+
+
+def data_of(worker_config: config.Config) -> tuple[str, str]:
+    """The dataset and its folder, which a fork server reads; of a job file, which may have data of its own, none."""
+    return "" if worker_config.job else worker_config.dataset, worker_config.data_dir
 
 
 def first_config(job: JobSpec, layout: Layout) -> config.Config:

@@ -117,6 +117,7 @@ def to_job_spec(given: argparse.Namespace, cluster: ClusterProfile, worker_argum
     return LocalJobSpec(
         mode=given.mode,
         network=given.network,
+        job_file=given.job,
         num_servers=given.servers,
         cluster=cluster,
         log_base=job_options.log_base(given).resolve(),
@@ -236,7 +237,7 @@ def run(
             start: Callable[[Role], RunningProcess] = Process
             if len(job.devices) > 1 or (policy and not worker_config.leaves_out):
                 log = job.log_folder / FORK_SERVER_LOG
-                forks = ForkServer(worker_config.dataset, worker_config.data_dir, log, IMPORT_S)
+                forks = ForkServer(*job_options.data_of(worker_config), log, IMPORT_S)
                 stack.callback(forks.close)
                 start = forks.start
             outcome = Supervisor(

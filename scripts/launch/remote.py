@@ -25,6 +25,7 @@ import io
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import tarfile
@@ -37,7 +38,7 @@ from scripts.launch.forking import FORK_SERVER_LOG, ForkServer
 from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.restart_policy import files_in
-from scripts.launch.roles import ROOT, answers, base_environment
+from scripts.launch.roles import JOB_FOLDER, ROOT, answers, base_environment
 from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError
 
 POLL_S = 0.1
@@ -91,8 +92,10 @@ class Agent:
                 self._warm(message)
             case "begin":
                 folder = _folder(message)
+                shutil.rmtree(folder / JOB_FOLDER, ignore_errors=True)
                 for name, text in message["files"].items():
-                    (folder / name).write_text(text)
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_bytes(text.encode(errors="surrogateescape"))
                 self._logs = self._logs or HostLogs(folder)
                 self._logs.watch(message["devices"])
                 if message.get("forks"):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorithms import OWNERS, Algorithm, folder_name
-from config import PS, preset_flags
+from config import PS, name_in_logs, preset_flags
 from scripts.launch.process import Kind, Role
 from scripts.launch.restarts import DEFAULT_RESTARTS
 from trainer.run_logs.earlier_runs import date_time
@@ -23,6 +23,7 @@ from utils import EARLIER
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
+JOB_FOLDER = ".job"  # of the job file and its modules, in the folder of a host to which they were sent
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class JobSpec:
     """What to run, on any hosts. When it runs, its ports are free ones."""
 
     mode: str  # a name of algorithms.ENTRIES
-    network: str
+    network: str  # of a job file the one that it leaves out
     num_servers: int
     log_base: Path
     data_dir: Path  # on every worker's host
@@ -42,6 +43,7 @@ class JobSpec:
     chosen: str = field(default="", kw_only=True)  # the workers that a preset chooses, in words
     collective: str = field(default=PS, kw_only=True)
     restarts: int = field(default=DEFAULT_RESTARTS, kw_only=True)
+    job_file: Path | None = field(default=None, kw_only=True)  # absolute
     run: str = field(default="", kw_only=True)  # its name, which is also part of the log base
     # DATE-TIME: the folder for the logs that this job's replace.
     began: str = field(default_factory=lambda: date_time(time.time()), kw_only=True)
@@ -63,8 +65,8 @@ class JobSpec:
 
     @property
     def mode_folder(self) -> Path:
-        """NETWORK/MODE, its place in a log tree."""
-        return Path(self.network) / folder_name(self.mode, self.split_by_class)
+        """NETWORK/MODE, its place in a log tree; of a job file STEM/MODE."""
+        return Path(name_in_logs(self.job_file or "", self.network)) / folder_name(self.mode, self.split_by_class)
 
     @property
     def remote_folder(self) -> Path:
@@ -123,6 +125,11 @@ class Node:
     def folder(self) -> Path:
         """The host's folder in the log tree there, with its workers' folders."""
         return self.log_folder / self.name
+
+    def job_file(self, job: JobSpec) -> Path:
+        """The path of the job file there."""
+        assert job.job_file is not None
+        return job.job_file if self.is_here else self.folder / JOB_FOLDER / job.job_file.name
 
     @property
     def prefix(self) -> str:
@@ -279,6 +286,8 @@ def main_flags(job: JobSpec, layout: Layout, worker: Placement) -> list[str]:
         "--device-name": worker.device,
     }
     # The rest only where it counts: main.py warns about a flag that does nothing.
+    if job.job_file:
+        flags["--job"] = worker.node.job_file(job)
     if job.split_by_class:
         flags["-s"] = 1
     if job.collective != PS:

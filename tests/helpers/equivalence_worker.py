@@ -21,6 +21,7 @@ import numpy as np
 from contexts import context_of
 from few_images import few_images
 from page import Page
+from ready import ready
 
 import models
 from algorithms import TransportKind
@@ -36,7 +37,6 @@ from trainer.context import Context
 from trainer.coordinator.queries import Queries
 from trainer.datasets import loading
 from trainer.datasets.samples import Samples
-from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
@@ -90,11 +90,10 @@ def parts(rank: int, num_workers: int) -> Iterator[Samples]:
 
 
 def a_context(rank: int, num_workers: int, **others: Any) -> Context:
-    batches = list(parts(rank, num_workers))
+    batches = list(map(ready, parts(rank, num_workers)))
     return context_of(
         # Only rank 0's weights may count: every rank begins with others.
         network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
-        feed=DeviceFeed(mx.cpu(), 0),
         batches=iter(batches),
         warm_up_batch=batches[0],
         limits=Limits(max_rounds=ROUNDS),

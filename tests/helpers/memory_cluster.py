@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from contexts import context_of
 from one_worker import Batches
+from ready import ready
 
 from algorithms import TransportKind
 from config import PS
@@ -21,7 +22,6 @@ from trainer.collectives.schedules import SUMS
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
 from trainer.datasets.samples import Samples
-from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
@@ -187,9 +187,8 @@ def train(
 
             context = context_of(
                 network=network(),
-                feed=DeviceFeed(mx.cpu(), 0),
                 batches=Batches(*worker.batches),
-                warm_up_batch=worker.batches[0],
+                warm_up_batch=ready(worker.batches[0]),
                 limits=Limits(rounds),
                 membership=membership(rank) if membership else those_left,
                 lost=lambda: frozenset(lost),

@@ -19,14 +19,14 @@ import pytest
 from contexts import context_of
 from memory_cluster import batch, dense
 from one_worker import Batches
+from ready import ready
 
 from trainer.collectives.connecting import NotThere
 from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
-from trainer.device import DeviceFeed
-from trainer.engine import mx
+from trainer.device import NetworkPasses, cross_entropy
 from trainer.loop import Loop
 from trainer.membership import Membership
 from trainer.rendezvous.cluster import WORKER
@@ -251,26 +251,28 @@ class Job:
         self.clock.start(run, f"{name} of worker {number}")
 
     def _context(self, number: int, transport: CollectiveTransport, recovery: Callable[[Any], Recovery]) -> Context:
-        worker, feed = self.workers[number], DeviceFeed(mx.cpu(), 0)
+        worker = self.workers[number]
         worker.batches = Batches(*(batch(number + turn) for turn in range(5)))
 
-        def fed(samples: Any) -> Any:
-            worker.exchanges = 0
-            if worker.dies_at(0):
-                self.clock.sleep(worker.step_s / 2)
-                self.kill(worker)
-            return feed(samples)
+        class Passes(NetworkPasses):
+            def forward(passes, *samples: Any) -> None:
+                worker.exchanges = 0
+                if worker.dies_at(0):
+                    self.clock.sleep(worker.step_s / 2)
+                    self.kill(worker)
+                super().forward(*samples)
 
         def membership() -> Membership:
             start = worker.generations.taken.start
             counts = tuple(self.workers[each].samples for each in numbers_of(start))
             return Membership(start.rank, len(counts), counts)
 
+        network = dense()
         return context_of(
-            network=dense(),
-            feed=fed,
+            network=network,
+            passes=lambda trainer: Passes(network, cross_entropy()),
             batches=worker.batches,
-            warm_up_batch=batch(number),
+            warm_up_batch=ready(batch(number)),
             limits=Limits(self._rounds),
             membership=membership,
             leaves=lambda: worker.leaves_after is not None and worker.trainer.rounds >= worker.leaves_after,

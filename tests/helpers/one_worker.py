@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 from contexts import context_of
+from ready import ready
 
 from trainer.algorithms.local import LocalTrainer
 from trainer.context import Context
+from trainer.datasets.batches import Batch
 from trainer.datasets.samples import Samples
-from trainer.device import DeviceFeed
 from trainer.engine import mx
 
 
@@ -38,20 +39,20 @@ class Batches:
         self._next = 0
         self._size: int | None = None
 
-    def __next__(self) -> Samples:
+    def __next__(self) -> Batch:
         self.drawn.append(self._next)
         self._next += 1
         images, labels = self._batches[self.drawn[-1] % len(self._batches)]
-        return Samples(images[: self._size], labels[: self._size])
+        return ready(Samples(images[: self._size], labels[: self._size]))
 
     def resize(self, batch_size: int) -> None:
         self._size = batch_size
 
-    def put_back(self, batch: Samples) -> None:
+    def put_back(self, batch: Batch) -> None:
         self._next -= 1
 
-    def look(self, number: int) -> Iterator[Samples]:
-        return itertools.islice(itertools.cycle(self._batches), number)
+    def look(self, number: int) -> Iterator[Batch]:
+        return map(ready, itertools.islice(itertools.cycle(self._batches), number))
 
 
 def network_with_statistics() -> Any:
@@ -80,9 +81,8 @@ def a_context(batch: Samples, **more: Any) -> Context:
     """What a trainer works with; `more` in place of what is here."""
     given: dict[str, Any] = {
         "network": network_with_statistics(),
-        "feed": DeviceFeed(mx.cpu(), 0),
         "batches": Batches(batch),
-        "warm_up_batch": batch,
+        "warm_up_batch": ready(batch),
     }
     return context_of(**{**given, **more})
 
@@ -95,9 +95,9 @@ class Steps(LocalTrainer):
         self._passes_s = step_s if callable(step_s) else lambda: step_s
         self._passed = passed
 
-    def compute_gradients(self, images, labels, weight=1.0):
+    def compute_gradients(self, batch, weight=1.0):
         self.clock.sleep(self._passes_s())
-        return super().compute_gradients(images, labels, weight)
+        return super().compute_gradients(batch, weight)
 
     def synchronize(self, wants_stop):
         self._passed(self)

@@ -9,7 +9,7 @@ import numpy as np
 from memory_cluster import batch, gradient
 
 from trainer.context import Context
-from trainer.device import NetworkPasses
+from trainer.device import NetworkPasses, cross_entropy
 from trainer.trainer import Trainer
 
 ETA = 0.5
@@ -26,14 +26,14 @@ class Spoilt(NetworkPasses):
         Args:
             steps: which, counted from 1 without the warm-up.
         """
-        super().__init__(network)
+        super().__init__(network, cross_entropy())
         self._weight = list(network.collect_params().values())[-1]
         self._steps = steps
         self._what = what
         self._done = -WARM_UP
 
-    def backward(self, weight: float) -> None:
-        super().backward(weight)
+    def backward(self) -> None:
+        super().backward()
         self._done += 1
         if self._done in self._steps:
             self._weight.grad()[0, 1] = self._what
@@ -47,7 +47,7 @@ def spoil(
     def spoilt(context: Context) -> Trainer:
         context.run.max_bad_steps = MOST
         if context.peers.membership().rank == rank:
-            context.task.passes = Spoilt(context.task.network, steps, what)
+            context.task.passes = lambda trainer: Spoilt(context.task.network, steps, what)
         return build(context)
 
     return spoilt

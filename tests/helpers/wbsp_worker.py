@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from contexts import context_of
 from few_images import few_images
+from ready import endless, ready
 
 import models
 from algorithms import TransportKind
@@ -20,9 +21,7 @@ from trainer.clock import RealClock
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.http import HttpLink
 from trainer.datasets import loading
-from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
-from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.loop import Loop
 from trainer.membership import Membership
@@ -44,9 +43,9 @@ class Recorded(WBSPTrainer):
         self.moved = [np.zeros_like(array) for array in self.initial]
         self.uploads, self.releases = [], []
 
-    def local_step(self, images, labels):
+    def local_step(self, batch):
         before = [weight.asnumpy() for weight in self.parameters.weights]
-        done = super().local_step(images, labels)
+        done = super().local_step(batch)
         for total, old, new in zip(self.moved, before, self.parameters.weights, strict=True):
             total += new.asnumpy() - old
         return done
@@ -69,9 +68,8 @@ def main(port: str, overlap: str, step_time: str, output: str) -> None:
         clock = RealClock()
         context = context_of(
             network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
-            feed=DeviceFeed(mx.cpu(), 0),
-            batches=EndlessBatches(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
-            warm_up_batch=Samples(*(part[:BATCH] for part in train)),
+            batches=endless(train, np.arange(rank, 2000, shared.num_workers), BATCH, seed=(0, rank)),
+            warm_up_batch=ready(Samples(*(part[:BATCH] for part in train))),
             limits=Limits(max_seconds=SECONDS),
             membership=lambda: Membership(rank, shared.num_workers),
             transport=shared,

@@ -259,6 +259,28 @@ def test_logs_that_cannot_be_moved_are_one_line_before_anything_is_started(tmp_p
     assert (folder / "iter-1.txt").exists()
 
 
+def test_a_job_file_names_its_logs_and_is_read_before_anything_starts(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "mine.py"
+    file.write_text("import numpy")
+    monkeypatch.chdir(tmp_path)
+    given = options("--log-base", str(tmp_path / "logs"), "--run", "first", "-m", "sync", "--job", "mine.py")
+    assert given.log_folder == tmp_path / "logs" / "first" / "mine" / "sync"
+    worker = command_line.parse(build_roles(given)[-1].command[2:], pytest.fail)
+    assert (worker.job, worker.network) == (str(file), "lenet")
+    assert job_options.data_of(worker)[0] == "", "the fork server would read data that the file may replace"
+    with pytest.raises(SetupError, match=r"--job mine.py behind `--` contradicts the cluster, where it is not given"):
+        options("-m", "sync", "--", "--job", "mine.py")
+    file.write_text("import utils")
+    (tmp_path / "utils.py").touch()
+    for path, said in (
+        ("mine.py", "utils.py has the name of a module of this program: rename it"),
+        ("no.py", "No such"),
+    ):
+        assert local_cluster.main(["--job", path], lambda _: pytest.fail("started")) == EXIT_SETUP
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "logs").exists()
+
+
 def test_a_run_with_a_name_is_filed_in_a_log_tree_of_its_own(tmp_path):
     given = options("--log-base", str(tmp_path), "--run", "with-gpu", "-m", "sync")
     assert given.log_folder == tmp_path / "with-gpu" / "lenet" / "sync"

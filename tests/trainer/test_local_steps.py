@@ -5,12 +5,12 @@ import pytest
 from memory_cluster import Worker, normalised, train
 from memory_cluster import batch as images_of
 from one_worker import a_context, some_batch
+from ready import endless, labels_of, ready
 
 from algorithms import TransportKind
 from config import Config
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
-from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.membership import Membership
 from trainer.run_logs.measure import Measure
@@ -41,7 +41,7 @@ def test_a_step_that_is_given_up_leaves_neither_weights_nor_statistics_behind(tm
     trainer.measure = Measure(tmp_path)
     before = model(trainer)
     assert len(before) == len(trainer.parameters.weights) + 1  # the last one holds BatchNorm's statistics
-    assert trainer.local_step(*trainer.context.task.feed(batch)) is whole
+    assert trainer.local_step(ready(batch)) is whole
     moved = [not np.array_equal(was, now) for was, now in zip(before, model(trainer), strict=True)]
     # A bias in front of BatchNorm has no gradient; everything else moves in a whole step.
     assert not any(moved) if not whole else moved[0] and moved[-1]
@@ -52,7 +52,7 @@ def test_what_a_worker_counts_is_a_factor_on_the_gradients_that_it_exchanges(bat
     assert trainer.membership.sample_share == 0.375
     gradients = []
     for weight in (1.0, trainer.membership.weight):
-        trainer.compute_gradients(*trainer.context.task.feed(batch), weight)
+        trainer.compute_gradients(ready(batch), weight)
         gradients.append([gradient.asnumpy() for gradient in trainer.parameters.gradients])
     for plain, weighed in zip(*gradients, strict=True):
         np.testing.assert_allclose(weighed, 1.5 * plain, rtol=1e-3, atol=1e-4)
@@ -89,7 +89,9 @@ def test_an_evaluation_has_statistics_of_its_own_where_they_are_asked_for_and_tr
 
 def test_a_look_at_the_samples_takes_none_of_them():
     samples = Samples(np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2), np.arange(10, dtype=np.uint8))
-    ways = [EndlessBatches(samples, np.arange(3, 8), 4, seed=1) for _ in range(2)]
-    seen = np.concatenate([each.labels for each in ways[0].look(20)])
+    ways = [endless(samples, np.arange(3, 8), 4, seed=1) for _ in range(2)]
+    seen = np.concatenate([labels_of(each) for each in ways[0].look(20)])
     assert seen.shape == (80,) and set(seen) == {3, 4, 5, 6, 7}
-    assert [next(ways[0]).labels.tolist() for _ in range(3)] == [next(ways[1]).labels.tolist() for _ in range(3)]
+    assert [labels_of(next(ways[0])).tolist() for _ in range(3)] == [
+        labels_of(next(ways[1])).tolist() for _ in range(3)
+    ]

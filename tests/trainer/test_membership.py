@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from contexts import context_of
 from memory_cluster import Worker, batch, dense, gradient, train
+from ready import FEED, ready
 
 from algorithms import TransportKind
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.sync import SyncTrainer
-from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.batches import Batch, EndlessBatches
 from trainer.datasets.samples import Samples
-from trainer.device import DeviceFeed
-from trainer.engine import mx
+from trainer.datasets.sources import Arrays
 from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
 from trainer.stop import Limits
@@ -79,15 +79,14 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
     drawn: list[int] = []
 
     class Noted(EndlessBatches):
-        def __next__(self) -> Samples:
+        def __next__(self) -> Batch:
             drawn.append(int(self._order[0]) if len(self._order) else -1)
             return super().__next__()
 
     context = context_of(
         network=dense(),
-        feed=DeviceFeed(mx.cpu(), 0),
-        batches=Noted(samples, first, 1, 0),
-        warm_up_batch=batch(0),
+        batches=Noted(Arrays(*samples), FEED, first, 1, 0),
+        warm_up_batch=ready(batch(0)),
         membership=changes(*(of_parts([part])[0] for part in parts)),
         limits=Limits(3),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.server_sgd import ServerSGD
 from trainer.context import Context
+from trainer.datasets.batches import Batch
 from trainer.engine import mx
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
@@ -95,8 +96,8 @@ class AsyncTrainer(Trainer):
         self.add_to_counter(-1, self.rounds)
         self._transport.wait_all()
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        self.compute_gradients(images, labels, self.membership.weight)
+    def local_step(self, batch: Batch) -> bool:
+        self.compute_gradients(batch, self.membership.weight)
         self.gradients_are_good()
         return True
 

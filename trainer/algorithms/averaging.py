@@ -16,6 +16,7 @@ from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.batch_norm import with_estimated_statistics
 from trainer.context import Context
+from trainer.datasets.batches import Batch
 from trainer.engine import mx
 from trainer.run_logs.measure import GLOBAL_UPDATE
 
@@ -67,8 +68,8 @@ class ModelAveragingTrainer(SynchronousTrainer):
     def restore_own(self, state: Mapping[str, Any]) -> None:
         self._outer.restore(state["outer"], self.parameters.weights)
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        is_complete = self.whole_step(images, labels, self._learning_rate)
+    def local_step(self, batch: Batch) -> bool:
+        is_complete = self.whole_step(batch, self._learning_rate)
         if self._norm is not None and is_complete and not self.step_is_bad:
             self._norm.add_step(self.schedule_factor)
         return is_complete

@@ -15,7 +15,7 @@ from typing import Any
 from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
-from trainer.engine import mx
+from trainer.datasets.batches import Batch
 from trainer.parameters import wait_for
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
@@ -54,8 +54,8 @@ class BackupTrainer(Trainer):
     def save_server(self) -> None:
         self._link.command(SAVE, self.rounds)
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        self.compute_gradients(images, labels, self.membership.weight)
+    def local_step(self, batch: Batch) -> bool:
+        self.compute_gradients(batch, self.membership.weight)
         if self.gradients_are_good():
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()

@@ -24,7 +24,7 @@ from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.coordinator.job import begin_job
 from trainer.coordinator.queries import Queries
-from trainer.engine import mx
+from trainer.datasets.batches import Batch
 
 
 class LBBSPTrainer(SyncTrainer):
@@ -45,8 +45,8 @@ class LBBSPTrainer(SyncTrainer):
     def begin_round(self) -> None:
         self.context.task.batches.resize(self._questions.batch_size() or self._batch_size)
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        self.compute_gradients(images, labels)  # unweighted: the summed loss weighs each sample alike
+    def local_step(self, batch: Batch) -> bool:
+        self.compute_gradients(batch)  # unweighted: the summed loss weighs each sample alike
         self.gradients_are_good(self.sums.largest)
         return True
 

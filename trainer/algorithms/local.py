@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.context import Context
-from trainer.engine import mx
+from trainer.datasets.batches import Batch
 from trainer.trainer import Trainer
 
 
@@ -14,8 +14,8 @@ class LocalTrainer(Trainer):
         super().__init__(context)
         self._learning_rate = learning_rate
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        return self.whole_step(images, labels, self._learning_rate)
+    def local_step(self, batch: Batch) -> bool:
+        return self.whole_step(batch, self._learning_rate)
 
     def synchronize(self, wants_stop: bool) -> bool:
         return wants_stop

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
+from trainer.datasets.batches import Batch
 from trainer.engine import mx
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
@@ -16,15 +17,15 @@ class SyncTrainer(SynchronousTrainer):
         super().__init__(context)
         self._learning_rate = learning_rate
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        self._batch = images, labels
-        self.compute_gradients(images, labels, self.membership.weight)
+    def local_step(self, batch: Batch) -> bool:
+        self._batch = batch
+        self.compute_gradients(batch, self.membership.weight)
         self.gradients_are_good(self.sums.largest)
         return True
 
     def exchange_failed(self) -> None:
         # The failed sum may have overwritten gradients, and this worker's weight may have changed.
-        self.compute_gradients(*self._batch, self.membership.weight)
+        self.compute_gradients(self._batch, self.membership.weight)
 
     def synchronize(self, wants_stop: bool) -> bool:
         statistics = [flat * self.statistics_weight() for flat in self.parameters.statistics()]

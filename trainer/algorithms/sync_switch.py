@@ -27,7 +27,7 @@ from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
-from trainer.engine import mx
+from trainer.datasets.batches import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer
@@ -86,9 +86,9 @@ class SyncSwitchTrainer(Trainer):
         if accuracy is not None or self.is_first_of_resumed:
             self._tell(0, accuracy)
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        self._num_samples = labels.size
-        self.compute_gradients(images, labels, self.membership.weight)
+    def local_step(self, batch: Batch) -> bool:
+        self.compute_gradients(batch, self.membership.weight)
+        self._num_samples = self.step_samples
         if self.gradients_are_good():
             self._link.begin_to_upload([*self.parameters.gradients, *self.parameters.statistics()])
         self.wait_for_gradients()

@@ -22,6 +22,7 @@ from trainer.clock import Task
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
+from trainer.datasets.batches import Batch
 from trainer.engine import mx
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.trainer import Trainer
@@ -101,9 +102,9 @@ class WBSPTrainer(Trainer):
     def save_server(self) -> None:
         self._round_to_save = self.rounds  # the communication thread asks for it after the next upload
 
-    def local_step(self, images: mx.nd.NDArray, labels: mx.nd.NDArray) -> bool:
-        is_complete = self.whole_step(images, labels, self._learning_rate)
-        self._pending_samples += 0 if self.step_is_bad else labels.size
+    def local_step(self, batch: Batch) -> bool:
+        is_complete = self.whole_step(batch, self._learning_rate)
+        self._pending_samples += 0 if self.step_is_bad else self.step_samples
         return is_complete
 
     def synchronize(self, wants_stop: bool) -> bool:

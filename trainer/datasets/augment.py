@@ -5,26 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 PADDING = 4  # pixels at each edge
-_STREAM = 1  # follows the seed of a worker's batches, whose order is the same with augmentation and without
 
 
-class CropAndFlip:
-    """He et al. for CIFAR (CVPR 2016, section 4.2): "4 pixels are padded on each side, and a 32x32 crop is randomly
-    sampled from the padded image or its horizontal flip". Padding is black; images of other sizes keep their size
-    too."""
+def randomly_changed(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Returns new images (N, C, H, W) for those of a batch.
 
-    def __init__(self, seed: tuple[int, ...]) -> None:
-        """
-        Args:
-            seed: of this worker's batches.
-        """
-        self.random = np.random.default_rng((*seed, _STREAM))
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        """Returns new images (N, C, H, W) for those of a batch; the same seed gives the same, batch after batch."""
-        down, right = self.random.integers(2 * PADDING + 1, size=(2, len(images)))
-        is_flipped = self.random.integers(2, size=len(images), dtype=bool)
-        return crop_and_flip(images, down, right, is_flipped)
+    He et al. for CIFAR (CVPR 2016, section 4.2): "4 pixels are padded on each side, and a 32x32 crop is randomly
+    sampled from the padded image or its horizontal flip". Padding is black; images of other sizes keep their size too.
+    """
+    down, right = random.integers(2 * PADDING + 1, size=(2, len(images)))
+    is_flipped = random.integers(2, size=len(images), dtype=bool)
+    return crop_and_flip(images, down, right, is_flipped)
 
 
 def crop_and_flip(images: np.ndarray, down: np.ndarray, right: np.ndarray, is_flipped: np.ndarray) -> np.ndarray:

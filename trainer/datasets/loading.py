@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from trainer.datasets import cifar, plausible
-from trainer.datasets.partitions import sha256
 from trainer.datasets.samples import Dataset, Samples, checked_labels, is_file
 from utils import RUN_AS_OWNER, SetupError, remedy
 
@@ -42,31 +41,6 @@ def load(name: str, data_dir: str) -> Dataset:
     if fault := plausible.fault_of(dataset):
         raise SetupError(f"{name} in {data_dir}: {fault}")
     return dataset
-
-
-HELD_OUT_SEED = 0  # not the job's: runs with other seeds are evaluated on the same samples
-
-
-def hold_out(dataset: Dataset, count: int) -> Dataset:
-    """Moves the last `count` training samples of a seeded permutation into the test part, in place of the test set. So
-    step sizes can be chosen without the test set.
-
-    Raises:
-        SetupError: no training samples would be left.
-    """
-    total = len(dataset.train.labels)
-    if count >= total:
-        raise SetupError(f"--validation {count} leaves nothing of the {total} training samples: hold out fewer")
-    order = np.random.default_rng(HELD_OUT_SEED).permutation(total)
-    kept, held = (
-        Samples(*(part[np.sort(chosen)] for part in dataset.train)) for chosen in (order[:-count], order[-count:])
-    )
-    return dataset._replace(train=kept, test=held)
-
-
-def content_hash(dataset: Dataset) -> str:
-    """SHA-256 of all samples, cut to the length for a message."""
-    return sha256([*dataset.train, *dataset.test])[:16]
 
 
 # --------------------------------------------------------------------------------------- MNIST's IDX files

@@ -8,6 +8,7 @@ the newest model. The process ends with its input, so it ends with the worker in
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import os
@@ -17,11 +18,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from config import Config
-from trainer.datasets import loading
 from utils import SetupError, fail
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,8 +47,7 @@ class EvaluatorProcess:
         Args:
             model: description of the saved model, read again for each evaluation.
         """
-        flags = [str(model), "--dataset", config.dataset, "--data-dir", config.data_dir]
-        flags += ["--validation", str(config.validation), "--batch-size", str(config.batch_size)]
+        flags = [str(model), json.dumps(dataclasses.asdict(config))]
         outside = {name: value for name, value in os.environ.items() if not name.startswith("DMLC_")}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trainer.evaluation.evaluator_process", *flags],
@@ -111,10 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Reads rounds, a line each; evaluates the model after each line and writes a line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m trainer.evaluation.evaluator_process", description=__doc__)
     parser.add_argument("model", type=Path, help="its description, such as newest.json")
-    parser.add_argument("--dataset", required=True)
-    parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--validation", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("config", type=json.loads, help="the worker's flags")
     given = parser.parse_args(arguments)
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -127,17 +124,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _answer(given: argparse.Namespace) -> None:
-    from trainer.device import DeviceFeed, Evaluator
+    from trainer.device import Evaluator, Feed
     from trainer.engine import mx
-    from trainer.evaluation.saved_model import SavedModel
+    from trainer.evaluation import initial_parameters
+    from trainer.jobs.job import job_of
+    from trainer.jobs.network import build
 
-    whole = loading.load(given.dataset, given.data_dir)
-    test = (loading.hold_out(whole, given.validation) if given.validation else whole).test
+    flags: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.config.items()
+    }
+    config = Config(**flags)
+    job = job_of(config)
+    built = build(config, job, mx.cpu(), lambda text: None)
+    test = partial(job.test_batches, Feed(mx.cpu(), job.prepare), config.batch_size, config.seed)
+    evaluate = Evaluator(built.network, test, built.measurement)
     for line in sys.stdin:
-        model = SavedModel.find(given.model)
-        feed = DeviceFeed(mx.cpu(), model.input_shape[1])
-        accuracy = Evaluator(model.load(mx.cpu()), test, feed, given.batch_size)()
-        print(json.dumps(Evaluation(int(line), accuracy)), flush=True)
+        initial_parameters.load(built.network, given.model)
+        print(json.dumps(Evaluation(int(line), evaluate())), flush=True)
 
 
 if __name__ == "__main__":

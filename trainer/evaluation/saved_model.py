@@ -2,11 +2,14 @@
 
 A saved model is three files: `best.json` describes it and names the other two, `best-symbol.json` (the layers) and
 `best-0120.params` (the parameters after round 120). The layers of a network never change, and the description is
-replaced last, so it names whole parameters of its own, wherever the process or the disk fails.
+replaced last, so it names whole parameters of its own, wherever the process or the disk fails. Parameters have gluon's
+structural names, such as `0.weight`, in both files, so that `Block.load_parameters` reads them too. A network that
+cannot be called with a symbol, such as a Block that is no HybridBlock, has no file of layers.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import warnings
@@ -21,7 +24,15 @@ from trainer.engine import mx
 from trainer.run_logs.earlier_runs import BEST, FINAL, NEWEST, saved_files
 from utils import SetupError, read_json, write_atomically, write_json
 
-INPUT_NAME = "data"
+
+def input_names(number: int) -> list[str]:
+    """The names of a network's inputs in the file of its layers, as of gluon's `export`."""
+    return ["data"] if number == 1 else [f"data{each}" for each in range(number)]
+
+
+def _names_of(about: Mapping[str, Any]) -> list[str]:
+    """The inputs' names, by a description; empty if they are not known."""
+    return input_names(len(about.get("inputs", [about["input"]] if "input" in about else [])))
 
 
 class ModelSaver:
@@ -64,7 +75,7 @@ class ModelSaver:
         Raises:
             SetupError: the disk is full, or the folder cannot be written to.
         """
-        symbol, parameters = symbol_and_parameters(self._network)
+        symbol, parameters = symbol_and_parameters(self._network, _names_of(self._about))
         for kind in kinds:
             self._write(kind, number, accuracy, symbol, parameters)
         if FINAL in kinds:
@@ -75,18 +86,20 @@ class ModelSaver:
         """Saves the NEWEST model as the BEST too, if its accuracy makes it that."""
         if BEST in self.due(accuracy, last=False):
             newest = SavedModel.find(self._folder / f"{NEWEST}.json")
-            content = newest.symbol.read_bytes(), newest.parameters.read_bytes()
-            self._write(BEST, newest.about["round"], accuracy, *content)
+            symbol = newest.symbol.read_bytes() if newest.symbol is not None else None
+            self._write(BEST, newest.about["round"], accuracy, symbol, newest.parameters.read_bytes())
 
     def end(self) -> None:
         """Removes the NEWEST model, which is only for evaluations."""
         for path in saved_files(self._folder, NEWEST):
             path.unlink()
 
-    def _write(self, kind: str, number: int, accuracy: float | None, symbol: bytes, parameters: bytes) -> None:
-        files = {"symbol": f"{kind}-symbol.json", "parameters": f"{kind}-{number:04d}.params"}
-        write_atomically(self._folder / files["symbol"], symbol)
-        write_atomically(self._folder / files["parameters"], parameters)
+    def _write(self, kind: str, number: int, accuracy: float | None, symbol: bytes | None, parameters: bytes) -> None:
+        files: dict[str, str | None] = {"symbol": None, "parameters": f"{kind}-{number:04d}.params"}
+        if symbol is not None:
+            files["symbol"] = f"{kind}-symbol.json"
+            write_atomically(self._folder / f"{kind}-symbol.json", symbol)
+        write_atomically(self._folder / f"{kind}-{number:04d}.params", parameters)
         description = self._folder / f"{kind}.json"
         write_json(description, files | self._about | {"round": number, "accuracy": accuracy})
         for path in saved_files(self._folder, kind):
@@ -96,15 +109,19 @@ class ModelSaver:
             self._best = accuracy
 
 
-def symbol_and_parameters(network: Any) -> tuple[bytes, bytes]:
-    """The content of the two files that `HybridBlock.export` would write (which takes only paths)."""
-    with cropped.whole(network):
-        symbol = network(mx.sym.var(INPUT_NAME))
-    auxiliary = set(symbol.list_auxiliary_states())
+def symbol_and_parameters(network: Any, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:
+    """The content of the files of layers and parameters; None if the network cannot be called with symbols.
+
+    Args:
+        inputs: names of its inputs; empty: not known.
+    """
+    names: dict[str, str] = {}  # by the parameters' own names; a shared parameter has the first of its names
+    for name, parameter in network._collect_params_with_prefix().items():
+        names.setdefault(parameter.name, name)
     arrays = {
-        f"{'aux' if name in auxiliary else 'arg'}:{name}": parameter.data().copyto(mx.cpu())
-        for name, parameter in network.collect_params().items()
+        names.get(name, name): parameter.data().copyto(mx.cpu()) for name, parameter in network.collect_params().items()
     }
+    symbol = _symbol(network, inputs, names)
     # `mx.nd.save` also takes only a path, and misses some errors of a full disk. So it writes to a pipe, which holds
     # some KB and needs a thread that reads.
     source, target = os.pipe()
@@ -114,7 +131,23 @@ def symbol_and_parameters(network: Any) -> tuple[bytes, bytes]:
             mx.nd.save(f"/dev/fd/{target}", arrays)
         finally:
             os.close(target)
-        return symbol.tojson().encode(), content.result()
+        return symbol, content.result()
+
+
+def _symbol(network: Any, inputs: Sequence[str], names: Mapping[str, str]) -> bytes | None:
+    if not inputs:
+        return None
+    try:
+        with cropped.whole(network):
+            outputs = network(*map(mx.sym.var, inputs))
+        whole = mx.sym.Group(list(outputs)) if isinstance(outputs, (tuple, list)) else outputs
+        graph = json.loads(whole.tojson())
+    except Exception:  # of any kind: code of a network that works with arrays alone
+        return None
+    for node in graph["nodes"]:
+        if node["op"] == "null":  # a variable
+            node["name"] = names.get(node["name"], node["name"])
+    return json.dumps(graph).encode()
 
 
 @dataclass(frozen=True)
@@ -122,7 +155,7 @@ class SavedModel:
     """A saved model: its description, and the paths of its files."""
 
     about: Mapping[str, Any]
-    symbol: Path
+    symbol: Path | None
     parameters: Path
 
     @classmethod
@@ -134,34 +167,46 @@ class SavedModel:
         """
         about = read_json(path)
         try:
-            found = cls(about, *(path.parent / about[file] for file in ("symbol", "parameters")))
-            height, width = about["input"]["shape"][1:]
+            symbol = about["symbol"] and path.parent / about["symbol"]
+            found = cls(about, symbol, path.parent / about["parameters"])
         except (KeyError, TypeError, ValueError):
             raise SetupError(f"{path} is no description of a saved model; name a {BEST}.json or {FINAL}.json") from None
         for file in (found.symbol, found.parameters):
-            if not file.is_file():
+            if file is not None and not file.is_file():
                 raise SetupError(f"{file} is not there, and {path} names it: copy the three files together")
-        if height != width:
-            raise SetupError(f"{path}: images of {height} x {width} pixels; only square ones are known here")
         return found
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the input images."""
-        channels, height, width = self.about["input"]["shape"]
-        return channels, height, width
+    def input_shape(self) -> tuple[int, ...]:
+        """Of a sample's only input, such as (C, H, W) of images.
+
+        Raises:
+            SetupError: there are several, or it is not known.
+        """
+        try:
+            return tuple(map(int, self.about["input"]["shape"]))
+        except (KeyError, TypeError, ValueError):
+            raise SetupError(
+                f"{self.parameters}: the model has no single input of a known shape; load it in a program of your own"
+            ) from None
 
     def load(self, context: mx.Context) -> Any:
         """The network on a device, ready to be called.
 
         Raises:
-            SetupError: MXNet cannot read it.
+            SetupError: MXNet cannot read it, or there is no file of its layers.
         """
+        if self.symbol is None:
+            raise SetupError(
+                f"{self.parameters} has no file of the layers beside it; load it by load_parameters() of the network"
+            )
         try:
             with warnings.catch_warnings():
                 # The file does not give the input's type; MXNet's default is float32.
                 warnings.filterwarnings("ignore", "Cannot decide type")
-                return mx.gluon.SymbolBlock.imports(str(self.symbol), [INPUT_NAME], str(self.parameters), ctx=context)
+                return mx.gluon.SymbolBlock.imports(
+                    str(self.symbol), _names_of(self.about), str(self.parameters), ctx=context
+                )
         except (mx.MXNetError, ValueError, AssertionError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise SetupError(f"{self.symbol} with {self.parameters.name} cannot be read: {reason}") from None

@@ -11,11 +11,14 @@ from typing import Any
 from trainer.rendezvous.cluster import ROLES
 from utils import SetupError
 
-DATA, PROGRAM = "the data", "the program's files"  # keys of a set-up beside the flags; their values are hashes
+# Keys of a set-up whose values are hashes.
+DATA, PROGRAM, JOB, FROZEN = "the data", "the program's files", "--job", "the frozen weights"
 MOST_NAMES = 5  # in one sentence
 ADVICE = {
     DATA: "get the same files on every host (scripts/get_data.sh)",
+    FROZEN: "let network() give them the same values on every host",
     PROGRAM: "bring the same version of this program to every host",
+    JOB: "bring the same job file, and the modules that it imports from its folder, to every host",
 }
 _ADVICE_ON_FLAGS = "start all processes with the same flags and the same variables of MXNet"
 

@@ -5,14 +5,11 @@ Its model is a few numbers, which stand for arrays of any size: MODEL_SHAPE tell
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from trainer.context import LearningTask
-from trainer.datasets.samples import Samples
+from trainer.datasets.batches import CountedBatches
 from trainer.engine import mx
 
 MODEL_SHAPE = (1, 1, 1, 1, 1)  # as no vote, no counters and no status vector
@@ -22,54 +19,25 @@ NUM_ARRAYS = 5  # each is a fifth of the model, like ResNet-18's largest array, 
 class _NoPasses:
     """Passes that take no time and compute nothing."""
 
-    def forward(self, images: Any, labels: Any) -> None: ...
+    def forward(self, inputs: Any, targets: Any) -> None: ...
     def wait_for_loss(self) -> None: ...
-    def backward(self, weight: float) -> None: ...
+    def backward(self) -> None: ...
+    def end(self) -> None: ...
 
     def loss(self) -> float:
         return 0.0  # for the logs
 
 
-class _EqualBatches:
-    """The same empty samples again and again, to be counted."""
-
-    def __init__(self, batch: Samples) -> None:
-        self._batch = batch
-
-    def __next__(self) -> Samples:
-        return self._batch
-
-    def put_back(self, batch: Samples) -> None: ...
-    def draw_from(self, indices: np.ndarray) -> None: ...
-
-    def resize(self, batch_size: int) -> None:
-        if batch_size != len(self._batch.labels):
-            self._batch = _samples(batch_size)
-
-    def look(self, number: int) -> Iterator[Samples]:
-        return itertools.repeat(self._batch, number)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None: ...
-
-
 def learning_task(batch_size: int, evaluate: Callable[[], float | None] | None) -> LearningTask:
     """The task of a worker that computes nothing."""
-    batch = _samples(batch_size)
+    batches = CountedBatches(batch_size)
     return LearningTask(
         network=_network(),
-        feed=lambda samples: samples,
-        batches=_EqualBatches(batch),
-        warm_up_batch=batch,
-        passes=_NoPasses(),
+        batches=batches,
+        warm_up_batch=next(batches),
+        passes=lambda trainer: _NoPasses(),
         evaluate=evaluate,
     )
-
-
-def _samples(size: int) -> Samples:
-    return Samples(np.zeros((size, 0), np.uint8), np.zeros(size, np.uint8))
 
 
 def _network() -> Any:

@@ -28,13 +28,13 @@ from trainer.command_line import check_job
 from trainer.context import Context, Peers
 from trainer.coordinator.client import StateClient
 from trainer.coordinator.job import client_from_config
-from trainer.datasets.loading import content_hash
-from trainer.device import Evaluator
 from trainer.emulation import Speed
 from trainer.engine import mx
 from trainer.evaluation.evaluating import Candidate, check_target, evaluating_rank
 from trainer.evaluation.saved_model import ModelSaver
-from trainer.from_flags import build_network, learning_task, model_card, run_settings
+from trainer.from_flags import learning_task, model_card, run_settings
+from trainer.jobs.job import job_of
+from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_logs.run_folder import RunFolder
@@ -82,7 +82,7 @@ class _Run:
         self._clock = VirtualClock()
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
         _allow_open_files(len(self._rows) + SPARE_FILES)
-        self._dataset = None if config.network == NO_NETWORK else worker.dataset_of(config)
+        self._learnt = None if config.network == NO_NETWORK and not config.job else job_of(config)
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]
         self._contexts = [self._context(rank) for rank in range(len(self._rows))]
@@ -125,9 +125,8 @@ class _Run:
     def _all_memberships(self) -> list[Membership]:
         ranks, config = range(len(self._rows)), self._job.config
         places = tuple(f"cpu{rank} on host {HOST}" for rank in ranks)
-        if self._dataset is None:
-            return [Membership(rank, len(ranks), places=places) for rank in ranks]
-        return of_all(self._dataset.train.labels, len(ranks), config, places)
+        labels = None if self._learnt is None else self._learnt.partitioned_by(config)
+        return of_all(labels, len(ranks), config, places)
 
     def _context(self, rank: int) -> Context:
         row, membership = self._rows[rank], self._memberships[rank]
@@ -140,18 +139,21 @@ class _Run:
             speed=Speed(row.step_time_s + row.overhead_s, row.sample_time_s, pace, trace),
         )
         settings.tell_every_s = math.inf  # rounds with an evaluation are told
-        if self._dataset is None:
+        if self._learnt is None:
             settings.rule, settings.max_bad_steps = PLAIN, 0
             take_time = self._evaluate if self._job.evaluation_s else None
             task = stub_network.learning_task(config.batch_size, take_time)
         else:
             log = logging.debug if rank else logging.info
-            network, folder = build_network(config, self._dataset, mx.cpu(), log), self._folders[rank]
-            task = learning_task(config, self._dataset, network, mx.cpu(), membership)
-            evaluate = Evaluator(task.network, self._dataset.test, task.feed, EVALUATION_BATCH)  # type: ignore[arg-type]
-            task.evaluate = partial(self._evaluate, evaluate)
-            task.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
-            settings.saver = ModelSaver(folder.path, task.network, model_card(config, self._dataset, folder.commit))
+            built, folder = build(config, self._learnt, mx.cpu(), log), self._folders[rank]
+            task = learning_task(config, self._learnt, built, mx.cpu(), membership, EVALUATION_BATCH)
+            if task.evaluate is not None:
+                task.evaluate = partial(self._evaluate, task.evaluate)
+            if getattr(task.network, "_active", False):
+                task.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
+            settings.saver = ModelSaver(
+                folder.path, task.network, model_card(config, self._learnt, built, folder.commit)
+            )
         peers = Peers(
             membership=lambda: membership,
             num_servers=1,
@@ -165,7 +167,7 @@ class _Run:
         config, ranks = self._job.config, range(len(self._rows))
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, config.resume == 1)
-            data_hash = content_hash(self._dataset) if self._dataset is not None else ""
+            data_hash = self._learnt.content_hash() if self._learnt is not None else ""
             good = [CheckpointManager(config, rank, len(ranks), data_hash).good_rounds() for rank in ranks]
             for rank in ranks:
                 checkpoints = checkpoints_of(config, data_hash, rank, len(ranks), lambda mine: good)

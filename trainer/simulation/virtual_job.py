@@ -12,6 +12,7 @@ from typing import Any
 
 from config import Config
 from trainer import straggler_trace, version
+from trainer.jobs.sources import content_hash
 from trainer.simulation.cluster_file import ClusterProfile
 from utils import RUN_FILE, STOPPED, SetupError, read_json
 
@@ -45,12 +46,17 @@ class VirtualJob:
     def _program(self) -> str:
         return version.files_hash()
 
+    @functools.cached_property
+    def _job_file(self) -> dict[str, str]:
+        return {"job": content_hash(self.config.job)} if self.config.job else {}
+
     def about(self, rank: int) -> dict[str, Any]:
         """Entries of this worker's run.json beside the flags; infinite numbers are null."""
         row = self.cluster.workers[rank]
         trace = straggler_trace.read(row.straggler_trace) if row.straggler_trace else ()
         return {
             "program": self._program,
+            **self._job_file,
             "entry": self.entry or self.config.entry,
             "cluster": self.cluster_name,
             "row": self.rows[rank] if self.rows else rank,

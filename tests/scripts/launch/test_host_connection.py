@@ -251,7 +251,9 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     (home / "cpu0" / "notes.txt").write_text("a file of another program")
     link = connect()
     next(link.answers())
-    link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files={".trace.csv": "x"})
+    latin = b'# coding: latin-1\nx = "\xe4"'
+    files = {".trace.csv": "x", ".job/layers/mine.py": latin.decode(errors="surrogateescape")}
+    link.ask(do="begin", folder=str(there), devices=["cpu0", "cpu1"], files=files)
     earlier = tmp_path / "home" / "earlier" / "2026-11-25-120000"
     fetch_logs(link, tmp_path / "home" / "h2", earlier)
     assert not (tmp_path / "home" / "h2").exists()  # nothing was written yet
@@ -269,7 +271,9 @@ def test_only_the_logs_of_this_job_come_home(connect, tmp_path):
     assert (home / "cpu0" / "model" / "big").read_bytes() == (there / "cpu0" / "model" / "big").read_bytes()
     assert sorted(path.name for path in home.parent.iterdir()) == ["earlier", "h1"]
     # The job goes on with another worker there, and without one of before.
+    mine = (there / ".job" / "layers" / "mine.py").read_bytes()
     link.ask(do="begin", folder=str(there), devices=["cpu0", "gpu7"], files={})
+    assert mine == latin and not (there / ".job").exists()
     fetch_logs(link, home, earlier)
     assert {path.name for path in home.iterdir()} == {"cpu0", "state.npz"}
     (there / "gpu7" / "run.json").write_text("new one")

@@ -243,6 +243,17 @@ def test_a_trace_lies_beside_the_file_and_is_given_to_its_worker_alone(tmp_path)
     assert slow.straggler_trace == "/h1/esync/logs/lenet/sync/h1/.straggler-trace-cpu.csv"
 
 
+def test_a_job_file_is_sent_to_a_folder_of_each_host(tmp_path):
+    (tmp_path / "mine.py").write_text("import helper")
+    (tmp_path / "helper.py").write_bytes(b'# coding: latin-1\nx = "\xe4"')
+    given = plan(hosts(tmp_path, "h1\nh2\n", "address\n"), "-m", "sync", "--job", str(tmp_path / "mine.py"))
+    assert [*given.sources] == ["helper.py", "mine.py"]
+    for name in ("h1", "h2"):
+        flags = command_line.parse(roles(given)[f"{name} cpu"].command[2:])
+        assert flags.job == f"/{name}/esync/logs/mine/sync/{name}/.job/mine.py"
+        assert f"{flags.mode_folder}" == "mine/sync"
+
+
 def test_a_dry_run_shows_every_command_and_starts_nothing(tmp_path, capsys):
     path = hosts(tmp_path, "h1,1,cpu,,me,2222\n", "address,workers,devices,flags,user,port\n")
     arguments = ["--hosts", str(path), "--dry-run", "-m", "sync", "--log-base", str(tmp_path / "logs")]

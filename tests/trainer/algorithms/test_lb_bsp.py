@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from cluster_processes import device_folders, run_cluster
 from memory_cluster import StateServer, Worker, batch, gradient, normalised, train
+from ready import endless, labels_of
 
 import simulate
 from algorithms import TransportKind
 from trainer.algorithms.lb_bsp import LBBSPTrainer
 from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
-from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.run_logs.round_log import computing_seconds, read_rounds
 from trainer.simulation import virtual_cluster
@@ -168,11 +168,11 @@ def test_batches_of_changing_size_are_the_same_samples_in_the_same_order() -> No
     samples = Samples(np.arange(20, dtype=np.uint8), np.arange(20, dtype=np.uint8))
 
     def drawn(sizes: list[int]) -> list[int]:
-        batches = EndlessBatches(samples, np.arange(20), 5, seed=3)
+        batches = endless(samples, np.arange(20), 5, seed=3)
         found = []
         for size in sizes:
             batches.resize(size)
-            found.append(next(batches).labels.tolist())
+            found.append(labels_of(next(batches)).tolist())
         assert [len(each) for each in found] == sizes
         return list(itertools.chain.from_iterable(found))
 

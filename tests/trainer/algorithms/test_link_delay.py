@@ -10,6 +10,7 @@ import pytest
 from contexts import context_of
 from equivalence_worker import OneStepARound
 from page import Page
+from ready import endless, ready
 
 import models
 from trainer.algorithms.asynchronous import AsyncTrainer
@@ -21,9 +22,7 @@ from trainer.algorithms.sync_switch import SyncSwitchTrainer
 from trainer.algorithms.sync_switch_optimizer import SyncSwitchSettings
 from trainer.algorithms.wbsp import WBSPTrainer
 from trainer.coordinator.queries import Queries
-from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
-from trainer.device import DeviceFeed
 from trainer.emulation import COMPUTE, NETWORK, Slowdown
 from trainer.engine import mx
 from trainer.loop import Loop
@@ -47,9 +46,8 @@ def a_context(state, trace=TRACE):
     )
     return context_of(
         network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), 0),
-        feed=DeviceFeed(mx.cpu(), 0),
-        batches=EndlessBatches(samples, np.arange(64), 8, seed=(0, 0)),
-        warm_up_batch=Samples(*(part[:8] for part in samples)),
+        batches=endless(samples, np.arange(64), 8, seed=(0, 0)),
+        warm_up_batch=ready(Samples(*(part[:8] for part in samples))),
         limits=Limits(ROUNDS),
         transport=KVStoreTransport(mx.kv.create("local")),
         num_servers=1,

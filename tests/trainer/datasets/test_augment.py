@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+from ready import endless, images_of, labels_of
 
 from trainer.command_line import parse
-from trainer.datasets.augment import PADDING, CropAndFlip, crop_and_flip
-from trainer.datasets.batches import EndlessBatches
-from trainer.datasets.samples import Dataset, Samples
+from trainer.datasets.augment import PADDING, crop_and_flip, randomly_changed
+from trainer.datasets.samples import Samples
+from trainer.datasets.sources import Arrays
+from trainer.device import Feed
 from trainer.engine import mx
-from trainer.from_flags import build_network, learning_task
+from trainer.from_flags import learning_task
+from trainer.jobs.builtin import prepared
+from trainer.jobs.job import Job
+from trainer.jobs.job_file import JobFile
+from trainer.jobs.network import build
 from trainer.membership import Membership
 
 IMAGES = np.arange(1, 1 + 6 * 2 * 3 * 4, dtype=np.uint8).reshape(6, 2, 3, 4)  # no pixel is black
 SAMPLES = Samples(np.random.default_rng(0).integers(1, 256, (40, 3, 8, 8), np.uint8), np.arange(40, dtype=np.uint8) % 7)
 
 
-def batches(augment=None, seed=(0, 0)):
-    return EndlessBatches(SAMPLES, np.arange(40), 16, seed, augment)
+def batches(augment=False, seed=(0, 0)):
+    return endless(SAMPLES, np.arange(40), 16, seed, Feed(mx.cpu(), partial(prepared, 0, augment)))
 
 
 def one(down, right, flip):
@@ -47,14 +55,14 @@ def test_each_image_of_a_batch_has_its_own_crop_and_all_its_channels_the_same():
 
 def test_the_images_of_the_dataset_stay_as_they_are():
     before = SAMPLES.images.copy()
-    CropAndFlip((0, 0))(SAMPLES.images)
+    randomly_changed(SAMPLES.images, np.random.default_rng(0))
     np.testing.assert_array_equal(SAMPLES.images, before)
 
 
 def test_all_places_and_both_ways_are_drawn():
     """Of one image whose crops all differ, among 4,000 crops each of the 2 x 81 is there, about as often."""
     image = np.random.default_rng(1).integers(1, 256, (1, 1, 16, 16), np.uint8)
-    made = CropAndFlip((0, 0))(np.repeat(image, 4000, axis=0))
+    made = randomly_changed(np.repeat(image, 4000, axis=0), np.random.default_rng(0))
     _, counts = np.unique(made.reshape(4000, -1), axis=0, return_counts=True)
     assert len(counts) == 2 * 81
     assert counts.min() > 4 and counts.max() < 60  # 25 are expected
@@ -62,29 +70,29 @@ def test_all_places_and_both_ways_are_drawn():
 
 def test_the_same_seed_gives_the_same_batches_and_each_worker_has_its_own():
     def first(seed):
-        return next(batches(CropAndFlip(seed), seed)).images.tolist()
+        return images_of(next(batches(True, seed))).tolist()
 
     assert first((1, 0)) == first((1, 0))
     assert first((1, 0)) != first((1, 1))
 
 
 def test_the_order_of_the_samples_is_that_without_augmentation():
-    plain, augmented = batches(), batches(CropAndFlip((0, 0)))
+    plain, augmented = batches(), batches(True)
     for _ in range(6):
         ours, theirs = next(plain), next(augmented)
-        assert ours.labels.tolist() == theirs.labels.tolist()
-        assert ours.images.tolist() != theirs.images.tolist()
+        assert labels_of(ours).tolist() == labels_of(theirs).tolist()
+        assert images_of(ours).tolist() != images_of(theirs).tolist()
 
 
 def test_a_batch_that_was_put_back_comes_again_unchanged_and_the_next_ones_too():
-    undisturbed, put_back = batches(CropAndFlip((0, 0))), batches(CropAndFlip((0, 0)))
+    undisturbed, put_back = batches(True), batches(True)
     first, second = next(undisturbed), next(undisturbed)
     given_up = next(put_back)
     put_back.put_back(given_up)
     again, after = next(put_back), next(put_back)
     assert again is given_up
-    assert again.images.tolist() == first.images.tolist()
-    assert after.images.tolist() == second.images.tolist()
+    assert images_of(again).tolist() == images_of(first).tolist()
+    assert images_of(after).tolist() == images_of(second).tolist()
 
 
 @pytest.fixture
@@ -93,16 +101,16 @@ def tasks(tmp_path):
     made = []
     for augment in "01":
         config = parse(["-m", "local", "-c", "1", "-n", "mlp", "-b", "16", "--augment", augment, "-ld", str(tmp_path)])
-        dataset = Dataset(SAMPLES, SAMPLES, 7)
-        network = build_network(config, dataset, mx.cpu())
-        made.append(learning_task(config, dataset, network, mx.cpu(), Membership()))
+        arrays, prepare = Arrays(*SAMPLES), partial(prepared, 0, augment == "1")
+        job = Job(file=JobFile(), train=arrays, test=arrays, prepare=prepare, labels=lambda: None, classes=7)
+        made.append(learning_task(config, job, build(config, job, mx.cpu()), mx.cpu(), Membership()))
     return made
 
 
 def test_the_flag_changes_training_images_and_no_test_images(tasks):
     plain, augmented = tasks
-    assert next(plain.batches).images.tolist() == next(batches()).images.tolist()
-    assert next(augmented.batches).images.tolist() == next(batches(CropAndFlip((0, 0)))).images.tolist()
+    assert images_of(next(plain.batches)).tolist() == images_of(next(batches())).tolist()
+    assert images_of(next(augmented.batches)).tolist() == images_of(next(batches(True))).tolist()
     seen = []
     for task in tasks:
         outputs = []

@@ -10,12 +10,14 @@ import pytest
 from cifar_files import CIFAR10, CIFAR100, arrays, write_binary, write_python
 from hypothesis import given
 from hypothesis import strategies as st
+from ready import endless, images_of, labels_of
 from tiny_data import write_mnist
 
-from trainer.datasets.batches import EndlessBatches
-from trainer.datasets.loading import hold_out, load
+from trainer.datasets.loading import load
 from trainer.datasets.partitions import partition
-from trainer.datasets.samples import Dataset, Samples
+from trainer.datasets.samples import Samples
+from trainer.datasets.sources import Arrays, Subset
+from trainer.jobs.job import hold_out
 from utils import SetupError
 
 DATA = Path(__file__).parents[3] / "data"
@@ -256,19 +258,20 @@ labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=200).map(lamb
 @given(st.integers(2, 60), st.data())
 def test_samples_that_are_held_out_are_evaluated_on_and_not_trained_on(total, data):
     count = data.draw(st.integers(1, total - 1))
-    samples = Samples(np.arange(total), np.arange(total) % 10)
-    whole = Dataset(samples, samples, 10)
-    train, test, classes = hold_out(whole, count)
-    assert (len(test.labels), classes) == (count, 10)
-    assert sorted([*train.images, *test.images]) == list(range(total))
-    assert all((part.labels == part.images % 10).all() for part in (train, test))
-    assert (hold_out(whole, count).test.images == test.images).all()  # the same ones every time
+    whole = Arrays(np.arange(total), np.arange(total) % 10)
+    kept, held = hold_out(whole, count)
+    assert len(held) == count
+    assert sorted([*kept, *held]) == list(range(total))
+    for part in (Subset(whole, kept), Subset(whole, held)):
+        inputs, targets, size = part.take(slice(0, total))
+        assert size == len(part) and (targets == inputs % 10).all()
+    assert (hold_out(whole, count)[1] == held).all()  # the same ones every time
 
 
 def test_holding_out_everything_is_refused():
-    samples = Samples(np.arange(5), np.arange(5))
+    samples = Arrays(np.arange(5), np.arange(5))
     with pytest.raises(SetupError, match="--validation 5 leaves nothing of the 5 training samples"):
-        hold_out(Dataset(samples, samples, 10), 5)
+        hold_out(samples, 5)
 
 
 @given(labels_strategy, st.integers(1, 14), st.booleans(), st.integers(0, 3))
@@ -300,11 +303,11 @@ def test_every_worker_holds_as_many_samples_of_fashion_mnist_by_class(num_worker
 @given(st.integers(1, 30), st.integers(1, 50), st.integers(0, 5))
 def test_every_epoch_uses_every_sample_once_whatever_the_batch_size(num_samples, batch_size, seed):
     samples = Samples(np.arange(num_samples, dtype=np.uint8), np.arange(num_samples, dtype=np.uint8))
-    batches = EndlessBatches(samples, np.arange(num_samples), batch_size, seed)
+    batches = endless(samples, np.arange(num_samples), batch_size, seed)
     drawn = [next(batches) for _ in range(2 * num_samples)]  # 2 x batch_size epochs
-    assert all(len(batch.labels) == batch_size for batch in drawn)
-    assert all((batch.images == batch.labels).all() for batch in drawn)
-    stream = np.concatenate([batch.labels for batch in drawn])
+    assert all(batch.size == batch_size for batch in drawn)
+    assert all((images_of(batch) == labels_of(batch)).all() for batch in drawn)
+    stream = np.concatenate([labels_of(batch) for batch in drawn])
     for epoch in stream.reshape(-1, num_samples):
         assert sorted(epoch.tolist()) == list(range(num_samples))
 
@@ -313,10 +316,10 @@ def test_samples_come_in_the_same_order_whatever_the_sizes_of_the_batches():
     samples = Samples(np.arange(7, dtype=np.uint8), np.arange(7, dtype=np.uint8))
     streams = []
     for sizes in ((4, 4, 4, 4, 4), (2, 5, 1, 9, 3)):
-        batches, drawn = EndlessBatches(samples, np.arange(7), 4, 0), []
+        batches, drawn = endless(samples, np.arange(7), 4, 0), []
         for size in sizes:
             batches.resize(size)
-            drawn.append(next(batches).labels)
+            drawn.append(labels_of(next(batches)))
         assert [len(part) for part in drawn] == list(sizes)
         streams.append(np.concatenate(drawn).tolist())
     assert streams[0] == streams[1]
@@ -324,19 +327,19 @@ def test_samples_come_in_the_same_order_whatever_the_sizes_of_the_batches():
 
 def test_a_batch_that_was_put_back_is_the_next_one_again():
     samples = Samples(np.arange(10, dtype=np.uint8), np.arange(10, dtype=np.uint8))
-    batches = EndlessBatches(samples, np.arange(10), 5, 0)
+    batches = endless(samples, np.arange(10), 5, 0)
     first = next(batches)
     batches.put_back(first)
     again, second = next(batches), next(batches)
     assert again is first
-    assert sorted([*first.labels, *second.labels]) == list(range(10))
+    assert sorted([*labels_of(first), *labels_of(second)]) == list(range(10))
 
 
 def test_batches_depend_on_the_seed_alone():
     samples = Samples(np.arange(100, dtype=np.uint8), np.arange(100, dtype=np.uint8))
 
     def first(seed):
-        return next(EndlessBatches(samples, np.arange(100), 50, seed)).labels.tolist()
+        return next(endless(samples, np.arange(100), 50, seed)).targets[0].asnumpy().tolist()
 
     assert first((1, 0)) == first((1, 0))
     assert first((1, 0)) != first((1, 1))
@@ -345,4 +348,4 @@ def test_batches_depend_on_the_seed_alone():
 def test_an_empty_part_is_an_error():
     samples = Samples(np.zeros(1), np.zeros(1))
     with pytest.raises(SetupError, match="fewer workers"):
-        EndlessBatches(samples, np.array([], dtype=int), 4, 0)
+        endless(samples, np.array([], dtype=int), 4, 0)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from cluster_processes import wait_for
 from few_images import few_images
 from one_worker import HandClock, a_context, network_with_statistics, some_batch
+from ready import FEED
 
 import models
 from config import Config
 from trainer.algorithms.local import LocalTrainer
-from trainer.datasets import loading
-from trainer.device import DeviceFeed, Evaluator
+from trainer.device import Evaluator
 from trainer.engine import mx
 from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
+from trainer.jobs.job import job_of
 from trainer.loop import Loop
 from trainer.run_logs.earlier_runs import NEWEST, saved_files
 from trainer.run_logs.measure import EVALUATION, iter_file
@@ -28,15 +31,15 @@ ABOUT = {"input": {"shape": [1, 28, 28], "divide_by": 255}}
 def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is_noticed(tmp_path, caplog):
     network = models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=0)
     ModelSaver(tmp_path, network, ABOUT).save([NEWEST], 7, None)
-    config = Config(dataset="mnist", data_dir=str(few_images()), validation=500)
+    config = Config(dataset="mnist", data_dir=str(few_images()), validation=500, network="lenet")
     process = EvaluatorProcess(config, tmp_path / f"{NEWEST}.json")
     try:
         assert process.take() is None and process.is_free
         process.ask(7)
         assert not process.is_free
         found = process.take(wait=True)
-        held_out = loading.hold_out(loading.load("mnist", str(few_images())), 500).test
-        assert found == Evaluation(7, Evaluator(network, held_out, DeviceFeed(mx.cpu(), 0), 64)())
+        test = partial(job_of(config).test_batches, FEED, 64, 0)
+        assert found == Evaluation(7, Evaluator(network, test)())
         assert process.is_free
         for path in saved_files(tmp_path, NEWEST):
             path.unlink()

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 from cluster_processes import DATA, DEADLINE_S, ROOT
 from contexts import context_of
+from ready import endless, ready
 
 import models
 from scripts import saved_model as program
 from trainer import version
 from trainer.algorithms.local import LocalTrainer
 from trainer.command_line import parse
-from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
-from trainer.device import DeviceFeed
 from trainer.engine import mx
 from trainer.evaluation.saved_model import ModelSaver, SavedModel, symbol_and_parameters
 from trainer.loop import Loop
@@ -58,9 +57,8 @@ def train(folder, accuracies, *, saves=True, step_size=0.01):
 
     context = context_of(
         network=network,
-        feed=DeviceFeed(mx.cpu(), 0),
-        batches=EndlessBatches(SAMPLES, np.arange(64), 16, seed=0),
-        warm_up_batch=Samples(*(part[:16] for part in SAMPLES)),
+        batches=endless(SAMPLES, np.arange(64), 16, seed=0),
+        warm_up_batch=ready(Samples(*(part[:16] for part in SAMPLES))),
         evaluate=evaluate,
         eval_every=1 if accuracies else 100,
         limits=Limits(max_rounds=len(accuracies)),
@@ -171,7 +169,7 @@ def test_the_files_hold_what_mxnets_own_export_writes(tmp_path, name):
     network = network_of(name)
     expected = network(images(8)).asnumpy()  # an inference pass: weights are in oneDNN's layout now
     network.export(str(tmp_path / "theirs"))
-    symbol, parameters = symbol_and_parameters(network)
+    symbol, parameters = symbol_and_parameters(network, ["data"])
     (tmp_path / "ours.json").write_bytes(symbol)
     (tmp_path / "ours.params").write_bytes(parameters)
     ours, theirs = (mx.nd.load(str(tmp_path / file)) for file in ("ours.params", "theirs-0000.params"))

@@ -21,7 +21,7 @@ from trainer import command_line, version
 from trainer.rendezvous import addresses, rendezvous_server, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT
-from trainer.rendezvous.config_check import ProcessInfo, differences, missing
+from trainer.rendezvous.config_check import JOB, ProcessInfo, differences, missing, verdict
 from trainer.rendezvous.rendezvous_client import EVALUATOR, HELLO, Lines, RendezvousClient, tell_failure
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
@@ -257,6 +257,11 @@ def test_all_that_a_role_runs_is_compared():
 def test_without_a_majority_all_are_named():
     found = differences([process("worker", "cpu0", **{"-b": "32"}), process("worker", "cpu1", **{"-b": "64"})])
     assert found == {"-b": "worker cpu0 on host a (127.0.0.1) has -b 32, worker cpu1 on host a (127.0.0.1) has -b 64"}
+
+
+def test_workers_with_different_job_files_are_told_to_bring_the_same():
+    line = verdict([process("worker", f"cpu{rank}", **{JOB: "none" if rank else "3f"}) for rank in range(3)])
+    assert "worker cpu0 on host a (127.0.0.1) has --job 3f, the others --job none; bring the same job file" in line
 
 
 def test_of_many_that_differ_some_are_named():

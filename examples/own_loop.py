@@ -1,0 +1,19 @@
+"""The job of table.py with a training loop of its own, which every algorithm can train:
+
+scripts/local_cluster.sh -m esync --job examples/own_loop.py --workers 0.01,0.02,0.1 -- --max-seconds 20 -ll 0.003 -b 32
+"""
+
+import mxnet as mx
+import table
+
+network, data, metric = table.network, table.data, table.metric
+
+
+def train(worker):
+    for inputs, targets in worker.batches:  # or those of a loader of one's own
+        with mx.autograd.record():
+            losses = table.loss(worker.network(inputs), targets)  # of each sample
+        losses.backward()  # gradients of their sum
+        worker.step(len(targets), losses)  # as the algorithm has it: a local step, a sum, a push
+        if worker.is_done:
+            break

@@ -1,0 +1,72 @@
+"""The built-in datasets as the data of a job: their samples, and how images become inputs."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from config import Config
+from trainer.datasets import loading, plausible
+from trainer.datasets.augment import randomly_changed
+from trainer.datasets.samples import WHITE, Dataset
+from trainer.datasets.sources import Arrays
+from trainer.device import Prepare
+from trainer.engine import mx
+from trainer.parameters import array_of
+
+
+class Data(NamedTuple):
+    """The data of a job."""
+
+    train: Arrays
+    test: Arrays
+    prepare: Prepare
+    classes: int
+
+
+@functools.lru_cache(maxsize=1)
+def load(name: str, data_dir: str) -> tuple[Dataset, str]:
+    """A dataset, and what is doubtful about it: once in a process, and in those that are forked from it.
+
+    Raises:
+        SetupError: as loading.load.
+    """
+    dataset = loading.load(name, data_dir)
+    return dataset, plausible.doubts(name, dataset)
+
+
+def data_of(config: Config, size: int) -> Data:
+    """The dataset that the flags name.
+
+    Args:
+        size: of the network's inputs, in pixels of a side; 0: that of the images.
+
+    Raises:
+        SetupError: it cannot be read.
+    """
+    dataset, doubts = load(config.dataset, config.data_dir)
+    if doubts:
+        logging.warning("warning: %s in %s: %s", config.dataset, config.data_dir, doubts)
+    prepare = functools.partial(prepared, size, bool(config.augment))
+    return Data(Arrays(*dataset.train), Arrays(*dataset.test), prepare, dataset.classes)
+
+
+def prepared(
+    size: int, changes: bool, images: np.ndarray, classes: np.ndarray, random: np.random.Generator | None
+) -> tuple[Any, Any]:
+    """Scales images (uint8, N x C x H x W) to [0, 1] and to the network's size, on the current device.
+
+    Args:
+        size: pixels of a side; 0: that of the images.
+        changes: whether training images are changed at random.
+        random: None in an evaluation.
+    """
+    if changes and random is not None:
+        images = randomly_changed(images, random)
+    scaled = array_of(np.divide(images, WHITE, dtype=np.float32), mx.current_context())
+    if size and size != images.shape[-1]:
+        scaled = mx.nd.contrib.BilinearResize2D(scaled, height=size, width=size)
+    return scaled, classes

@@ -1,0 +1,93 @@
+"""Reads a job file: what it defines of network, data, loss, metric and loop."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trainer.engine import mx
+from trainer.jobs.sources import sources
+from trainer.jobs.user_errors import UserError, users_errors
+
+MODULE = "__job__"  # its name as a module, which no file has
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "network": (),
+    "data": ("folder",),
+    "prepare": ("inputs", "targets"),
+    "batchify": ("samples",),
+    "labels": ("train",),
+    "train": ("worker",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFile:
+    """What a job file defines; None: it leaves that out."""
+
+    path: Path | None = None
+    network: Callable[[], Any] | None = None
+    data: Callable[[str], Any] | None = None
+    loss: Callable[[Any, Any], Any] | None = None
+    metric: Any = None
+    more_is_better: bool | None = None
+    prepare: Callable[..., Any] | None = None
+    batchify: Callable[[list[Any]], Any] | None = None
+    labels: Callable[[Any], Any] | None = None
+    train: Callable[[Any], None] | None = None
+
+
+def load(path: Path) -> JobFile:
+    """Runs a job file as a module.
+
+    Raises:
+        SetupError: it cannot be read, one of its modules has a name that is taken, or it defines something that is none
+            of a job.
+    """
+    sources(path)
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    spec = importlib.util.spec_from_file_location(MODULE, path.absolute())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module  # pickle and dataclasses look there
+    with users_errors(path, "as a module"):
+        spec.loader.exec_module(module)
+    found = {field.name: getattr(module, field.name, None) for field in fields(JobFile) if field.name != "path"}
+    if all(value is None for value in found.values()):
+        raise UserError(f"{path.name} defines none of {', '.join(found)} (docs/own-job.md)")
+    for name, value in found.items():
+        if value is not None and (fault := _fault(name, value)):
+            raise UserError(f"{path.name}: {fault}")
+    if found["train"] is not None and found["loss"] is not None:
+        raise UserError(f"{path.name} defines loss and train(worker): the own loop has its own loss; leave one out")
+    return JobFile(path=path, **found)
+
+
+def _fault(name: str, value: Any) -> str:
+    """What is wrong with one of the file's names, in words; empty if nothing is."""
+    if name == "more_is_better":
+        return "" if isinstance(value, bool) else f"more_is_better is {value!r}: give True or False"
+    if name == "metric" and isinstance(value, mx.metric.EvalMetric):
+        several = isinstance(value, mx.metric.CompositeEvalMetric)
+        return "metric is a CompositeEvalMetric: give a metric of one number" if several else ""
+    if name in ("loss", "metric") and inspect.isclass(value):
+        return f"{name} is the class {value.__name__}: make it an object, {value.__name__}()"
+    if name == "loss" and isinstance(value, mx.gluon.Block):
+        return ""
+    wanted = _FUNCTIONS.get(name, ("targets", "outputs") if name == "metric" else ("outputs", "targets"))
+    signature = f"{name}({', '.join(wanted)})"
+    if not callable(value) or isinstance(value, mx.gluon.Block):
+        return f"{name} is a {type(value).__name__}: write a function {signature}"
+    try:
+        inspect.signature(value).bind(*wanted)
+    except TypeError as error:
+        return f"{name} cannot be called as {signature}: {error}"
+    except ValueError:  # without a signature, such as a function in C
+        pass
+    return ""

@@ -1,0 +1,103 @@
+"""Measurements by a job file's metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.device import Loss, Measurement, single
+from trainer.engine import mx
+from trainer.jobs.user_errors import users_errors
+from trainer.metric import Metric
+from utils import SetupError
+
+# MXNet's own metrics of which less is better.
+_ERRORS = (mx.metric.MAE, mx.metric.MSE, mx.metric.RMSE, mx.metric.CrossEntropy, mx.metric.Perplexity, mx.metric.Loss)
+
+
+def of(metric: Any, more_is_better: bool | None, file: Path | None) -> tuple[Metric, Callable[[], Measurement]]:
+    """A job file's metric, an mx.metric.EvalMetric or a function (targets, outputs) -> float, and its measurement.
+
+    Raises:
+        SetupError: its name cannot be one in logs.
+    """
+    is_own = isinstance(metric, mx.metric.EvalMetric)
+    name = metric.name if is_own else getattr(metric, "__name__", type(metric).__name__)
+    if more_is_better is None:
+        more_is_better = not isinstance(metric, _ERRORS)
+    with users_errors(file, "metric"):
+        described = Metric(name, more_is_better)
+    return described, partial(EvalMetric if is_own else OfAllOutputs, metric, file)
+
+
+class EvalMetric:
+    """By an mx.metric.EvalMetric."""
+
+    def __init__(self, metric: Any, file: Path | None) -> None:
+        metric.reset()
+        self._metric = metric
+        self._file = file
+
+    def add(self, targets: Sequence[mx.nd.NDArray], outputs: Any) -> None:
+        with users_errors(self._file, "metric"):
+            self._metric.update(list(targets), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs])
+
+    def value(self) -> float:
+        return float(self._metric.get()[1])
+
+
+class OfAllOutputs:
+    """By a function of all targets and outputs as numpy arrays."""
+
+    def __init__(self, function: Callable[[Any, Any], float], file: Path | None) -> None:
+        self._function = function
+        self._file = file
+        self._targets: list[list[np.ndarray]] = []
+        self._outputs: list[list[np.ndarray]] = []
+
+    def add(self, targets: Sequence[mx.nd.NDArray], outputs: Any) -> None:
+        several = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        self._targets.append([array.asnumpy() for array in targets])
+        self._outputs.append([array.asnumpy() for array in several])
+
+    def value(self) -> float:
+        with users_errors(self._file, "metric(targets, outputs)"):
+            value = self._function(_joined(self._targets), _joined(self._outputs))
+            if isinstance(value, mx.nd.NDArray):
+                value = value.asscalar()
+            if np.ndim(value):
+                raise SetupError(f"gives an array of shape {np.shape(value)}: give one number")
+            return float(value)
+
+
+class MeanLoss:
+    """The mean loss of the samples."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self._total = 0.0
+        self._samples = 0
+
+    def add(self, targets: Sequence[mx.nd.NDArray], outputs: Any) -> None:
+        losses = self._loss(outputs, single(targets))
+        self._total += float(losses.sum().asscalar())
+        self._samples += len(losses)
+
+    def value(self) -> float:
+        return self._total / self._samples
+
+
+def _joined(batches: Sequence[Sequence[np.ndarray]]) -> Any:
+    """Batches (N_b, ...) of one or several arrays as one array (N, ...), or several."""
+    try:
+        return single([np.concatenate(arrays) for arrays in zip(*batches, strict=True)])
+    except ValueError:
+        shapes = sorted({str(array.shape[1:]) for arrays in batches for array in arrays})
+        raise SetupError(
+            f"its arrays have other shapes in each batch ({', '.join(shapes[:3])}): give outputs of one shape, or an "
+            "mx.metric.EvalMetric, which gets batch after batch"
+        ) from None

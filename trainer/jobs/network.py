@@ -1,0 +1,198 @@
+"""A job's network, tried on a few samples before any other process waits: its parameters, its loss, its metric."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from config import Config
+from trainer.datasets.batches import Batch
+from trainer.datasets.sources import Arrays, described
+from trainer.device import Correct, Feed, Loss, Measurement, cross_entropy, shapes_told, single
+from trainer.engine import mx
+from trainer.evaluation import initial_parameters
+from trainer.jobs import measurements
+from trainer.jobs.job import Job, classes_of
+from trainer.jobs.user_errors import users_errors
+from trainer.metric import ACCURACY, Metric
+from utils import SetupError
+
+FEW = 2  # samples of the trial: BatchNorm needs more than one
+
+
+class BuiltNetwork(NamedTuple):
+    """A network with its initial parameters on the device, and what its trial has shown.
+
+    Attributes:
+        classes: for which it has scores, if its loss is cross-entropy; else 0.
+        input_shapes: of a sample's inputs; None: not known.
+    """
+
+    network: Any
+    loss: Loss | None
+    classes: int
+    metric: Metric
+    measurement: Callable[[], Measurement]
+    input_shapes: tuple[tuple[int, ...], ...] | None
+
+
+def build(config: Config, job: Job, device: mx.Context, log: Callable[[str], None] = logging.info) -> BuiltNetwork:
+    """Builds and tries the network.
+
+    Args:
+        log: gets a line about the parameters of --init-from.
+
+    Raises:
+        SetupError: it cannot be trained on this job's samples, or --init-from names no parameters that fit.
+    """
+    path = job.file.path
+    mx.random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)
+    random.seed(config.seed)
+    with users_errors(path, "data(folder)"):
+        raw = job.first(FEW, config.seed)
+    with users_errors(path, "prepare(inputs, targets)" if job.file.prepare else "data(folder)"):
+        first = Feed(mx.cpu(), job.prepare)(raw) if raw is not None else None
+    # Names do not depend on the networks that this process has built.
+    with users_errors(path, "network()"), mx.cpu(), mx.name.NameManager():
+        network = job.network(config, first)
+        _check(network, own_loop=job.file.train is not None)
+        _initialize(network)
+        outputs = None
+        if first is not None:
+            with shapes_told(first.inputs, first.targets):
+                outputs = network(*first.inputs)
+                mx.nd.waitall()
+    loss, classes, metric, measurement = _learnt(job, first, outputs)
+    with users_errors(path, "network()"):
+        _place(network, device)
+    if config.init_from:
+        log(initial_parameters.load(network, Path(config.init_from)))
+    shapes = tuple(tuple(array.shape[1:]) for array in first.inputs) if first is not None else None
+    return BuiltNetwork(network, loss, classes, metric, measurement, shapes)
+
+
+class _Initial(mx.init.Xavier):  # type: ignore[misc]
+    """Xavier's, as for the built-in networks; for vectors without an initializer of their own gluon's default."""
+
+    def _init_weight(self, name: Any, array: Any) -> None:
+        if array.ndim < 2:
+            mx.init.Uniform()._init_weight(name, array)
+        else:
+            super()._init_weight(name, array)
+
+
+def _check(network: Any, own_loop: bool) -> None:
+    """Checks what needs no samples.
+
+    Raises:
+        SetupError: the network cannot be trained here.
+    """
+    if not isinstance(network, mx.gluon.Block):
+        raise SetupError(f"returns {described(network)}: return a gluon Block")
+    parameters = list(network.collect_params().values())
+    if all(each.grad_req == "null" for each in parameters):
+        raise SetupError("the network has no parameters to train")
+    for each in parameters:
+        if np.dtype(each.dtype) != np.float32:
+            raise SetupError(f"{each.name} is {np.dtype(each.dtype).name}: only float32 can be trained here")
+        if each._stype != "default" or each._grad_stype != "default":
+            raise SetupError(f"{each.name} is sparse: leave sparse_grad and stype out")
+        if each.grad_req == "add" and not own_loop:
+            raise SetupError(f"{each.name} adds up its gradients (grad_req): only train(worker) can do that")
+
+
+def _initialize(network: Any) -> None:
+    """Initializes the parameters without values."""
+    for each in network.collect_params().values():
+        if each._data is None and not each._deferred_init:
+            each.initialize(ctx=mx.cpu(), default_init=_Initial())
+
+
+def _place(network: Any, device: mx.Context) -> None:
+    """Gives each parameter an array of its own on the device: the trial may have left weights in oneDNN's layout.
+
+    Raises:
+        SetupError: the shape of one is not known.
+    """
+    for each in network.collect_params().values():
+        try:
+            value = each.data().asnumpy()
+        except (mx.gluon.parameter.DeferredInitializationError, RuntimeError):
+            raise SetupError(
+                f"the shape of {each.name} is not known: use every layer in forward, or give in_units or in_channels"
+            ) from None
+        each.initialize(mx.init.Constant(mx.nd.array(value)), ctx=device, force_reinit=True)
+
+
+def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, int, Metric, Callable[[], Measurement]]:
+    """The loss, the classes, and the metric with its measurement; defaults are cross-entropy and accuracy, or the
+    file's loss where its outputs are no scores.
+
+    Raises:
+        SetupError: loss and outputs do not fit, or no metric is known.
+    """
+    file = job.file
+    is_score = (
+        isinstance(outputs, mx.nd.NDArray) and outputs.ndim == 2 and outputs.shape[1] > 1
+        and first is not None and [each.shape for each in first.targets] == [(first.size,)]
+    )  # fmt: skip
+    loss: Loss | None = None
+    if file.train is None:
+        assert first is not None
+        if file.loss is None and not is_score:
+            shapes = [str(each.shape) for each in first.targets]
+            raise SetupError(
+                f"the loss is cross-entropy, for scores (N, C) and classes (N,); here the network gives "
+                f"{described(outputs)} and the targets are {' and '.join(shapes)}: define loss"
+            )
+        loss = file.loss or cross_entropy()
+        if isinstance(loss, mx.gluon.HybridBlock) and type(loss).__module__.startswith("mxnet."):
+            loss.hybridize()
+        with users_errors(file.path, "loss(outputs, targets)"), shapes_told(first.inputs, first.targets):
+            _check_loss(loss(outputs, single(first.targets)), first.size)
+    classes = outputs.shape[1] if is_score and file.loss is None and file.train is None else 0
+    labels = classes_of(job.train)
+    if classes and labels is not None:
+        _check_classes(job, labels, classes)
+    if file.metric is not None:
+        return loss, classes, *measurements.of(file.metric, file.more_is_better, file.path)
+    if is_score and (file.loss is None or labels is not None):
+        return loss, classes, ACCURACY, Correct
+    if loss is None:
+        if job.test is None:
+            return loss, classes, ACCURACY, Correct
+        raise SetupError(
+            f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
+        )
+    return loss, classes, Metric("loss", more_is_better=False), partial(measurements.MeanLoss, loss)
+
+
+def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:
+    """Checks the classes, as prepare() leaves them: of a sample of each of the first million, the least, the greatest."""
+    assert isinstance(job.train, Arrays)
+    with users_errors(job.file.path, "prepare(inputs, targets)" if job.file.prepare else "data(folder)"):
+        chosen = np.array([labels.argmin(), labels.argmax(), *np.unique(labels[: 1 << 20], return_index=True)[1]])
+        targets = Feed(mx.cpu(), job.prepare)(job.train.take(chosen)).targets[0]
+    least, most = int(targets.min().asscalar()), int(targets.max().asscalar())
+    if not 0 <= least <= most < scores:
+        raise SetupError(
+            f"the targets are classes from {least} to {most}, and the network gives {scores} scores: "
+            f"give one for each class from 0 on"
+        )
+
+
+def _check_loss(value: Any, size: int) -> None:
+    if not isinstance(value, mx.nd.NDArray):
+        raise SetupError(f"gives {described(value)}: give an mx.nd array (N,) with the loss of each sample")
+    if value.shape != (size,):
+        raise SetupError(
+            f"gives an array {value.shape} for {size} samples: give the loss of each sample, shape ({size},)"
+            + (", not their mean" if value.size == 1 else ", the mean over its other axes")
+        )

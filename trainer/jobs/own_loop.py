@@ -1,0 +1,168 @@
+"""A job file's own training loop, `train(worker)`, beside the loop of this program.
+
+The two take turns: the own loop runs in a greenlet until it calls `worker.step`, with its gradients computed; then this
+program's loop does what the algorithm makes of them, and the own loop continues when the next gradients are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from trainer.datasets.batches import Batch
+from trainer.device import single
+from trainer.engine import mx
+from trainer.parameters import wait_for
+from trainer.trainer import Trainer
+from utils import SetupError
+
+ENDED = "train(worker) has returned"
+
+
+class Worker:
+    """What `train(worker)` gets.
+
+    Attributes:
+        rank: of this worker, from 0 on.
+        num_workers: of the job.
+        batch_size: of `batches`, from -b.
+        seed: from --seed; the same on all workers.
+        network: whose parameters' gradients a step uses.
+        device: MXNet's context of the network.
+        batches: of the job's training samples, prepared; ends with the job.
+        is_done: whether the job ends; no further step counts.
+    """
+
+    def __init__(self, loop: OwnLoop) -> None:
+        self._loop = loop
+        config, trainer = loop.trainer.context.config, loop.trainer
+        self.batch_size, self.seed = config.batch_size, config.seed
+        self.network = trainer.context.task.network
+        self.device = trainer.parameters.weights[0].context
+        self.is_done = False
+
+    @property
+    def rank(self) -> int:
+        return self._loop.trainer.membership.rank
+
+    @property
+    def num_workers(self) -> int:
+        return self._loop.trainer.membership.num_workers
+
+    @property
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        """Yields inputs and targets, each one array (N, ...) or a tuple of several."""
+        while not self.is_done:
+            batch = self._loop.take()
+            yield single(batch.inputs), single(batch.targets)
+
+    def step(self, samples: int, loss: Any = None) -> bool:
+        """Ends a step: the gradients of the loss summed over `samples` samples are in the network's parameters.
+
+        Args:
+            loss: of each sample (n,), or their mean; for the log alone.
+
+        Returns:
+            Whether the step counted. The first three are tests of the speed; an algorithm may give a step up, and one
+            whose gradients are not finite is skipped. `batches` has the samples of such a step once more.
+        """
+        return self._loop.step(samples, loss)
+
+
+class OwnLoop:
+    """The passes of a job with a loop of its own."""
+
+    def __init__(self, train: Callable[[Worker], None], trainer: Trainer) -> None:
+        self.trainer = trainer
+        self._worker: Worker | None = None
+        self._train = train
+        self._greenlet = greenlet(self._run)
+        self._pending: Batch | None = None  # drawn by this program's loop
+        self._more: list[Batch] = []  # drawn by the own loop
+        self._takes = False  # the own loop trains on these batches
+        self._counted = -1  # steps of this worker that counted, at the last step
+        self._loss: Any = None
+        self._has_stepped = False
+
+    def _run(self, counted: bool) -> None:
+        self._train(self._the_worker())
+
+    def _the_worker(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self)
+        return self._worker
+
+    # ----------------------------------------------------------------------------------- called by the trainer
+
+    def forward(self, inputs: Sequence[Any], targets: Sequence[Any]) -> None:
+        """Has the own loop compute the gradients on this batch, or on one of its own loader's."""
+        batches, trainer = self.trainer.context.task.batches, self.trainer
+        counted = trainer.progress.total.steps > self._counted
+        self._counted = trainer.progress.total.steps
+        if not counted:
+            for batch in reversed(self._more):
+                batches.put_back(batch)
+        self._more = []
+        self._pending = Batch(tuple(inputs), tuple(targets), trainer.step_samples)
+        if self._greenlet:
+            self._greenlet.parent = getcurrent()
+        samples = self._greenlet.switch(counted) if not self._greenlet.dead else None
+        if samples is None:  # `train` has returned
+            if not self._has_stepped:
+                raise SetupError("train(worker) has returned without a call of worker.step()")
+            for gradient in trainer.parameters.gradients:
+                gradient[:] = 0
+            samples, trainer.wants_end = 0, ENDED
+        if samples != trainer.step_samples:
+            trainer.begin_step(samples)
+
+    def wait_for_loss(self) -> None:
+        wait_for(self.trainer.parameters.gradients)
+
+    def backward(self) -> None:
+        """The own loop has done it."""
+
+    def loss(self) -> float | None:
+        if self._loss is None:
+            return None
+        return float(self._loss.mean().asscalar() if hasattr(self._loss, "asscalar") else self._loss)
+
+    def end(self) -> None:
+        """Lets the own loop see that the job is over, and end."""
+        self._the_worker().is_done = True
+        if self._greenlet:
+            self._greenlet.switch(self.trainer.progress.total.steps > self._counted)
+
+    # ---------------------------------------------------------------------------------- called by the own loop
+
+    def take(self) -> Batch:
+        """The batch of this step, or one more for it."""
+        batch, self._pending = self._pending, None
+        self._takes = True
+        if batch is None:
+            batch = next(self.trainer.context.task.batches)
+            self._more.append(batch)
+        return batch
+
+    def step(self, samples: int, loss: Any) -> bool:
+        if self._the_worker().is_done:
+            raise GreenletExit  # a loop that does not look at `is_done`
+        if mx.autograd.is_recording():
+            raise SetupError("worker.step() stands inside autograd.record(): call it behind loss.backward()")
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
+            raise SetupError(f"worker.step({samples!r}): give the number of samples of the step")
+        if self._pending is not None:
+            self._check_own_loader()
+        self._loss, self._has_stepped = loss, True
+        return bool(getcurrent().parent.switch(samples))
+
+    def _check_own_loader(self) -> None:
+        """A step without a batch from `batches`: the own loop has a loader of its own."""
+        config = self.trainer.context.config
+        own = "train(worker) has a loader of its own, for which"
+        if config.algorithm.shares_batch:
+            raise SetupError(f"{own} mode {config.mode} cannot choose the batch size: train on worker.batches")
+        if config.resume:
+            raise SetupError(f"{own} --resume cannot continue where the checkpoint was taken: train on worker.batches")

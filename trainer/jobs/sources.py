@@ -1,0 +1,136 @@
+"""The files that a job file consists of: itself, and the modules of its folder that it imports, read without running.
+
+Standard library only. When the file is run, its folder is the last of sys.path, so a module there whose name is found
+elsewhere would never be imported; it is refused. A link is not followed: the folder is that of the given path.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from utils import SetupError
+
+ROOT = Path(__file__).resolve().parents[2]
+# Top-level modules of this program, and of SimpleStateServer, which its workers have on sys.path.
+OWN_MODULES = (
+    *("SimpleStateServer", "algorithms", "config", "draw", "experiments", "flag_values", "main", "manage", "models"),
+    *("rates", "report", "scripts", "server", "simulate", "summary", "trainer", "utils"),
+)
+
+
+def sources(path: Path) -> dict[str, bytes]:
+    """The contents of the job file and of the modules of its folder that it imports, directly or through others.
+
+    Of an imported package all .py files count, since it may import them by names that only a run knows.
+
+    Returns:
+        The contents by path relative to the folder, sorted.
+
+    Raises:
+        SetupError: a file cannot be read or parsed, or a module can never be imported because of its name.
+    """
+    path = path.absolute()
+    folder, found = path.parent, dict[str, bytes]()
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        name = file.relative_to(folder).as_posix()
+        if name not in found:
+            found[name] = _read(file)
+            for module in sorted(_imports(file, found[name], is_top=file.parent == folder)):
+                waiting += _files_of(module, folder, file)
+    return dict(sorted(found.items()))
+
+
+def content_hash(path: str) -> str:
+    """A hash of names and contents, which all workers compare; "none" without a file.
+
+    Raises:
+        SetupError: as `sources`.
+    """
+    if not path:
+        return "none"
+    digest = hashlib.sha256()
+    for name, content in sources(Path(path)).items():
+        digest.update(f"{name}\n{len(content)}\n".encode(errors="surrogateescape") + content)
+    return digest.hexdigest()[:16]
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise SetupError(f"job file {file}: {error.strerror}") from None
+
+
+def _imports(file: Path, content: bytes, is_top: bool) -> set[str]:
+    """The first names of all imports in a file, also in its functions, without those inside its own package.
+
+    Args:
+        is_top: the file lies in the job's folder. A file of a package that cannot be parsed is left to the run, which
+            may never import it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run repeats them
+            tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if not is_top:
+            return set()
+        raise SetupError(_complaint(file, error)) from None
+    return {name.partition(".")[0] for node in ast.walk(tree) for name in _names(node, is_top)}
+
+
+def _names(node: ast.AST, is_top: bool) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and (is_top or not node.level):
+        yield from [node.module] if node.module else (alias.name for alias in node.names)
+
+
+def _complaint(file: Path, error: Exception) -> str:
+    if not isinstance(error, SyntaxError):
+        return f"{file}: invalid syntax: {str(error) or 'nested too deeply'}"
+    text = (error.text or "").strip() if error.msg == "invalid syntax" else error.msg
+    return f"{file}, line {error.lineno or 1}: invalid syntax: {text:.200}"
+
+
+def _files_of(module: str, folder: Path, importer: Path) -> list[Path]:
+    """The files of an imported module, if it is one of the folder.
+
+    Raises:
+        SetupError: the name of the module is found before the folder.
+    """
+    found, file = folder / module, folder / f"{module}.py"
+    is_regular = (found / "__init__.py").is_file()
+    if file.is_file() and not is_regular:
+        found, files, is_regular = file, [file], True
+    else:
+        files = [each for each in found.rglob("*.py") if each.is_file()]
+    if not files:
+        return []
+    if folder.resolve() == ROOT and module in OWN_MODULES:
+        raise SetupError(
+            f"{importer} imports {module}, a module of this program: put the job file and its own modules into a "
+            "folder of their own"
+        )
+    owner = _owner(module, folder)
+    if owner and (is_regular or module in OWN_MODULES):
+        raise SetupError(f"{found} has the name of {owner}: rename it, and its import in {importer.name}")
+    return [] if owner else files  # a folder without __init__.py gives way to a module with its name
+
+
+def _owner(module: str, folder: Path) -> str:
+    """What has the name of a module before the folder is searched; empty: nothing."""
+    if module in OWN_MODULES:
+        return "a module of this program"
+    if module in sys.stdlib_module_names:
+        return "a module of Python's standard library"
+    spec = PathFinder.find_spec(module, [each for each in sys.path if Path(each).resolve() != folder.resolve()])
+    return "an installed package" if spec is not None and spec.origin is not None else ""

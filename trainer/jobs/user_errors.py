@@ -1,0 +1,91 @@
+"""Errors of a job file's own code: one line for the console, and the traceback from that file on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from utils import JobError, SetupError
+
+MOST_CHARACTERS = 300  # of an error's own message
+
+
+class UserError(SetupError):
+    """An error of a job file's code; its traceback was logged."""
+
+
+@contextlib.contextmanager
+def users_errors(file: Path | None, function: str = "", place: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Makes errors of a job file's code UserErrors. All others pass unchanged.
+
+    Args:
+        file: None: there is no job file, and no error is its own.
+        function: what this program calls: then every error is the file's. Without it, errors in a function of the
+            file's folder are, and those that name a batch (device.shapes_told).
+        place: such as "worker 0, round 3, step 1".
+
+    Raises:
+        UserError: in place of the file's error.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except SetupError as error:
+        if file is None or not function:
+            raise
+        raise UserError(f"{file.name}, {function}: {error}") from None
+    except JobError:
+        raise
+    except Exception as error:
+        if file is None:
+            raise
+        own = _from_file(error.__traceback__, file.absolute().parent)
+        batch = getattr(error, "batch", "")
+        if own is None and not batch and not function:
+            raise
+        if own is not None:
+            logging.error("%s", "".join(traceback.format_exception(type(error), error, own, chain=False)).rstrip())
+        where = [file.name, function or (f"{own.tb_frame.f_code.co_name}()" if own is not None else "the network")]
+        if own is not None:
+            where.append(f"line {_last_line(own, file)}")
+        if told := place():
+            where.append(told)
+        if batch:
+            where.append(f"on {batch}")
+        raise UserError(f"{', '.join(where)}: {_message(error)}") from None
+
+
+def _from_file(frames: TracebackType | None, folder: Path) -> TracebackType | None:
+    """The part of a traceback that begins in the folder."""
+    while frames is not None and not _is_in(frames, folder):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_in(frame: TracebackType, folder: Path) -> bool:
+    return Path(frame.tb_frame.f_code.co_filename).parent.is_relative_to(folder)
+
+
+def _last_line(own: TracebackType, file: Path) -> int:
+    """The line of the job file in which its innermost function was."""
+    frame: TracebackType | None = own
+    line = own.tb_lineno
+    while frame is not None:
+        if Path(frame.tb_frame.f_code.co_filename) == file.absolute():
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line
+
+
+def _message(error: Exception) -> str:
+    """The kind of error and its first line; of MXNet's, which begin with its own traceback, the last."""
+    lines = str(error).strip().splitlines() or [""]
+    text = lines[-1 if lines[0].startswith("Traceback") else 0].strip()
+    name = type(error).__name__
+    text = text.removeprefix(f"{name}: ")
+    return f"{name}: {text[:MOST_CHARACTERS]}" if text else name
