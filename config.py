@@ -19,6 +19,7 @@ from flag_values import (
     at_least,
     below_one,
     device_name,
+    finite,
     fraction,
     job_name,
     phase_momentum,
@@ -266,6 +267,12 @@ class Config:
     )
     max_seconds: float = _flag(0.0, "stop after this many seconds (0: no limit)", type=at_least(0, float))
     target_accuracy: float = _flag(0.0, "stop at this test accuracy (0: no target)", type=fraction)
+    target: float | None = _flag(
+        None,
+        "stop when the metric reaches this value, also a negative one: from below, or from above where less of it is "
+        "better (None: no target)",
+        type=finite,
+    )
     init_from: str = _flag(
         "",
         "file with the network's initial parameters: best.json or final.json of a saved model, or a .params file of "

@@ -2,7 +2,7 @@
 
     python draw.py -b /path/to/logs -n resnet18-v1
 
-reads what summary.py wrote and saves each figure as PNG and PDF: test accuracy over time (i.i.d. and non-i.i.d.) with
+reads what summary.py wrote and saves each figure as PNG and PDF: the metric over time (i.i.d. and non-i.i.d.) with
 marks at events, data throughput, traffic load and computing time ratio. Of several runs of the same jobs,
 /path/to/logs/seed-N/NETWORK, it draws the medians and their intervals. Numbers, table and figures are made in report/.
 """
@@ -10,6 +10,9 @@ marks at events, data throughput, traffic load and computing time ratio. Of seve
 from __future__ import annotations
 
 import argparse
+import json
+import re
+import reprlib
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,15 +25,16 @@ from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
 import summary
-from flag_values import accuracy, at_least
+from flag_values import at_least, finite
 from report import definitions, metrics, run_tables, tables
 from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
-from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
+from report.figures import draw_bars, draw_computing_ratio, draw_curves, draw_curves_of_runs
 from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, compared
-from report.runs import Run, by_mode, estimate, mean_ratios
+from report.runs import Run, by_mode, estimate, mean_ratios, of_one_metric
 from report.statistics import Estimate
 from report.x_axes import SECONDS, X_AXES, XAxis
 from summary import warning
+from trainer.metric import ACCURACY, Metric, logged_value
 from utils import SetupError
 
 KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
@@ -87,20 +91,21 @@ def _summary_command(base: Path, network: str, mode: Mode | None = None) -> str:
     )
 
 
-def read_standalone(network_folder: Path, warn: Warn) -> float | None:
-    """The test accuracy of standalone training; None where it is missing or cannot be read."""
+def read_standalone(network_folder: Path, warn: Warn) -> tuple[Metric, float] | None:
+    """Metric and value of standalone training; None where it is missing or cannot be read."""
     path = network_folder / metrics.STANDALONE_FILE
     try:
-        accuracy = float(path.read_text())
+        read = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         warn(f"{path} does not hold one number, so there is no line for it: {error}")
         return None
-    if not 0 <= accuracy <= 1:
-        warn(f"{path} holds {accuracy}, which is no accuracy from 0 to 1, so there is no line for it")
+    metric, value = (logged_value(read) if isinstance(read, dict) else None) or (ACCURACY, read)
+    if fault := metric.fault(value):
+        warn(f"{path} holds {reprlib.repr(value)} as {metric.name}, which is {fault}, so there is no line for it")
         return None
-    return accuracy
+    return metric, value
 
 
 # ------------------------------------------------------------------------------------------------- figures
@@ -109,21 +114,23 @@ def read_standalone(network_folder: Path, warn: Warn) -> float | None:
 NamedFigure = tuple[str, Mapping[Mode, Any], Callable[[Figure, Any], None]]  # file name, data, drawing function
 
 
-def accuracy_figures(
+def curve_figures(
     network: str,
     curves: Mapping[Mode, Curve],
     events: Mapping[Mode, Sequence[Event]],
     standalone: float | None,
     x_axis: XAxis = SECONDS,
     runs: Mapping[Mode, Sequence[Devices]] | None = None,
+    metric: Metric = ACCURACY,
 ) -> list[NamedFigure]:
-    """Accuracy over an axis on each split, marks at events of the device that evaluated, doubts about `runs`."""
+    """The metric over an axis on each split, marks at events of the device that evaluated, doubts about `runs`."""
     return _of_each_split(
         {mode: curve for mode, curve in curves.items() if curve},
-        partial(draw_accuracy, standalone=standalone, events=events, x_axis=x_axis),
+        partial(draw_curves, standalone=standalone, events=events, x_axis=x_axis, metric=metric),
         network,
         x_axis,
         runs or {},
+        metric,
     )
 
 
@@ -133,9 +140,11 @@ def _of_each_split(
     network: str,
     x_axis: XAxis,
     runs: Mapping[Mode, Sequence[Devices]],
+    metric: Metric,
 ) -> list[NamedFigure]:
     figures: list[NamedFigure] = []
-    for name, split in (("accuracy-iid", IID), ("accuracy-non-iid", NON_IID)):
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", metric.name)
+    for name, split in ((f"{stem}-iid", IID), (f"{stem}-non-iid", NON_IID)):
         its = {mode: value for mode, value in compared(data).items() if mode.split == split}
         note = tables.short_doubts_of({mode: devices for mode, devices in runs.items() if mode in its})
         figures.append((name + x_axis.suffix, its, partial(draw, title=f"{network}, {split}", note=note)))
@@ -250,21 +259,23 @@ def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
 
 
 def _draw(options: argparse.Namespace) -> None:
-    base, network, target = options.base, options.network, options.target
+    base, network = options.base, options.network
     folders = summary.find_runs(base, network, warning)
-    runs = [_read_run(folder, options) for folder in folders]
+    runs, metric = of_one_metric([_read_run(folder, options) for folder in folders], warning)
+    target = tables.target_for(options.target, metric, [curve for run in runs for curve in run.curves.values()])
     if len(runs) == 1:
         (run,) = runs
-        table = tables.table(run.devices, run.numbers, run.curves, target)
-        lines, out = tables.speed_up_lines(run.curves, target), folders[0] / "figures"
+        table = tables.table(run.devices, run.numbers, run.curves, target, metric)
+        lines, out = tables.speed_up_lines(run.curves, target, metric), folders[0] / "figures"
     else:
-        table = run_tables.table(runs, target)
-        lines, out = run_tables.speed_up_lines(runs, target), base / "figures" / network
+        table = run_tables.table(runs, target, metric)
+        lines, out = run_tables.speed_up_lines(runs, target, metric), base / "figures" / network
     _print_table(network, table, runs, folders)
     axes = [X_AXES[name] for name in options.over]
-    figures = _figures_of_run(network, run, axes) if len(runs) == 1 else _figures_of_runs(network, runs, axes)
+    draw_run = _figures_of_run if len(runs) == 1 else _figures_of_runs
+    figures = draw_run(network, runs, axes, metric)
     figures += bar_figures(network, runs, warning)
-    print(f"Speed-up over {SSGD.title}, as time to test accuracy {tables.accuracy_text(target)}:")
+    print(f"Speed-up over {SSGD.title}, as time to test {metric.name} {tables.target_text(target, metric)}:")
     print("\n".join(lines) or "nothing to compare", end="\n\n")
     new_figure = _window_figure(warning) if options.show else None
     with mpl.rc_context(STYLE):
@@ -300,23 +311,24 @@ def _print_table(network: str, table: str, runs: Sequence[Run], folders: Sequenc
     print(f"no logs of: {', '.join(absent)}\n" if absent else "")
 
 
-def _figures_of_run(network: str, run: Run, axes: Sequence[XAxis]) -> list[NamedFigure]:
-    figures = []
+def _figures_of_run(network: str, runs: Sequence[Run], axes: Sequence[XAxis], metric: Metric) -> list[NamedFigure]:
+    figures, (run,) = [], runs
+    standalone = run.standalone and run.standalone[1]
     for x_axis in axes:
         curves, events = run.drawn_over(x_axis, warning)
-        figures += accuracy_figures(network, curves, events, run.standalone, x_axis, by_mode([run.devices]))
+        figures += curve_figures(network, curves, events, standalone, x_axis, by_mode([run.devices]), metric)
     return figures
 
 
-def _figures_of_runs(network: str, runs: Sequence[Run], axes: Sequence[XAxis]) -> list[NamedFigure]:
+def _figures_of_runs(network: str, runs: Sequence[Run], axes: Sequence[XAxis], metric: Metric) -> list[NamedFigure]:
     figures = []
     devices = by_mode([run.devices for run in runs])
-    known = [run.standalone for run in runs if run.standalone is not None]
+    known = [run.standalone[1] for run in runs if run.standalone is not None]
     standalone = sum(known) / len(known) if known else None
     for x_axis in axes:
         curves = by_mode([run.drawn_over(x_axis, warning)[0] for run in runs])
-        draw = partial(draw_accuracy_of_runs, standalone=standalone, x_axis=x_axis)
-        figures += _of_each_split(curves, draw, network, x_axis, devices)
+        draw = partial(draw_curves_of_runs, standalone=standalone, x_axis=x_axis, metric=metric)
+        figures += _of_each_split(curves, draw, network, x_axis, devices, metric)
     return figures
 
 
@@ -332,7 +344,7 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
         return None
     device = device.evaluated_every(eval_duration)
     if not device.curve:
-        counts = f"{len(device.accuracy_list)} accuracies in {len(device.elapsed_time_list)} rounds"
+        counts = f"{len(device.accuracy_list)} {device.metric.plural} in {len(device.elapsed_time_list)} rounds"
         warn(
             f"{mode.title}: its summary does not say when it was evaluated ({counts}); make it anew with summary.py, "
             "or give the -e that it was trained with as -e"
@@ -344,15 +356,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table, saves the figures and returns the exit code: 2 without summaries."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
-    parser.add_argument(
-        "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
-    )
+    parser.add_argument("--target", type=finite, help=tables.TARGET_HELP)
     parser.add_argument(
         "--over",
         nargs="+",
         choices=[*X_AXES, ALL],
         default=["seconds"],
-        help="horizontal axes of the accuracy, each in a figure of its own (%(default)s)",
+        help="horizontal axes of the metric, each in a figure of its own (%(default)s)",
     )
     parser.add_argument(
         "-e",

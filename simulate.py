@@ -55,7 +55,7 @@ NOWHERE = {
 STUB_NOWHERE = {
     **dict.fromkeys(("dataset", "data_dir", "split_by_class", "augment"), f"-n {NO_NETWORK} looks at no data"),
     "job": f"-n {NO_NETWORK} trains nothing",
-    **dict.fromkeys(("target_accuracy", "validation"), f"-n {NO_NETWORK} has no accuracy"),
+    **dict.fromkeys(("target_accuracy", "target", "validation"), f"-n {NO_NETWORK} has no accuracy"),
     **dict.fromkeys(
         ("init_from", "max_bad_steps", "ckpt_frequency", "ckpt_keep", "checkpoint", "resume", "estimate_statistics"),
         f"-n {NO_NETWORK} computes nothing",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import re
 import reprlib
 import sys
@@ -26,6 +27,7 @@ from report.job_logs import WorkerFolder, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from report.newest_run import ends_early
 from report.sound_devices import without_impossible
+from trainer.metric import ACCURACY, logged_value
 from trainer.run_logs import measure, round_log
 from trainer.run_logs.pace import Emulation, RoundPace, pace_of
 from trainer.run_logs.round_faults import MOST_ROUNDS, is_quantity, tell
@@ -129,27 +131,28 @@ def _summarise_device(found: WorkerFolder, warn: Warn) -> Device | None:
     lost = last - len(rounds) - rounds_missed(logged)
     if lost > 0:
         warn(f"{folder}: samples, steps, bytes and computing time are counted without {lost} lost round(s)")
-    evaluations = [record for record in rounds if "accuracy" in record]
+    evaluations = [(record["total_time"], *its) for record in rounds if (its := logged_value(record)) is not None]
     if bad := sum(record["bad_steps"] for record in rounds if is_quantity(record.get("bad_steps"))):
         warn(f"{folder}: {bad} step(s) were skipped, since a number in them was not finite")
     run = found.run_file.run
     pace = pace_of([RoundPace.of(record, Emulation.of_run(run)) for record in rounds])
     try:
         return Device(
-            accuracy_list=[record["accuracy"] for record in evaluations],
+            accuracy_list=[value for *_, value in evaluations],
             num_samples_list=[record["num_samples"] for record in rounds],
             self_iters_list=[len(record["time"]) for record in rounds],
             elapsed_time_list=[record["total_time"] for record in rounds],
             aggregate_time_list=[
                 round_log.seconds_in(list(r["time"].values())[-1:], measure.AGGREGATION_STAGES) for r in rounds
             ],
-            accuracy_time_list=[record["total_time"] for record in evaluations],
+            accuracy_time_list=[elapsed_s for elapsed_s, *_ in evaluations],
             computing_time_list=[round_log.computing_seconds(record) for record in rounds],
             bytes_pushed_list=_in_every_round(rounds, "bytes_pushed", folder, warn),
             bytes_pulled_list=_in_every_round(rounds, "bytes_pulled", folder, warn),
             steps_list=[_entries_with(record, measure.FORWARD_BACKWARD, measure.ABANDONED) for record in rounds],
             lost_steps_list=_lost_steps(rounds, warn),
             event_list=_read_events(folder, rounds, warn) or None,
+            metric=evaluations[0][1] if evaluations else ACCURACY,
             **(pace._asdict() if pace else {}),
             **_of_run_file(run),
         )
@@ -352,10 +355,12 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
     if mode == LOCAL:
         device = metrics.evaluating_device(devices, warning)
         if device is None:
-            warning(f"{folder} has no accuracy, so {STANDALONE_FILE} is not written")
+            warning(f"{folder} has no evaluation, so {STANDALONE_FILE} is not written")
             return
-        (network_folder / STANDALONE_FILE).write_text(f"{device.accuracy_list[-1]}\n")
-        print(f"{network_folder / STANDALONE_FILE}: accuracy {device.accuracy_list[-1]}")
+        value, metric = device.accuracy_list[-1], device.metric
+        text = f"{value}" if metric.is_accuracy else json.dumps(metric.logged(value))
+        (network_folder / STANDALONE_FILE).write_text(f"{text}\n")
+        print(f"{network_folder / STANDALONE_FILE}: {metric.name} {value}")
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Curves of several runs of the same job -> their median and its interval at each point. Pure functions.
 
-An accuracy holds from its evaluation to the next, so a curve is a step function without interpolation. A band runs from
-the latest first evaluation to the earliest last one: outside not all runs have a known accuracy.
+A value holds from its evaluation to the next, so a curve is a step function without interpolation. A band runs from
+the latest first evaluation to the earliest last one: outside not all runs have a known value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Band:
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """The band of several curves; None where no point has an accuracy on all of them.
+    """The band of several curves; None where no point has a value on all of them.
 
     Raises:
         ValueError: no curves, or one without evaluations.
@@ -46,6 +46,6 @@ def band(curves: Sequence[Curve]) -> Band | None:
 
 
 def _step_values(curve: Curve, grid: np.ndarray) -> np.ndarray:
-    """Accuracies (points,) of the last evaluation at or before each point; the curve begins at or before the first."""
-    places, accuracies = np.array(curve).T
-    return accuracies[np.searchsorted(places, grid, side="right") - 1]
+    """Values (points,) of the last evaluation at or before each point; the curve begins at or before the first."""
+    places, values = np.array(curve).T
+    return values[np.searchsorted(places, grid, side="right") - 1]

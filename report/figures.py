@@ -1,4 +1,4 @@
-"""Figures: accuracy over time, bars, and computing time by device. Draws on a given figure."""
+"""Figures: the metric over time, bars, and computing time by device. Draws on a given figure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from report.statistics import FEWEST_RUNS, Estimate
 from report.tables import span
 from report.x_axes import SECONDS, XAxis
 from summary import natural_order
+from trainer.metric import ACCURACY, Metric
 
 _ROW_INCHES = 0.22  # of a legend
 _TITLE_LETTERS = 85  # of a line above the axes
 _NOTE_LETTERS = 105  # of a line below them, in small print
 
 
-def draw_accuracy(
+def draw_curves(
     figure: Figure,
     curves: Mapping[Mode, Curve],
     title: str,
@@ -34,8 +35,9 @@ def draw_accuracy(
     events: Mapping[Mode, Sequence[Event]] | None = None,
     x_axis: XAxis = SECONDS,
     note: str = "",
+    metric: Metric = ACCURACY,
 ) -> None:
-    """Test accuracy over time or another axis, one curve a mode, and a dotted line at that of standalone training.
+    """The metric over time or another axis, one curve a mode, and a dotted line at that of standalone training.
 
     `events` are marked on the curve of their mode and explained below the axes, as is `note`. Positions are in the
     axis's smallest unit, such as seconds.
@@ -45,22 +47,23 @@ def draw_accuracy(
     for number, (mode, curve) in enumerate(curves.items()):
         axes.plot(
             [at / size for at, _ in curve],
-            [accuracy for _, accuracy in curve],
+            [value for _, value in curve],
             **curve_look(mode.algorithm, len(curve), number, len(curves)),
         )
     kinds = draw_marks(axes, place_marks(curves, events or {}), size)
-    _finish_accuracy(figure, axes, title, label, standalone, kinds, note)
+    _finish_curves(figure, axes, title, label, standalone, kinds, note, metric)
 
 
-def draw_accuracy_of_runs(
+def draw_curves_of_runs(
     figure: Figure,
     runs: Mapping[Mode, Sequence[Curve]],
     title: str,
     standalone: float | None,
     x_axis: XAxis = SECONDS,
     note: str = "",
+    metric: Metric = ACCURACY,
 ) -> None:
-    """draw_accuracy for several runs a mode: their median in its band, or each run's curve where they are too few."""
+    """draw_curves for several runs a mode: their median in its band, or each run's curve where they are too few."""
     axes = figure.add_subplot()
     label, size = x_axis.unit(max(curve[-1][0] for curves in runs.values() for curve in curves))
     for number, (mode, curves) in enumerate(runs.items()):
@@ -72,9 +75,9 @@ def draw_accuracy_of_runs(
         for place, curve in enumerate(curves):
             look = curve_look(mode.algorithm, len(curve), number, len(runs))
             look["label"] = look["label"] if place == 0 else "_"  # one line of the legend for all
-            positions, accuracies = zip(*curve, strict=True)
-            axes.plot([at / size for at in positions], accuracies, drawstyle="steps-post", linewidth=0.9, **look)
-    _finish_accuracy(figure, axes, f"{title}: {_runs_text(runs)}", label, standalone, [], note)
+            positions, values = zip(*curve, strict=True)
+            axes.plot([at / size for at in positions], values, drawstyle="steps-post", linewidth=0.9, **look)
+    _finish_curves(figure, axes, f"{title}: {_runs_text(runs)}", label, standalone, [], note, metric)
 
 
 def draw_band(axes: Axes, its: Band, size: float, look: Mapping[str, Any]) -> None:
@@ -104,17 +107,25 @@ def curve_look(entry: Entry, points: int, number: int, of: int) -> dict[str, Any
     }
 
 
-def _finish_accuracy(
-    figure: Figure, axes: Axes, title: str, label: str, standalone: float | None, kinds: Sequence[Line2D], note: str
+def _finish_curves(
+    figure: Figure,
+    axes: Axes,
+    title: str,
+    label: str,
+    standalone: float | None,
+    kinds: Sequence[Line2D],
+    note: str,
+    metric: Metric,
 ) -> None:
     """The line of standalone training, labels, a note, and legends of the curves and of the marks on them."""
     if standalone is not None:
         look, name = STANDALONE.look, STANDALONE.title
-        axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{name} ({standalone:.3f})")
+        number = f"{standalone:.3f}" if metric.is_accuracy else metric.text(standalone)
+        axes.axhline(standalone, color=look.colour, linestyle=look.line, label=f"{name} ({number})")
     axes.set_title(textwrap.fill(title, _TITLE_LETTERS), loc="left", fontsize="medium")
     axes.set_xlim(left=0)
     axes.set_xlabel(label)
-    axes.set_ylabel("test accuracy")
+    axes.set_ylabel(f"test {metric.name}")
     rows = legend_of_curves(figure, axes)
     if kinds:
         at_most = 5 if sum(len(str(kind.get_label())) for kind in kinds) < 60 else 3

@@ -12,9 +12,9 @@ import utils
 from algorithms import MEMBERS
 from report.metrics import Curve, Warn, joined
 from report.newest_run import Place, RunFile, of_newest
+from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.run_logs import round_log
 from trainer.run_logs.measure import FORWARD_BACKWARD
-from trainer.run_logs.round_faults import is_quantity
 from utils import SetupError
 
 
@@ -39,8 +39,13 @@ class WorkerLog:
 
     @property
     def curve(self) -> Curve:
-        """Test accuracy over time; empty where this worker did not evaluate."""
-        return [(one["total_time"], one["accuracy"]) for one in self.rounds if is_quantity(one.get("accuracy"))]
+        """The metric over time; empty where this worker did not evaluate."""
+        return [(one["total_time"], found[1]) for one in self.rounds if (found := logged_value(one)) is not None]
+
+    @property
+    def metric(self) -> Metric:
+        """Of all its evaluations (sound_rounds.py)."""
+        return next((found[0] for one in self.rounds if (found := logged_value(one)) is not None), ACCURACY)
 
 
 def read(folders: Iterable[Path], warn: Warn) -> list[WorkerLog]:
@@ -105,13 +110,19 @@ def _written_s(folder: Path) -> float:
         return 0.0
 
 
+def metric_of(logs: Iterable[WorkerLog]) -> Metric:
+    """The metric of the worker that evaluated most often."""
+    return max(logs, key=lambda log: len(log.curve)).metric
+
+
 def curve_of(logs: Iterable[WorkerLog]) -> Curve:
-    """Test accuracy over time of the worker that evaluated, or of several in turn where workers were lost."""
+    """The metric over time of the worker that evaluated, or of several in turn where workers were lost."""
     logs = list(logs)
+    metric = metric_of(logs)
     said = [record.get("events") for log in logs for record in log.rounds]
     events = [event for each in said if isinstance(each, list) for event in each]
     if any(isinstance(event, dict) and event.get("kind") == MEMBERS.name for event in events):
-        return joined(log.curve for log in logs)
+        return joined(log.curve for log in logs if log.metric == metric)
     return max((log.curve for log in logs), key=len)
 
 

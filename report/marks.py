@@ -1,4 +1,4 @@
-"""Marks on the accuracy curves for events of a run, such as a switch or a resumption."""
+"""Marks on the curves for events of a run, such as a switch or a resumption."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from algorithms import EVENTS
-from report.metrics import Curve, Event, Mode, accuracy_at
+from report.metrics import Curve, Event, Mode, value_at
 
 # Marks of one kind on one curve; more would hide it.
 MAX_TICKS = 30
@@ -25,7 +25,7 @@ class Marks:
 
     mode: Mode
     kind: str  # of algorithms.EVENTS
-    points: Curve  # on the curve: elapsed seconds, accuracy
+    points: Curve  # on the curve: elapsed seconds, value of the metric
     every: int  # every n-th event of this kind has a mark; the same n on all curves of a figure
 
 
@@ -48,7 +48,7 @@ def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Eve
         at_most = MAX_HOLLOW if kind.is_hollow else MAX_TICKS
         every = thinning(max(map(len, times.values()), default=0), at_most)
         for mode, of_mode in times.items():
-            points = [(elapsed_s, accuracy_at(curves[mode], elapsed_s)) for elapsed_s in of_mode[::every]]
+            points = [(elapsed_s, value_at(curves[mode], elapsed_s)) for elapsed_s in of_mode[::every]]
             if points:
                 found.append(Marks(mode, name, points, every))
     return found
@@ -69,7 +69,7 @@ def draw_marks(axes: Axes, marks: Sequence[Marks], unit_s: float) -> list[Line2D
     for its in sorted(marks, key=lambda its: -len(its.points)):  # the rare ones on top
         axes.plot(
             [elapsed_s / unit_s for elapsed_s, _ in its.points],
-            [accuracy for _, accuracy in its.points],
+            [value for _, value in its.points],
             label=f"_{its.kind}",  # the underscore keeps it out of the legend of the curves
             zorder=3,  # above the curves
             **_look(its.kind, its.mode.algorithm.look.colour),

@@ -15,6 +15,7 @@ from typing import Any
 
 from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from trainer.emulation import Slowdown
+from trainer.metric import logged_value
 from trainer.run_logs.measure import ABANDONED, AGGREGATION_STAGES, CHECK_READY, COMPUTING_STAGES, EVALUATION, SAVING
 from trainer.run_logs.round_log import seconds_in
 
@@ -92,7 +93,7 @@ def measured(logs: Sequence[WorkerLog], waits: bool) -> Measured:
         seconds
         for each in rounds
         for one in each
-        if (seconds := _in(one, EVALUATION_STAGES)) or "accuracy" in one.record
+        if (seconds := _in(one, EVALUATION_STAGES)) or logged_value(one.record)
     ]
     seconds = max(log.elapsed_s for log in logs)
     samples = sum(record["num_samples"] for log in logs for record in log.rounds)

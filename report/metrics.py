@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from algorithms import ENTRIES, EVENTS, MEMBERS, OWNERS, Entry, folder_name
+from report.sound_devices import ACCURACIES, ACCURACY_TIMES, VALUE_TIMES, VALUES
+from trainer.metric import ACCURACY, Metric, metric_of
 from trainer.run_logs.pace import Doubts, Pace, doubts
-from trainer.run_logs.round_faults import is_accuracy, is_quantity
+from trainer.run_logs.round_faults import is_quantity
 
 Value = TypeVar("Value")
 Warn = Callable[[str], None]
@@ -61,7 +63,9 @@ MODES = {
     mode.name: mode
     for mode in (*(Mode(entry, IID) for entry in COMPARED), *(Mode(entry, NON_IID) for entry in SPLIT), LOCAL)
 }
-STANDALONE_FILE = "standalone.txt"  # in the network's folder: the accuracy that training on one device reaches
+STANDALONE_FILE = (
+    "standalone.txt"  # in the network's folder: the last accuracy of one device alone, or a metric's entry
+)
 
 
 def compared(values: Mapping[Mode, Value]) -> dict[Mode, Value]:
@@ -110,23 +114,24 @@ class Event(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------- devices
 
-Curve = Sequence[tuple[float, float]]  # (elapsed seconds, test accuracy), in order of time
+Curve = Sequence[tuple[float, float]]  # (elapsed seconds, value of the metric on the test set), in order of time
 
 
 @dataclass(frozen=True)
 class Device:
-    """One worker's rounds. The fields are the keys of the JSON; those with a default are optional.
+    """One worker's rounds. The fields are the keys of the JSON; those with a default are optional. There the lists of
+    another metric than accuracy have keys of their own.
 
     Raises:
-        ValueError: the lists' lengths differ, or a value is no number from 0 on.
+        ValueError: the lists' lengths differ, or a value is no number from 0 on, or none of the metric.
     """
 
-    accuracy_list: list[float]  # over the rounds with an evaluation; the other lists run over all rounds
+    accuracy_list: list[float]  # of the metric, over the rounds with an evaluation; the other lists run over all rounds
     num_samples_list: list[int]
     self_iters_list: list[int]  # entries of `time`: the local steps, and the aggregation where it has its own entry
     elapsed_time_list: list[float]  # at the end of the round, since this worker began to train
     aggregate_time_list: list[float]
-    accuracy_time_list: list[float] | None = None  # elapsed time of each accuracy
+    accuracy_time_list: list[float] | None = None  # elapsed time of each of them
     computing_time_list: list[float] | None = None  # in measure.COMPUTING_STAGES
     bytes_pushed_list: list[int] | None = None
     bytes_pulled_list: list[int] | None = None
@@ -140,6 +145,7 @@ class Device:
     step_s: float | None = None  # this and the next two as in trainer/run_logs/pace.py
     emulated_s: float | None = None
     evaluation_share: float | None = None
+    metric: Metric = ACCURACY
 
     def __post_init__(self) -> None:
         lists = {name: value for name, value in vars(self).items() if name.endswith("_list") and value is not None}
@@ -149,10 +155,10 @@ class Device:
         for event in events:
             Event.from_json(event)
         for name, values in lists.items():
-            if not isinstance(values, list) or not all(map(is_quantity, values)):
+            if not isinstance(values, list) or not (name == ACCURACIES or all(map(is_quantity, values))):
                 raise ValueError(f"{name} is not a list of numbers from 0 on")
-        if not all(map(is_accuracy, self.accuracy_list)):
-            raise ValueError("accuracy_list is not a list of numbers from 0 to 1")
+        if fault := next(filter(None, map(self.metric.fault, self.accuracy_list)), ""):
+            raise ValueError(f"a value of {self.metric.name} is {fault}")
         for name, values in lists.items():
             expected = "accuracy_list" if name == "accuracy_time_list" else "elapsed_time_list"
             if name != "accuracy_list" and len(values) != len(lists[expected]):
@@ -174,6 +180,11 @@ class Device:
         """
         if not isinstance(value, dict):
             raise ValueError("not an object of lists")
+        metric = metric_of(value.get("metric"))
+        if metric is not None:
+            own = {ACCURACIES: value.get(VALUES), ACCURACY_TIMES: value.get(VALUE_TIMES)}
+            value = {**value, **{name: its for name, its in own.items() if its is not None}}
+        value = {**value, "metric": metric or ACCURACY}
         fields = dataclasses.fields(cls)
         missing = [field.name for field in fields if field.default is dataclasses.MISSING and field.name not in value]
         if missing:
@@ -181,11 +192,15 @@ class Device:
         return cls(**{field.name: value[field.name] for field in fields if field.name in value})
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+        its = {name: value for name, value in vars(self).items() if value is not None and name != "metric"}
+        if self.metric.is_accuracy:
+            return its
+        names = {ACCURACIES: VALUES, ACCURACY_TIMES: VALUE_TIMES}
+        return {"metric": self.metric.about(), **{names.get(name, name): value for name, value in its.items()}}
 
     @property
     def curve(self) -> Curve:
-        """Test accuracy over time; empty without accuracies, or where their times are unknown."""
+        """The metric over time; empty without evaluations, or where their times are unknown."""
         times = self.accuracy_time_list
         if times is None and len(self.accuracy_list) == len(self.elapsed_time_list):
             times = self.elapsed_time_list  # a published summary with an evaluation in every round
@@ -223,25 +238,30 @@ def doubts_of(runs: Sequence[Devices]) -> Doubts:
 
 
 def evaluating_device(devices: Devices, warn: Warn) -> Device | None:
-    """The device that has accuracies; None where none has.
+    """The device that has evaluated; None where none has.
 
     Where workers were lost or came, several may have evaluated in turn: then the one with most rounds gets all
-    accuracies.
+    values.
     """
     found = {key: device for key, device in devices.items() if device.accuracy_list}
     if not found:
         return None
+    metric = max(found.values(), key=lambda device: len(device.accuracy_list)).metric
+    for (host, name), device in found.items():
+        if device.metric != metric:
+            warn(f"{host}/{name} has {device.metric.plural}; those of {metric.name} are used")
+    found = {key: device for key, device in found.items() if device.metric == metric}
     if len(found) > 1 and have_changed(devices.values()):
         curve = joined(device.curve for device in found.values())
         longest = max(found.values(), key=lambda device: len(device.elapsed_time_list))
         return dataclasses.replace(
             longest,
-            accuracy_list=[accuracy for _, accuracy in curve],
+            accuracy_list=[value for _, value in curve],
             accuracy_time_list=[elapsed_s for elapsed_s, _ in curve],
         )
     host, name = max(found, key=lambda key: len(found[key].accuracy_list))
     if len(found) > 1:
-        warn(f"{len(found)} devices have accuracies; those of {host}/{name} are used")
+        warn(f"{len(found)} devices have {metric.plural}; those of {host}/{name} are used")
     return found[host, name]
 
 
@@ -255,13 +275,13 @@ def joined(curves: Iterable[Curve]) -> Curve:
     return sorted(point for curve in curves for point in curve)
 
 
-def time_to_accuracy(curve: Curve, target: float) -> float | None:
-    """Elapsed seconds at the first evaluation at or above `target`, without interpolation; None if there is none."""
-    return next((elapsed_s for elapsed_s, accuracy in curve if accuracy >= target), None)
+def seconds_to(curve: Curve, target: float, metric: Metric = ACCURACY) -> float | None:
+    """Elapsed seconds at the first evaluation that reached `target`, without interpolation; None if there is none."""
+    return next((elapsed_s for elapsed_s, value in curve if metric.reached(value, target)), None)
 
 
-def accuracy_at(curve: Curve, elapsed_s: float) -> float:
-    """Accuracy of the drawn curve at `elapsed_s`, by linear interpolation; constant before the first and after the last
+def value_at(curve: Curve, elapsed_s: float) -> float:
+    """Value of the drawn curve at `elapsed_s`, by linear interpolation; constant before the first and after the last
     evaluation.
 
     Raises:
@@ -341,19 +361,19 @@ def lost_share(devices: Collection[Device]) -> float | None:
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Time to accuracy of a baseline over that of another run."""
+    """Time to a target of a baseline over that of another run."""
 
     factor: float
     bound: str  # "": both reached the target; ">": the baseline did not; "<": the other did not
 
 
-def speed_up(baseline: Curve, curve: Curve, target: float) -> SpeedUp | None:
-    """The factor by which `curve` reaches test accuracy `target` sooner than `baseline`.
+def speed_up(baseline: Curve, curve: Curve, target: float, metric: Metric = ACCURACY) -> SpeedUp | None:
+    """The factor by which `curve` reaches `target` sooner than `baseline`.
 
     A run that did not reach it needs more than the time of its last evaluation, which bounds the factor. None where
     neither reached the target, where one of the two has no evaluation, or where a time was rounded to 0.
     """
-    baseline_s, curve_s = time_to_accuracy(baseline, target), time_to_accuracy(curve, target)
+    baseline_s, curve_s = seconds_to(baseline, target, metric), seconds_to(curve, target, metric)
     if 0 in (baseline_s, curve_s):
         return None
     if baseline_s is not None and curve_s is not None:

@@ -8,17 +8,18 @@ from report import metrics, statistics
 from report.metrics import SSGD, Mode, compared, doubts_of
 from report.runs import Run, by_mode
 from report.statistics import FEWEST_RUNS, coverage
-from report.tables import accuracy_text, aligned, doubt_lines, span
+from report.tables import aligned, doubt_lines, metric_columns, span
+from trainer.metric import ACCURACY, Metric
 
 
-def table(runs: Sequence[Run], target: float) -> str:
+def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
     """One row a mode; `-` where the logs of a run lack a number."""
-    columns = ["mode", "runs", "samples/s", "MB/s", "final acc.", "best acc.", f"s to {accuracy_text(target)}"]
-    rows = [[*columns, "computing ratio"]]
+    rows = [["mode", "runs", "samples/s", "MB/s", *metric_columns(target, metric), "computing ratio"]]
+    form = ".4f" if metric.is_accuracy else ".4g"
     devices, numbers = by_mode([run.devices for run in runs]), by_mode([run.numbers for run in runs])
     curves = by_mode([run.curves for run in runs])
     for mode, its in devices.items():
-        accuracies = [[accuracy for _, accuracy in curve] for curve in curves[mode]]
+        values = [[value for _, value in curve] for curve in curves[mode]]
         ratios = [ratio for run in numbers[mode] for ratio in run.ratios.values()]
         rows.append(
             [
@@ -26,9 +27,9 @@ def table(runs: Sequence[Run], target: float) -> str:
                 str(len(its)),
                 values_text([metrics.throughput(run.values()) for run in its], ".1f"),
                 values_text([run.traffic for run in numbers[mode]], ".2f"),
-                values_text([each[-1] if each else None for each in accuracies], ".4f"),
-                values_text([max(each, default=None) for each in accuracies], ".4f"),
-                times_text([statistics.time_to_target(curve, target) for curve in curves[mode]]),
+                values_text([each[-1] if each else None for each in values], form),
+                values_text([metric.best(each) if each else None for each in values], form),
+                times_text([statistics.time_to_target(curve, target, metric) for curve in curves[mode]]),
                 span(ratios, ".2f") if ratios else "-",
             ]
         )
@@ -65,11 +66,12 @@ def times_text(seconds: Sequence[float]) -> str:
     return f"{statistics.estimate_text(times.median)}, {reached}" if is_known else reached
 
 
-def speed_up_lines(runs: Sequence[Run], target: float) -> list[str]:
+def speed_up_lines(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> list[str]:
     """One line a mode: its speed-up over SSGD on the same split, as time to the target."""
     curves = by_mode([run.curves for run in runs])
     seconds = {
-        mode: [statistics.time_to_target(curve, target) for curve in its] for mode, its in compared(curves).items()
+        mode: [statistics.time_to_target(curve, target, metric) for curve in its]
+        for mode, its in compared(curves).items()
     }
     baselines = {mode.split: its for mode, its in seconds.items() if mode.algorithm == SSGD}
     return [

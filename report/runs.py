@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from report import metrics, statistics
 from report.definitions import Numbers
 from report.metrics import Curve, Device, Devices, Event, Mode, Value, Warn
 from report.statistics import FEWEST_RUNS, Estimate
 from report.x_axes import XAxis
+from trainer.metric import ACCURACY, Metric
 
 
 @dataclass(frozen=True)
@@ -18,17 +20,26 @@ class Run:
 
     Attributes:
         evaluators: the device of each mode whose curve is drawn; None where none evaluated.
-        standalone: accuracy of training on one device.
+        standalone: the metric and its value of training on one device.
     """
 
     devices: Mapping[Mode, Devices]
     numbers: Mapping[Mode, Numbers]
     evaluators: Mapping[Mode, Device | None]
-    standalone: float | None = None
+    standalone: tuple[Metric, float] | None = None
 
     @property
     def curves(self) -> dict[Mode, Curve]:
         return {mode: device.curve if device else [] for mode, device in self.evaluators.items()}
+
+    def of_metric(self, metric: Metric, warn: Warn) -> Run:
+        """Without the evaluations of other metrics."""
+        evaluators = {mode: its if its and its.metric == metric else None for mode, its in self.evaluators.items()}
+        standalone = self.standalone
+        if standalone is not None and standalone[0] != metric:
+            warn(f"there is no line of training on one device: its file has {standalone[0].name}, not {metric.name}")
+            standalone = None
+        return replace(self, evaluators=evaluators, standalone=standalone)
 
     def drawn_over(self, x_axis: XAxis, warn: Warn) -> tuple[dict[Mode, Curve], dict[Mode, Sequence[Event]]]:
         """Curves and events on an axis; `warn` gets the modes without one."""
@@ -39,10 +50,26 @@ class Run:
                 continue
             found = x_axis.curve(self.devices[mode], device, device.events)
             if found is None:
-                warn(f"{mode.title} left out of the accuracy over {x_axis.label}: its logs do not count that")
+                warn(
+                    f"{mode.title} left out of the {device.metric.name} over {x_axis.label}: its logs do not count that"
+                )
             else:
                 curves[mode], events[mode] = found
         return curves, events
+
+
+def of_one_metric(runs: Sequence[Run], warn: Warn) -> tuple[list[Run], Metric]:
+    """The runs with the evaluations of one metric, and that: the one of most modes. `warn` gets what is left out."""
+    counts = Counter(device.metric for run in runs for device in run.evaluators.values() if device is not None)
+    metric = counts.most_common(1)[0][0] if counts else ACCURACY
+    for mode in by_mode([run.evaluators for run in runs]):
+        others = {its.metric.name for run in runs if (its := run.evaluators.get(mode)) and its.metric != metric}
+        if others:
+            warn(
+                f"{mode.title} left out of the curves and times of {metric.name}: its logs have "
+                f"{' and '.join(sorted(others))}"
+            )
+    return [run.of_metric(metric, warn) for run in runs], metric
 
 
 def by_mode(runs: Sequence[Mapping[Mode, Value]]) -> dict[Mode, list[Value]]:

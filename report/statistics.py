@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from report.metrics import time_to_accuracy
+from report.metrics import seconds_to
+from trainer.metric import ACCURACY, Metric
 
 LEVEL = 0.95  # of an interval of enough runs
 FEWEST_RUNS = 3  # with which an interval over runs is shown
@@ -101,9 +102,9 @@ class TimesToTarget:
     median: Estimate
 
 
-def time_to_target(curve: Sequence[tuple[float, float]], target: float) -> float:
-    """Seconds at the first evaluation at or above `target` of a curve (seconds, accuracy); infinite without one."""
-    seconds = time_to_accuracy(curve, target)
+def time_to_target(curve: Sequence[tuple[float, float]], target: float, metric: Metric = ACCURACY) -> float:
+    """Seconds at the first evaluation of a curve (seconds, value) that reached `target`; infinite without one."""
+    seconds = seconds_to(curve, target, metric)
     return math.inf if seconds is None else seconds
 
 

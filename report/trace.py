@@ -1,8 +1,8 @@
 """Writes a job's logs as a trace for ui.perfetto.dev and chrome://tracing.
 
 The format is Chrome's trace events as JSON ("Trace Event Format", Google, 2016): a process for each host, a track for
-each worker with a slice for each round, and in it a slice for each stage of each local step; events are marks, the test
-accuracy is a counter. Times are microseconds since the worker began to train, by its own clock, and are not shifted:
+each worker with a slice for each round, and in it a slice for each stage of each local step; events are marks, the
+metric is a counter. Times are microseconds since the worker began to train, by its own clock, and are not shifted:
 all workers begin when they have the initial model, within the time of one pull.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from report.job_logs import TimedRound, WorkerLog, timed_rounds
 from report.metrics import Event, Warn
-from trainer.run_logs.round_faults import is_quantity
+from trainer.metric import logged_value
 from utils import SetupError
 
 MAX_SLICES = 1_000_000  # about 130 MB, which ui.perfetto.dev still opens
@@ -116,8 +116,8 @@ def _of_round(one: TimedRound, warn: Warn) -> Iterator[dict[str, Any]]:
             yield _slice(each.stage, "stage", each.begin_s, each.end_s, {"entry": each.step})
     for event in _events(record, warn):
         yield {"ph": "i", "s": "t", "name": event.kind, "cat": "event", "ts": end, "args": {"text": event.text}}
-    if is_quantity(record.get("accuracy")):
-        yield {"ph": "C", "name": "accuracy", "ts": end, "args": {"accuracy": record["accuracy"]}}
+    if (found := logged_value(record)) is not None:
+        yield {"ph": "C", "name": found[0].name, "ts": end, "args": {found[0].name: found[1]}}
 
 
 def _slice(name: str, kind: str, begin_s: float, end_s: float, arguments: Mapping[str, Any]) -> dict[str, Any]:

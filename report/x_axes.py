@@ -1,4 +1,4 @@
-"""Horizontal axes of an accuracy: seconds, rounds, samples and bytes. Pure functions."""
+"""Horizontal axes of a curve: seconds, rounds, samples and bytes. Pure functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class XAxis:
         position = self.position(devices, evaluator)
         if position is None:
             return None
-        curve = [(position(elapsed_s), accuracy) for elapsed_s, accuracy in evaluator.curve]
+        curve = [(position(elapsed_s), value) for elapsed_s, value in evaluator.curve]
         return curve, [event._replace(elapsed_s=position(event.elapsed_s)) for event in events]
 
 

@@ -2,7 +2,7 @@
 
 State server, scheduler, parameter server and three CPU workers of different (emulated) speeds train a network with
 SSGD, with the fastest worker alone, with ESync and with ESync and an outer optimiser, each for the same time. Then the
-logs are summarised, the figures drawn and the times to an accuracy compared. The last line names the algorithm that was
+logs are summarised, the figures drawn and the times to a target compared. The last line names the algorithm that was
 first in this one run, and by how much. Flags after `--` go to every worker's main.py. Ctrl-C ends it.
 """
 
@@ -20,12 +20,13 @@ from pathlib import Path
 import summary
 from algorithms import OWNERS
 from config import names_of
-from flag_values import above_zero, accuracy
+from flag_values import above_zero, finite
 from report import metrics, tables
 from scripts import get_data
 from scripts.launch import job_options, local_cluster
 from scripts.launch.console import console
 from scripts.launch.roles import ROOT
+from trainer.metric import ACCURACY
 from trainer.run_logs.earlier_runs import date_time
 from utils import EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError
 
@@ -38,7 +39,6 @@ BATCH_SIZE = 64
 LEARNING_RATE = 0.003  # of SSGD, and of the fastest worker alone
 LOCAL_LR = 0.003  # of ESync
 EVAL_SECONDS = 2.0
-TARGET_ACCURACY = 0.8
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -50,9 +50,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     job_options.add_network(parser)
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="of training with each algorithm")
     parser.add_argument("--workers", default=STEP_TIMES_S, help="step times, as in local_cluster.sh")
-    parser.add_argument(
-        "--target", type=accuracy, default=TARGET_ACCURACY, help="test accuracy to compare the times to"
-    )
+    parser.add_argument("--target", type=finite, help=tables.TARGET_HELP)
     parser.add_argument("-b", "--batch-size", type=int, default=BATCH_SIZE, help="samples a step")
     parser.add_argument(
         "-l", "--learning-rate", type=float, default=LEARNING_RATE, help="learning rate of SSGD and alone"
@@ -108,7 +106,8 @@ def main(arguments: Sequence[str]) -> int:
             console(f"the demo ends here; the logs so far are in {given.log_base}")
             return outcome.exit_code or EXIT_FORCED
     console("\n== summary and figures")
-    for program, *flags in (["summary.py"], ["draw.py", "--target", str(given.target)]):
+    target = [] if given.target is None else [f"--target={given.target}"]
+    for program, *flags in (["summary.py"], ["draw.py", *target]):
         command = [sys.executable, program, "-b", str(given.log_base.resolve()), "-n", given.network, *flags]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         if code != EXIT_OK:
@@ -125,14 +124,13 @@ def summaries(base: Path, network: str) -> dict[metrics.Mode, metrics.Devices]:
     return {mode: summary.read_summary(base / network / mode.name / mode.file_name, console) for mode in modes}
 
 
-def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float) -> list[str]:
+def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float | None) -> list[str]:
     """Doubts, then the algorithm that was first."""
-    curves: dict[metrics.Mode, metrics.Curve] = {}
-    for mode, devices in runs.items():
-        device = metrics.evaluating_device(devices, console)
-        curves[mode] = device.curve if device else ()
+    found = {mode: metrics.evaluating_device(devices, console) for mode, devices in runs.items()}
+    metric = next((device.metric for device in found.values() if device), ACCURACY)
+    curves = {mode: device.curve if device else () for mode, device in found.items()}
     doubts = tables.doubt_lines({mode: metrics.doubts_of([devices]) for mode, devices in runs.items()})
-    first = tables.first_line(curves, target)
+    first = tables.first_line(curves, tables.target_for(target, metric, curves.values()), metric)
     return [*doubts, f"{first}; the lines above make the times doubtful" if doubts else first]
 
 

@@ -37,6 +37,7 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
     from trainer.engine import mx
     from trainer.evaluation.saved_model import SavedModel
     from trainer.jobs.builtin import prepared
+    from trainer.metric import ACCURACY, logged_value
 
     model = SavedModel.find(path)
     name = dataset or str(model.about["dataset"])
@@ -52,8 +53,9 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
     arrays = Arrays(*test)
     batches = (feed(arrays.take(slice(begin, begin + BATCH_SIZE))) for begin in range(0, len(arrays), BATCH_SIZE))
     evaluator = Evaluator(model.load(mx.cpu()), lambda: batches)
-    before = model.about.get("accuracy")
-    saved = "not known" if before is None else f"{before:.4f}"
+    metric, before = logged_value(model.about) or (ACCURACY, None)
+    its = "" if metric.is_accuracy else f"{metric.name} "
+    saved = "not known" if before is None else f"{its}{metric.text(before)}"
     return f"accuracy {evaluator():.4f} on the {len(test.labels)} test images of {name}; when it was saved: {saved}"
 
 

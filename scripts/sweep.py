@@ -144,7 +144,9 @@ def _limit_s(task: Task) -> float | None:
 
 def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Devices) -> dict[str, Any]:
     """The numbers of a line, from what its run has logged."""
+    evaluator = metrics.evaluating_device(devices, lambda text: None)
     return {
+        "metric": evaluator.metric.about() if evaluator else {},
         "curve": curve_of(devices),
         "seconds": round(metrics.duration(devices.values()), 3),
         "samples_per_s": round(metrics.throughput(devices.values()), 2),
@@ -189,7 +191,8 @@ def tasks_of(given: argparse.Namespace, others: Sequence[str]) -> list[Task]:
 
 def target_of(others: Sequence[str]) -> float | None:
     """The target at which the runs end, and whose time the table has."""
-    values = split_flags(others)[1].get("target_accuracy", [])
+    flags = split_flags(others)[1]
+    values = flags.get("target") or flags.get("target_accuracy", [])
     return float(values[0][0]) if len(values) == 1 else None
 
 

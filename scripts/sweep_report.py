@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 from algorithms import ENTRIES
 from draw import STYLE, save_figures
 from report import statistics
-from report.figures import draw_accuracy_of_runs
+from report.figures import draw_curves_of_runs
 from report.metrics import IID, Curve, Mode
 from report.run_tables import times_text, values_text
 from report.statistics import FEWEST_RUNS, coverage
-from report.tables import accuracy_text, aligned, markdown
+from report.tables import aligned, markdown, target_text
 from scripts.run_lines import Run, programs
+from trainer.metric import ACCURACY, Metric, metric_of
 from utils import write_atomically
 
 NAME = "sweep"  # of the files
@@ -36,12 +37,14 @@ class SweepLine(Run):
     Attributes:
         point: name of its folder.
         values: the flags that have several values in the sweep.
-        curve: [seconds, metric].
+        metric: its name and direction, as Metric.about has them.
+        curve: [seconds, value of the metric].
         took_s: seconds of real time, with the start.
     """
 
     point: str
     values: Mapping[str, str] = field(default_factory=dict)
+    metric: Mapping[str, Any] = field(default_factory=ACCURACY.about)
     curve: Curve = ()
     took_s: float = 0.0
 
@@ -59,24 +62,35 @@ class SweepLine(Run):
         """Its result in a few words."""
         if not self.has_model:
             return self.failed or "diverged"
-        last = f"{METRIC} {self.curve[-1][1]:.4f}, " if self.curve else ""
+        last = f"{self.measures.name} {self.measures.text(self.curve[-1][1])}, " if self.curve else ""
         return f"{last}{self.samples_per_s:.0f} samples/s"
+
+    @property
+    def measures(self) -> Metric:
+        """What the curve has."""
+        return metric_of(self.metric) or ACCURACY
+
+    @property
+    def _worst(self) -> float:
+        return -math.inf if self.measures.more_is_better else math.inf
 
     @property
     def final(self) -> float:
         """The last value of the metric; of a run that diverged one that is worse than all others."""
-        return self.curve[-1][1] if self.has_model else WORST
+        return self.curve[-1][1] if self.has_model else self._worst
 
     @property
     def best(self) -> float:
-        return BEST(value for _, value in self.curve) if self.has_model else WORST
+        return self.measures.best(value for _, value in self.curve) if self.has_model else self._worst
 
     def seconds_to(self, target: float) -> float:
         """Infinite where it did not reach the target."""
-        return statistics.time_to_target(self.curve, target) if self.has_model else math.inf
+        return statistics.time_to_target(self.curve, target, self.measures) if self.has_model else math.inf
 
 
-METRIC, BEST, WORST = "accuracy", max, -math.inf
+def metric_in(lines: Sequence[SweepLine]) -> Metric:
+    """The metric of a sweep: that of a run with a model."""
+    return next((line.measures for line in lines if line.has_model), ACCURACY)
 
 
 def by_point(lines: Sequence[SweepLine]) -> dict[str, list[SweepLine]]:
@@ -89,8 +103,10 @@ def by_point(lines: Sequence[SweepLine]) -> dict[str, list[SweepLine]]:
 
 def table(lines: Sequence[SweepLine], target: float | None) -> list[list[str]]:
     """A head, and a row a point."""
-    to_target = [] if target is None else [f"s to {accuracy_text(target)}"]
-    rows = [["", "runs", "samples/s", f"final {METRIC}", f"best {METRIC}", *to_target, "diverged, failed"]]
+    metric = metric_in(lines)
+    form = ".4f" if metric.is_accuracy else ".4g"
+    to_target = [] if target is None else [f"s to {target_text(target, metric)}"]
+    rows = [["", "runs", "samples/s", f"final {metric.name}", f"best {metric.name}", *to_target, "diverged, failed"]]
     for its in by_point(lines).values():
         ended = [line for line in its if not line.failed]
         evaluated = [line for line in ended if line.curve or line.diverged]
@@ -99,8 +115,8 @@ def table(lines: Sequence[SweepLine], target: float | None) -> list[list[str]]:
                 its[0].title,
                 str(len(its)),
                 values_text([line.samples_per_s for line in ended if line.has_model], ".1f"),
-                values_text([line.final for line in evaluated], ".4f"),
-                values_text([line.best for line in evaluated], ".4f"),
+                values_text([line.final for line in evaluated], form),
+                values_text([line.best for line in evaluated], form),
                 *(
                     []
                     if target is None
@@ -132,7 +148,8 @@ def as_csv(lines: Sequence[SweepLine], target: float | None) -> str:
     flags = [*dict.fromkeys(flag for line in lines for flag in line.values)]
     with io.StringIO() as file:
         rows = csv.writer(file, lineterminator="\n")
-        measured = ["samples_per_s", "seconds", f"final_{METRIC}", f"best_{METRIC}", "seconds_to_target"]
+        name = metric_in(lines).name
+        measured = ["samples_per_s", "seconds", f"final_{name}", f"best_{name}", "seconds_to_target"]
         rows.writerow(["point", "mode", *flags, "seed", "outcome", *measured])
         for line in lines:
             has_curve = line.has_model and line.curve
@@ -154,7 +171,7 @@ def curves(lines: Sequence[SweepLine]) -> dict[Mode, list[Curve]]:
     of_points = {name: [line for line in its if line.has_model and line.curve] for name, its in by_point(lines).items()}
     there = {name: its for name, its in of_points.items() if its}
     medians = {name: statistics.median([line.final for line in its]).value for name, its in there.items()}
-    drawn = sorted(medians, key=lambda name: medians[name], reverse=BEST is max)[:MOST_CURVES]
+    drawn = sorted(medians, key=lambda name: medians[name], reverse=metric_in(lines).more_is_better)[:MOST_CURVES]
     modes = [its[0].entry for name, its in there.items() if name in drawn]
     looks = [entry.look for entry in ENTRIES.values()]
     if len({*modes}) == len(modes):
@@ -176,7 +193,7 @@ def write(folder: Path, lines: Sequence[SweepLine], target: float | None, say: C
     say("\n" + "\n".join([*aligned(rows), notes(lines)]) + "\n")
     with mpl.rc_context(STYLE):
         title = f"{', '.join(dict.fromkeys(line.network for line in lines))}{more}"
-        draw = partial(draw_accuracy_of_runs, title=title, standalone=None)
+        draw = partial(draw_curves_of_runs, title=title, standalone=None, metric=metric_in(lines))
         save_figures([(NAME, drawn, draw)], folder, Figure, say)
     page = [f"# {folder.name}", markdown(rows), notes(lines), *([f"![{title}]({NAME}.png)"] if drawn else [])]
     for suffix, content in ((".md", "\n\n".join(page) + "\n"), (".csv", as_csv(lines, target))):

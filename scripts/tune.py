@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 from algorithms import ENTRIES, OWNERS
 from config import LEARNING_RATES, names_of
+from report import metrics
 from scripts.run_lines import duration_text
-from scripts.run_process import Processes, curve_of
+from scripts.run_process import Processes
 from scripts.sweep_grid import LOCAL, NETWORK_WITHOUT_N, Flags, command, counts, mode_folder
+from trainer.metric import ACCURACY, Metric
 from utils import SetupError
 
 GRID = tuple(range(-10, -1))  # step sizes: powers of the root of 10, from 1e-5 to 0.1
@@ -28,7 +30,7 @@ BEST_ONES, LONGER = 3, 10  # step sizes of the second stage, which is at most so
 PROBE_STEPS = 2
 FEWEST_STEPS = 20  # of a trial
 VALIDATION = 2000  # held-out samples without --validation
-LIMITS = ("max_rounds", "max_seconds", "target_accuracy", "eval_duration", "eval_seconds")
+LIMITS = ("max_rounds", "max_seconds", "target", "target_accuracy", "eval_duration", "eval_seconds")
 SPEED = ("--workers", "--cluster")  # options of emulated speeds, for which real processes need not wait here
 
 
@@ -47,6 +49,7 @@ class Job:
     flags: Flags
     processes: Processes
     found: dict[tuple[float, int], float | None] = field(default_factory=dict)
+    metric: Metric = ACCURACY  # of the last trial that did not diverge
 
     def command(self, size: float, steps: int) -> list[str]:
         """The command of a trial."""
@@ -76,17 +79,19 @@ class Job:
             raise KeyboardInterrupt
         if ended.failed:
             raise SetupError(f"a trial failed: {ended.failed}; what it printed is in {base}")
-        curve = [] if ended.diverged else curve_of(ended.read()[1])
-        if not (curve or ended.diverged):
+        evaluator = None if ended.diverged else metrics.evaluating_device(ended.read()[1], lambda text: None)
+        if evaluator is None and not ended.diverged:
             raise SetupError(f"a trial with the step size {size:g} was not evaluated; its logs are in {base}")
-        self.found[size, steps] = curve[-1][1] if curve else None
+        if evaluator is not None:
+            self.metric = evaluator.metric
+        self.found[size, steps] = evaluator.accuracy_list[-1] if evaluator else None
         shutil.rmtree(base, ignore_errors=True)
         return time.monotonic() - begin
 
     def worth(self, size: float, steps: int) -> float:
         """The greater the better."""
         value = self.found[size, steps]
-        return -math.inf if value is None else value
+        return -math.inf if value is None else value if self.metric.more_is_better else -value
 
 
 @dataclass(frozen=True)
@@ -94,11 +99,12 @@ class Best:
     """The step size that was found.
 
     Attributes:
+        value: of the metric, in words.
         end: "least" or "greatest" where it is an end of all that were tried, else empty.
     """
 
     size: float
-    value: float
+    value: str
     steps: int
     end: str
 
@@ -149,7 +155,8 @@ class Search:
         self._try(between, longer)
         found = self._order([*chosen, *between], longer)[0]
         end = "least" if found <= grid[0] else "greatest" if found >= grid[-1] else ""
-        return Best(power(found), self._worth(found, longer), longer, end)
+        value = self._job.metric.text(self._job.found[power(found), longer] or 0.0)
+        return Best(power(found), f"{self._job.metric.name} {value}", longer, end)
 
     def _probe(self, budget_s: float) -> None:
         """Measures a start, and a step by a trial that takes longer than that."""
@@ -174,7 +181,7 @@ class Search:
         for size in map(power, exponents):
             self._run(size, steps)
             value = self._job.found[size, steps]
-            result = "diverged" if value is None else f"{value:.4f}"
+            result = "diverged" if value is None else self._job.metric.text(value)
             left = duration_text(max(0.0, self._left_s))
             self._say(f"step size {size:g}, {steps} steps: {result}; {left} left")
 
@@ -215,7 +222,7 @@ def advice(best: Best) -> list[str]:
     ]
     width = max(len(flag) for flag, _ in rows)
     lines = [
-        f"{best.value:.4f} on the held-out samples after {best.steps} steps of one machine alone with",
+        f"{best.value} on the held-out samples after {best.steps} steps of one machine alone with",
         *(f"  {flag.ljust(width)}  {text}" for flag, text in rows),
     ]
     if best.end:

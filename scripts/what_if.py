@@ -69,7 +69,7 @@ class ClusterModel:
 
 @dataclass(frozen=True)
 class MeasuredJob:
-    """What all processes of a job have in common.
+    """What all simulations of a job have in common.
 
     Attributes:
         config: the job's.
@@ -115,7 +115,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcomes of all processes of a job.
+    """The outcomes of all simulations of a job.
 
     Attributes:
         cluster: calibrated.
@@ -302,7 +302,7 @@ def simulate(job: MeasuredJob, cluster: ClusterModel, **training: Any) -> Simula
     """Runs the job in virtual time.
 
     Args:
-        training: flags of a run with gradients, such as its target_accuracy; without any it computes no gradients.
+        training: flags of a run with gradients, such as its target; without any it computes no gradients.
 
     Raises:
         SetupError: the flags, the cluster and the data do not fit together.
@@ -340,6 +340,7 @@ def _virtual_config(job: MeasuredJob, seconds: float, folder: Path, training: di
         "max_rounds": 0,
         "max_seconds": seconds,
         "target_accuracy": 0.0,
+        "target": None,
         # In a part of the job each phase is shortened to the same part.
         "train_steps": tuple(max(1, round(share * steps)) for steps in job.config.train_steps),
         **{name: FIELDS[name].default for name in _OF_THE_REAL_JOB},

@@ -19,16 +19,17 @@ from pathlib import Path
 import summary
 from algorithms import OWNERS, TransportKind
 from config import NO_NETWORK
-from flag_values import accuracy, at_least, several
+from flag_values import at_least, finite, several
 from report import job_logs, metrics, trace
 from report.job_logs import WorkerLog
 from report.measured import Speed, measured, shares
 from report.metrics import MODES
-from report.tables import accuracy_text, aligned, time_text
+from report.tables import TARGET_HELP, aligned, target_for, target_text, time_text
 from scripts import what_if
 from scripts.what_if import NO_NETWORK_TIME, NO_STRAGGLER, WITHOUT, Comparison, WhatIf
 from summary import warning
 from trainer.emulation import Slowdown
+from trainer.metric import Metric
 from trainer.simulation import cluster_file
 from utils import EXIT_FORCED, SetupError
 
@@ -47,9 +48,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--max-slices", type=at_least(1), default=trace.MAX_SLICES, help="slices of the trace at most (%(default)s)"
     )
-    parser.add_argument(
-        "--target", type=accuracy, default=0.8, help="test accuracy to compare the times to (%(default)s)"
-    )
+    parser.add_argument("--target", type=finite, help=TARGET_HELP)
     parser.add_argument("--logs-only", action="store_true", help="simulate nothing; this needs no MXNet")
     parser.add_argument(
         "--without",
@@ -171,8 +170,11 @@ def _what_if(given: argparse.Namespace, logs: Sequence[WorkerLog]) -> None:
         raise SetupError(f"--train: the job was one of -n {NO_NETWORK}, which has no accuracy: leave it out")
     found = what_if.compare(job, cluster, _left_out(given.without, job.measured.speeds), _progress)
     curve = job_logs.curve_of(logs)
-    times = _trained(given, found) if given.train else _scaled(curve, given.target, found)
-    print(_what_if_table(found, {"as measured": time_text(curve, given.target), **times}, given.target))
+    metric = job_logs.metric_of(logs)
+    target = target_for(given.target, metric, [curve])
+    times = _trained(given, found, target, metric) if given.train else _scaled(curve, target, metric, found)
+    goal = f"s to {'' if metric.is_accuracy else f'{metric.name} '}{target_text(target, metric)}"
+    print(_what_if_table(found, {"as measured": time_text(curve, target, metric), **times}, goal))
     print("\n" + verdict(found))
 
 
@@ -184,28 +186,28 @@ def _left_out(asked: Sequence[int] | None, speeds: Sequence[Speed]) -> list[tupl
     return [*((rank,) for rank in ranks), *([slow] if len(slow) > 1 and not asked else [])]
 
 
-def _scaled(curve: metrics.Curve, target: float, found: Comparison) -> dict[str, str]:
-    """Times to the target by name of the change, where the weights after each round stay the same: then the accuracy
+def _scaled(curve: metrics.Curve, target: float, metric: Metric, found: Comparison) -> dict[str, str]:
+    """Times to the target by name of the change, where the weights after each round stay the same: then the metric
     after a round does too, and its time is inversely proportional to the samples/s."""
-    seconds = metrics.time_to_accuracy(curve, target)
+    seconds = metrics.seconds_to(curve, target, metric)
     if seconds is None:
         return {}
     return {change.name: f"{seconds / gain:.1f}" for change, gain in found.gains if change.keeps_updates}
 
 
-def _trained(given: argparse.Namespace, found: Comparison) -> dict[str, str]:
-    """Times to the target of processes with gradients, SIMULATED among them."""
+def _trained(given: argparse.Namespace, found: Comparison, target: float, metric: Metric) -> dict[str, str]:
+    """Times to the target of simulations with gradients, SIMULATED among them."""
     config = found.job.config
-    flags = {"network": config.network, "target_accuracy": given.target}
+    flags = {"network": config.network, "target": target}
     flags["data_dir"] = str(given.data_dir or config.data_dir)
     times = {}
     for name, cluster in {SIMULATED: found.cluster, **{each.name: each.cluster for each, _ in found.gains}}.items():
         _progress(f"{name}, with gradients")
-        times[name] = time_text(what_if.simulate(found.job, cluster, **flags).curve, given.target)
+        times[name] = time_text(what_if.simulate(found.job, cluster, **flags).curve, target, metric)
     return times
 
 
-def _what_if_table(found: Comparison, times: dict[str, str], target: float) -> str:
+def _what_if_table(found: Comparison, times: dict[str, str], goal: str) -> str:
     """What was measured, its simulation, and each change; `times` to the target by name of the row."""
     measured_s = found.job.measured.samples_s
     rows = [
@@ -213,7 +215,7 @@ def _what_if_table(found: Comparison, times: dict[str, str], target: float) -> s
         (SIMULATED, found.simulated, f"{found.simulated / measured_s:.2f}"),
         *((change.name, gain * measured_s, f"{gain:.2f}") for change, gain in found.gains),
     ]
-    head = ["", "samples/s", "times", f"s to {accuracy_text(target)}"]
+    head = ["", "samples/s", "times", goal]
     return "\n".join(
         aligned([head, *([name, f"{speed:.1f}", gain, times.get(name, "-")] for name, speed, gain in rows)])
     )

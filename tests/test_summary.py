@@ -134,7 +134,7 @@ def test_local_mode_without_an_accuracy_writes_no_dotted_line(tmp_path, capsys):
     write_device(tmp_path / NETWORK / "local" / "a" / "cpu", [sync_round(1, 1.0)])
     assert summarise(tmp_path, "-m", "local") == 0
     assert not (tmp_path / NETWORK / "standalone.txt").exists()
-    assert "has no accuracy, so standalone.txt is not written" in capsys.readouterr().err
+    assert "has no evaluation, so standalone.txt is not written" in capsys.readouterr().err
 
 
 def test_without_a_mode_all_that_are_there_are_summarised(tmp_path, capsys):
@@ -685,7 +685,7 @@ def test_the_reader_knows_the_stages_that_the_writer_uses(tmp_path):
     made = measure.Measure(write_device(tmp_path / NETWORK / "sync" / "a" / "cpu", []), clock=now)
     for stage in (measure.GET_BATCH, measure.FORWARD_BACKWARD, measure.GLOBAL_AGGREGATE):
         made.enter(stage)  # at 1, 3 and 7 s
-    made.write_round(64, None)  # ends at 15 s
+    made.write_round(64)  # ends at 15 s
     assert summarise(tmp_path, "-m", "sync") == 0
     device = read(tmp_path / NETWORK / "sync" / "Sync.json")["a"]["cpu"]
     assert device["computing_time_list"] == [6.0]  # 2 s get_batch, 4 s forward and backward

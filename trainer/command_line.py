@@ -136,6 +136,8 @@ def _check_together(config: Config, num_workers: int | None) -> None:
     if not config.ckpt_frequency and (config.resume or config.checkpoint):
         flag = "--resume" if config.resume else "--checkpoint"
         raise SetupError(f"{flag} needs checkpoints, and there are none: also give --ckpt-frequency")
+    if config.target_accuracy and config.target is not None:
+        raise SetupError("--target-accuracy and --target are the same limit: leave one of them out")
     if config.on_worker_death == RESTART:
         _check_restart(config)
     check_compression(config)

@@ -19,8 +19,10 @@ from trainer.jobs.job import Job
 from trainer.jobs.network import BuiltNetwork
 from trainer.jobs.own_loop import OwnLoop
 from trainer.membership import Membership
+from trainer.metric import ACCURACY, Metric
 from trainer.steps import Rule
 from trainer.stop import Limits
+from utils import SetupError
 
 TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds are single steps
 
@@ -53,8 +55,15 @@ def learning_task(
     )
 
 
-def run_settings(config: Config, **others: Any) -> RunSettings:
-    """The run's settings; `others` are fields that no flag decides."""
+def run_settings(config: Config, metric: Metric = ACCURACY, **others: Any) -> RunSettings:
+    """The run's settings; `others` are fields that no flag decides.
+
+    Args:
+        metric: of the learning task.
+
+    Raises:
+        SetupError: the target is none of the metric.
+    """
     return RunSettings(
         rule=Rule(
             None if config.optimizer == SGD else config.optimizer,
@@ -64,7 +73,7 @@ def run_settings(config: Config, **others: Any) -> RunSettings:
             parse_schedule(config.lr_schedule),
         ),
         compression=Compression(config.compression, config.compression_threshold),
-        limits=Limits(config.max_rounds, config.max_seconds, config.target_accuracy),
+        limits=Limits(config.max_rounds, config.max_seconds, target_of(config, metric), metric),
         eval_every=config.eval_duration,
         eval_every_s=config.eval_seconds,
         max_bad_steps=config.max_bad_steps,
@@ -72,6 +81,20 @@ def run_settings(config: Config, **others: Any) -> RunSettings:
         tell_every_s=0.0 if config.algorithm.is_distributed else TELL_EVERY_S,
         **others,
     )
+
+
+def target_of(config: Config, metric: Metric) -> float | None:
+    """The metric's value that ends the job; None where none does.
+
+    Raises:
+        SetupError: the flag is for another metric, or the metric has no such value.
+    """
+    if config.target_accuracy and not metric.is_accuracy:
+        raise SetupError(f"--target-accuracy: the metric of this job is {metric.name}: give its value as --target")
+    target = config.target_accuracy or config.target
+    if target is not None and (fault := metric.fault(target)):
+        raise SetupError(f"--target {target:g} is {fault}, as the metric {metric.name} has: give another target")
+    return target
 
 
 def model_card(config: Config, job: Job, built: BuiltNetwork, commit: str | None) -> dict[str, Any]:

@@ -143,8 +143,8 @@ class Loop:
         loss = self._report.last_loss()
         if warning := self._first_steps.warning(trainer.steps, trainer.seen.total, loss):
             logging.warning("warning: worker %s: %s", trainer.membership.name_of(trainer.membership.rank), warning)
-        accuracy = self._evaluations.after_round(last=bool(reason), is_stopped=reason == STOPPED)
-        self._report.write(samples, loss, accuracy, self._evaluations.take_late())
+        value = self._evaluations.after_round(last=bool(reason), is_stopped=reason == STOPPED)
+        self._report.write(samples, loss, value, self._evaluations.take_late())
         trainer.is_first_of_resumed = False
         self._save_if_due(last=bool(reason))
         return reason

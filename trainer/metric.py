@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import numbers
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,6 +40,10 @@ class Metric:
     def is_accuracy(self) -> bool:
         return self.name == ACCURACY.name
 
+    @property
+    def plural(self) -> str:
+        return "accuracies" if self.is_accuracy else f"values of {self.name}"
+
     def is_better(self, value: float, than: float | None) -> bool:
         """Whether a value is better than another; any is better than None."""
         return than is None or (value > than if self.more_is_better else value < than)
@@ -53,15 +60,32 @@ class Metric:
 
     def fault(self, value: Any) -> str:
         """Why `value` is none of this metric; empty where it is one."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            return "no finite number"
-        return "no number from 0 to 1" if self.is_accuracy and not 0 <= value <= 1 else ""
+        least, most = (0, 1) if self.is_accuracy else (-sys.float_info.max, sys.float_info.max)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most:
+            return ""
+        return "no number from 0 to 1" if self.is_accuracy else "no finite number"
+
+    def checked(self, value: Any, round_: int) -> float:
+        """The value that an evaluation after a round has returned, as a float.
+
+        Raises:
+            SetupError: it is none of this metric.
+        """
+        shown, number = f"of type {type(value).__name__}", math.nan
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):  # also numpy's
+            with contextlib.suppress(OverflowError):
+                number = float(value)
+                shown = f"{number:g}"
+        if fault := self.fault(number):
+            rather = "; give such a metric another name" if self.is_accuracy else ""
+            raise SetupError(f"the metric {self.name} is {shown} after round {round_}, which is {fault}{rather}")
+        return number
 
     def about(self) -> dict[str, Any]:
         """The entries of a run's description."""
         return asdict(self)
 
-    def logged(self, value: float) -> dict[str, Any]:
+    def logged(self, value: float | None) -> dict[str, Any]:
         """The entry of a value in a log or a description: as published, or one that says what it is."""
         return {"accuracy": value} if self.is_accuracy else {"metric": {**self.about(), "value": value}}
 

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from trainer.metric import ACCURACY, Metric
+
 # Values of a worker's activity in messages.
 TRAINING, EVALUATING, ENDED = "training", "evaluating", "ended"
 
-MAX_POINTS = 400  # of an accuracy curve; the state server's limit
+MAX_POINTS = 400  # of a curve; the state server's limit
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,21 @@ class Total:
 
 
 class Point(NamedTuple):
-    """A test accuracy: the round after which it was measured, seconds since the job began, correct / total."""
+    """A value of the metric: the round after which it was measured, seconds since the job began."""
 
     round: int
     elapsed_s: float
-    accuracy: float
+    value: float
 
 
 class Curve:
-    """The test accuracies so far: all, or evenly spaced ones of a long job; always the last and the best.
+    """The metric's values so far: all, or evenly spaced ones of a long job; always the last and the best.
 
     One thread adds, any thread reads.
     """
 
-    def __init__(self, limit: int = MAX_POINTS) -> None:
+    def __init__(self, limit: int = MAX_POINTS, metric: Metric = ACCURACY) -> None:
+        self._metric = metric
         self._limit = limit - 2  # the last and the best come on top
         self._spaced: tuple[Point, ...] = ()
         self._stride = 1  # `_spaced` has every n-th point
@@ -62,8 +65,9 @@ class Curve:
         self._count += 1
         if len(self._spaced) > self._limit:
             self._spaced, self._stride = self._spaced[::2], 2 * self._stride
-        best = max((*self._ends[1:], point), key=lambda one: one.accuracy)  # the first of equals
-        self._ends = (point, best)
+        before = self._ends[1:]  # the first of equals stays the best
+        is_best = self._metric.is_better(point.value, before[0].value if before else None)
+        self._ends = (point, point if is_best else before[0])
 
     def points(self) -> list[Point]:
         """All points, in the order of their rounds."""
@@ -73,8 +77,9 @@ class Curve:
 class Progress:
     """A worker's progress. The training thread changes it, any thread reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, metric: Metric = ACCURACY) -> None:
         self.total = Total()
+        self.metric = metric
         self.activity = TRAINING  # TRAINING, EVALUATING or ENDED
         self.protocol = ""  # BSP or ASP, in a job that switches; else empty
         self.curve: Curve | None = None  # of the worker that evaluates
@@ -84,14 +89,17 @@ class Progress:
         """Training begins. The clock gives the seconds since the job began."""
         self._clock = clock
         if evaluates and self.curve is None:
-            self.curve = Curve()
+            self.curve = self.empty_curve()
+
+    def empty_curve(self) -> Curve:
+        return Curve(metric=self.metric)
 
     def add_step(self, samples: int, step_s: float) -> None:
         self.total = self.total.plus(samples, step_s)
 
-    def point(self, round_: int, accuracy: float) -> Point:
-        """A point for an accuracy of this round that is reported now."""
-        return Point(round_, self._clock() if self._clock else 0.0, accuracy)
+    def point(self, round_: int, value: float) -> Point:
+        """A point for the metric's value of this round that is reported now."""
+        return Point(round_, self._clock() if self._clock else 0.0, value)
 
     def to_wire(self) -> dict[str, Any]:
         """The fields of REPORT and QUERY."""
@@ -100,17 +108,17 @@ class Progress:
         return {**elapsed, "total": self.total.to_wire(), **protocol}
 
 
-class Accuracy:
-    """The newest test accuracy that a worker knows."""
+class Newest:
+    """The metric's newest value that a worker knows."""
 
     def __init__(self) -> None:
         self.newest: float | None = None  # None before the first evaluation
         self._untold: float | None = None
 
-    def measured(self, accuracy: float | None) -> None:
-        self.newest = self._untold = accuracy
+    def measured(self, value: float | None) -> None:
+        self.newest = self._untold = value
 
     def take(self) -> float | None:
-        """Returns the accuracy measured since the last call, if any, and clears it."""
-        accuracy, self._untold = self._untold, None
-        return accuracy
+        """Returns the value measured since the last call, if any, and clears it."""
+        value, self._untold = self._untold, None
+        return value

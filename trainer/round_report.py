@@ -43,15 +43,13 @@ class RoundReport:
             )
         return None
 
-    def write(
-        self, samples: int, loss: float | None, accuracy: float | None, late: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def write(self, samples: int, loss: float | None, value: float | None, late: Sequence[Mapping[str, Any]]) -> None:
         """Ends the round in the log and on the console.
 
         Args:
             samples: of this worker in the round.
-            accuracy: measured after the round; None: not measured.
-            late: accuracies of earlier rounds' models.
+            value: of the metric, measured after the round; None: not measured.
+            late: values of earlier rounds' models.
         """
         trainer, pacing = self._trainer, self._run.pacing
         about: dict[str, Any] = {} if loss is None else {"loss": loss}
@@ -65,21 +63,23 @@ class RoundReport:
         notes, self._notes = _added(self._notes, trainer.notes()), {}
         if trainer.recovery is not None:
             notes = _added(notes, trainer.recovery.notes())
-        record = trainer.measure.write_round(samples, accuracy, **about, **traffic, **notes)
+        evaluated = {} if value is None else trainer.context.task.metric.logged(value)
+        record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         if pacing is not None:
             pacing.add(record)
         if self._run.board is not None:
             self._run.board.write(record)
-        if accuracy is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
-            self._tell(record["total_time"], loss, accuracy)
+        if value is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
+            self._tell(record["total_time"], loss, value)
 
-    def _tell(self, total_s: float, loss: float | None, accuracy: float | None) -> None:
+    def _tell(self, total_s: float, loss: float | None, value: float | None) -> None:
         self._told_s = total_s
         parts = [f"round {self._trainer.rounds}", f"{self._trainer.steps} step(s)", f"{total_s:.1f} s"]
         if loss is not None:
             parts.append(f"loss {loss:.3f}")
-        if accuracy is not None:
-            parts.append(f"accuracy {accuracy:.4f}")
+        if value is not None:
+            metric = self._trainer.context.task.metric
+            parts.append(f"{metric.name} {metric.text(value)}")
         if most := self._run.limits.max_seconds:
             parts.append(f"{max(0.0, most - total_s):.0f} s left")
         logging.info(", ".join(parts))

@@ -8,6 +8,7 @@ import signal
 import threading
 from dataclasses import dataclass
 
+from trainer.metric import ACCURACY, Metric
 from utils import EXIT_FORCED
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -44,20 +45,21 @@ class SignalWatch:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a job ends by itself; 0: no limit."""
+    """When a job ends by itself; 0, and a target of None: no limit."""
 
     max_rounds: int = 0
     max_seconds: float = 0.0
-    target_accuracy: float = 0.0
+    target: float | None = None  # of the metric
+    metric: Metric = ACCURACY
 
     def rounds_done(self, rounds: int) -> str:
         """The reason in words if the limit of rounds is reached, else an empty string."""
         return f"{rounds} rounds done" if self.max_rounds and rounds >= self.max_rounds else ""
 
-    def reached(self, elapsed_s: float, accuracy: float | None) -> str:
-        """The reason in words if time or the last test accuracy has reached its limit, else an empty string."""
-        if self.target_accuracy and accuracy is not None and accuracy >= self.target_accuracy:
-            return f"test accuracy {accuracy:.4f} reached {self.target_accuracy}"
+    def reached(self, elapsed_s: float, value: float | None) -> str:
+        """The reason in words if time or the metric's last value has reached its limit, else an empty string."""
+        if self.target is not None and value is not None and self.metric.reached(value, self.target):
+            return f"test {self.metric.name} {self.metric.text(value)} reached {self.target}"
         if self.max_seconds and elapsed_s >= self.max_seconds:
             return f"{elapsed_s:.1f} s of {self.max_seconds:g} s passed"
         return ""

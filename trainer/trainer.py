@@ -14,7 +14,7 @@ from trainer.emulation import FORWARD_SHARE, Emulation
 from trainer.engine import mx
 from trainer.nan_guard import NumberChecks, Unpack
 from trainer.parameters import Parameters, wait_for
-from trainer.progress import Accuracy, Progress
+from trainer.progress import Newest, Progress
 from trainer.run_logs.measure import LOCAL_UPDATE, Measure
 from trainer.steps import Seen, Stepper, which_decay
 from utils import STOPPED
@@ -62,8 +62,8 @@ class Trainer:
         self.emulation = Emulation(context.run.speed, self.clock, self.wait_for_gradients)
         self.exchange: Counted | None = None
         self.measure: Measure  # the log, from the first round on
-        self.progress = Progress()
-        self.accuracy = Accuracy()
+        self.progress = Progress(context.task.metric)
+        self.evaluated = Newest()
         self.recovery: Recovers | None = None
         self.rounds = self.steps = self.step_samples = 0
         self.step_s = 0.0
@@ -145,7 +145,7 @@ class Trainer:
         """Why this worker wants all to stop, in words; empty: it does not."""
         if self.wants_end:
             return self.wants_end
-        if reached := self.context.run.limits.reached(self.measure.elapsed_s, self.accuracy.newest):
+        if reached := self.context.run.limits.reached(self.measure.elapsed_s, self.evaluated.newest):
             return reached
         return STOPPED if self.context.run.stop_requested() else ""
 

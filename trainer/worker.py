@@ -28,7 +28,7 @@ from trainer.evaluation import initial_parameters
 from trainer.evaluation.evaluating import Candidate, Choice
 from trainer.evaluation.evaluator_process import EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
-from trainer.from_flags import learning_task, model_card, run_settings
+from trainer.from_flags import learning_task, model_card, run_settings, target_of
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.jobs.sources import content_hash
@@ -76,6 +76,7 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         trace = trace_of(config)
         job = job_of(config)
         built = build(config, job, device)
+        target_of(config, built.metric)
         partitioned_by = job.partitioned_by(config)
         clock = RealClock()
         link = _state_server(config, clock, cluster.num_workers if cluster else 1)
@@ -100,11 +101,12 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         task = learning_task(config, job, built, device, membership())
         settings = run_settings(
             config,
+            task.metric,
             clock=clock,
             stop_requested=lambda: signals.requested and not config.leave,
             speed=Speed(config.min_step_time, config.sample_time, trace=trace),
             evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json") if config.evaluator else None,
-            saver=ModelSaver(folder.path, task.network, model_card(config, job, built, folder.commit)),
+            saver=ModelSaver(folder.path, task.network, model_card(config, job, built, folder.commit), task.metric),
             pacing=_pacing(config, joined),
             checkpoints=_checkpoints(config, joined, data_hash),
         )
@@ -151,6 +153,7 @@ def train(
         "members": members,
         "parameter_bytes": trainer.parameters.num_bytes(),
         "partition_sha256": membership.partition_sha256,
+        "metric": context.task.metric.about(),
         **more,
     }
     logging.info(

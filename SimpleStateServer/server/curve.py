@@ -1,10 +1,10 @@
-"""The test accuracy of a job over time, in a bounded number of points."""
+"""The metric of a job over time, in a bounded number of points."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.messages import MAX_ACCURACIES
+from server.messages import MAX_POINTS
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -14,12 +14,12 @@ class Point:
     Attributes:
         round: after which it was made.
         time: when it was reported, on the server's clock (s).
-        accuracy: correct / total.
+        value: of the metric.
     """
 
     round: int
     time: float
-    accuracy: float
+    value: float
 
 
 class Curve:
@@ -29,7 +29,8 @@ class Curve:
     besides.
     """
 
-    def __init__(self, limit: int = MAX_ACCURACIES) -> None:
+    def __init__(self, limit: int = MAX_POINTS, more_is_better: bool = True) -> None:
+        self._sign = -1 if more_is_better else 1
         self._limit = limit
         self._kept: dict[int, Point] = {}  # by round, in ascending order
         self._stride = 1
@@ -63,8 +64,11 @@ class Curve:
         self._thin()
 
     def _is_best(self, point: Point) -> None:
-        if self.best is None or (-point.accuracy, point.round) < (-self.best.accuracy, self.best.round):
+        if self.best is None or self._order(point) < self._order(self.best):
             self.best = point
+
+    def _order(self, point: Point) -> tuple[float, int]:
+        return self._sign * point.value, point.round
 
     def _thin(self) -> None:
         while len(self._kept) > self._limit:

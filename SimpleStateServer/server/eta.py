@@ -33,9 +33,10 @@ def ending(snapshot: Snapshot) -> dict[str, Any]:
     """The limits, as JSON.
 
     Returns:
-        rounds: [done, of]; seconds: [done, of]; accuracy: the target; each None where there is no such limit.
+        rounds: [done, of]; seconds: [done, of]; accuracy, or target of another metric: its value; each None where there
+            is no such limit.
         share: progress to the nearest limit, 0 to 1; left_s: seconds to it by the recent rate of rounds; None where it
-            is not known. The time to the target accuracy is never estimated.
+            is not known. The time to the target is never estimated.
     """
     limits = snapshot.limits
     state = job_state(snapshot, snapshot.now)
@@ -57,6 +58,7 @@ def ending(snapshot: Snapshot) -> dict[str, Any]:
         "rounds": rounds,
         "seconds": None if limits.seconds is None else [round(min(seconds, limits.seconds), 1), limits.seconds],
         "accuracy": limits.accuracy,
+        "target": limits.target,
         "share": round(min(max(shares), 1.0), 4) if shares else None,
         "left_s": round(max(min(lefts), 0.0), 1) if lefts and state == AT_WORK else None,
     }

@@ -54,7 +54,8 @@ class Handlers:
             raise Conflict(
                 "job-settings",
                 f"job {message.job!r} is running with num_workers={running.num_workers}, policy={running.policy}, "
-                f"epsilon={running.epsilon:g}, title={running.title!r} and limits {running.limits}; "
+                f"epsilon={running.epsilon:g}, title={running.title!r}, metric {running.metric} and limits "
+                f"{running.limits}; "
                 "give another job id or the same settings",
             )
         return Response(message.sender, message.job, "this job is already running; nothing was changed")
@@ -68,6 +69,7 @@ class Handlers:
         """
         self._counts["REPORT"] += 1
         job = self._job_of(message)
+        job.settings.check_kind(message.accuracies, message.values, ("accuracies", "values"))
         row = self._heard(job, message, now)
         told = message.status
         step_time = told.computation_time or None  # 0 means: none was measured
@@ -86,9 +88,10 @@ class Handlers:
             evaluating = now if message.doing is Activity.EVALUATING else row.evaluating
             row = row._replace(doing=message.doing, evaluating=evaluating)
         job.table.put(self._in_total(job, row, message))
-        if message.accuracies is not None:  # perhaps none: the first evaluation is to come
+        points = message.values if message.accuracies is None else message.accuracies
+        if points is not None:  # perhaps none: the first evaluation is to come
             began = job.began if message.elapsed is None else now - message.elapsed
-            job.curve.merge([Point(round, began + elapsed, share) for round, elapsed, share in message.accuracies])
+            job.curve.merge([Point(round, began + elapsed, value) for round, elapsed, value in points])
             job.history_lost = False
         job.note_who_left(now)
         return Response(message.sender, job.id, f"worker {row.rank} is in round {row.round}")
@@ -149,6 +152,7 @@ class Handlers:
 
     def _heard(self, job: Job, message: WorkerMessage, now: float) -> Row:
         """The worker's row in the message's round, with the fields that both kinds of message update."""
+        job.settings.check_kind(message.accuracy, message.value, ("accuracy", "value"))
         told, rows = message.status, job.table.rows
         if told.rank >= len(rows):
             raise BadMessage(f"rank {told.rank} is not in this job; give 0 to {len(rows) - 1}", "rank")
@@ -169,8 +173,9 @@ class Handlers:
             row = row.entering(round, now, computed)
         if job.settings.resumed and message.elapsed is not None:
             job.began = min(job.began, now - message.elapsed)
-        if message.accuracy is not None:
-            job.curve.add(Point(row.round - 1, now, message.accuracy))  # it is told with the round that follows
+        value = message.value if message.accuracy is None else message.accuracy
+        if value is not None:
+            job.curve.add(Point(row.round - 1, now, value))  # it is told with the round that follows
         return row._replace(
             heard=now,
             counted=True,

@@ -31,8 +31,8 @@ class Job:
         policy: its rule.
         table: its workers.
         began: when the job began; of a job that was taken over, by its workers' messages.
-        curve: test accuracies.
-        history_lost: the job is older than this server, and its earlier accuracies are not known.
+        curve: of its metric.
+        history_lost: the job is older than this server, and its earlier evaluations are not known.
         ended: when its last worker left, or another job replaced it; None while it is running.
         is_replaced: by another `/init/`.
         left_alone: time of its last message, once all its workers are overdue or have left.
@@ -153,7 +153,9 @@ class Jobs:
             if job is self.published:
                 self.published = None
         policy = POLICIES[settings.policy]
-        job = Job(settings, policy, table_of(settings, policy, now), began=now, history_lost=bool(settings.resumed))
+        curve = Curve(more_is_better=settings.metric is None or settings.metric.more_is_better)
+        table = table_of(settings, policy, now)
+        job = Job(settings, policy, table, began=now, curve=curve, history_lost=bool(settings.resumed))
         self._by_id[job.id] = job
         if isinstance(settings, PublishedReset):
             self.published = job

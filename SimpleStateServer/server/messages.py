@@ -28,7 +28,7 @@ MAX_ELAPSED_S = 1e9
 MAX_REASON = 200  # characters of a reason
 MAX_GENERATION = 10**6
 MAX_CAUSE = 1_000  # characters of an error that ended a worker
-MAX_ACCURACIES = 400  # points of an accuracy curve
+MAX_POINTS = 400  # of a curve
 
 
 def _whole(minimum: int, maximum: int) -> Meta:
@@ -63,13 +63,24 @@ Port = Annotated[int, _whole(1, 65535)]
 MemberRank = Annotated[int, _whole(0, MAX_MEMBERS - 1)]
 _RANKS = f"a list of ranks from 0 to {MAX_MEMBERS - 1}, each once"
 MemberRanks = Annotated[tuple[MemberRank, ...], Meta(max_length=MAX_MEMBERS, description=_RANKS)]
+MetricName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?=\S)[A-Za-z0-9 _.@()%/+-]{1,40}(?<=\S)\Z",
+        description="1 to 40 characters out of A-Z, a-z, 0-9, ' ' and '_.-@()%/+'",
+    ),
+]
+_POINTS = f"at most {MAX_POINTS} lists of round, seconds and"
 Accuracies = Annotated[
     tuple[tuple[Count, Elapsed, Share], ...],
     Meta(
-        max_length=MAX_ACCURACIES,
-        description=f"at most {MAX_ACCURACIES} lists of round, seconds and accuracy, from [0, 0, 0] to "
-        f"[{MAX_COUNT}, {MAX_ELAPSED_S:g}, 1]",
+        max_length=MAX_POINTS,
+        description=f"{_POINTS} accuracy, from [0, 0, 0] to [{MAX_COUNT}, {MAX_ELAPSED_S:g}, 1]",
     ),
+]
+Values = Annotated[
+    tuple[tuple[Count, Elapsed, Finite], ...],
+    Meta(max_length=MAX_POINTS, description=f"{_POINTS} a finite number, up to [{MAX_COUNT}, {MAX_ELAPSED_S:g}, ...]"),
 ]
 
 
@@ -118,12 +129,20 @@ class Total(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """When a job will end, as far as that is known: after a number of rounds, after seconds, at a test accuracy. None:
-    not by this."""
+    """When a job will end, as far as that is known: after a number of rounds, after seconds, at a test accuracy, at a
+    value of another metric. None: not by this."""
 
     rounds: Positive | None = None
     seconds: Elapsed | None = None
     accuracy: Share | None = None
+    target: Finite | None = None
+
+
+class Metric(Struct, frozen=True):
+    """What a job's evaluations measure, where that is not the accuracy."""
+
+    name: MetricName
+    more_is_better: bool
 
 
 class Incoming(Struct, frozen=True, tag_field="msg_type", tag=str.upper, kw_only=True):
@@ -146,6 +165,7 @@ class Reset(Incoming, frozen=True):
         limits: when the job will end.
         batch_size: samples of each worker's batch at first, of a job whose rule decides on batch sizes.
         generation: of the job's workers, which grows when workers are lost or come.
+        metric: of its evaluations; None: accuracy.
     """
 
     sender: Name
@@ -158,9 +178,18 @@ class Reset(Incoming, frozen=True):
     limits: Limits = Limits()
     batch_size: Positive | None = None
     generation: Generation = 1
+    metric: Metric | None = None
 
     def __post_init__(self) -> None:
         check_text("title", self.title, 80)
+        self.check_kind(self.limits.accuracy, self.limits.target, ("accuracy", "target"))
+
+    def check_kind(self, share: object, value: object, names: tuple[str, str]) -> None:
+        """Raises BadMessage where a field for accuracies is given, and the job has another metric, or the reverse."""
+        if self.metric is None and value is not None:
+            raise BadMessage(f"field {names[1]!r} is for a job with a metric; give {names[0]!r}", names[1])
+        if self.metric is not None and share is not None:
+            raise BadMessage(f"field {names[0]!r} is for a job without a metric; give {names[1]!r}", names[0])
 
 
 class PublishedReset(Reset, frozen=True):
@@ -177,6 +206,7 @@ class WorkerMessage(Incoming, frozen=True):
         device: where it runs.
         samples: samples of one local step.
         accuracy: its latest test accuracy.
+        value: of the job's metric, where that is another one.
         elapsed: seconds since its job began.
         total: its work since then.
         way: the mode that a Sync-Switch job is in: "BSP" or "ASP".
@@ -189,6 +219,7 @@ class WorkerMessage(Incoming, frozen=True):
     device: Device | None = None
     samples: Count | None = None
     accuracy: Share | None = None
+    value: Finite | None = None
     elapsed: Elapsed | None = None
     total: Total | None = None
     way: str | None = None
@@ -207,11 +238,13 @@ class Report(WorkerMessage, frozen=True):
             before the first step, the action that ended the round before.
         accuracies: (round, seconds since the job began, test accuracy) of all its evaluations, for a server that was
             restarted; None from workers that do not evaluate.
+        values: likewise, of another metric.
     """
 
     doing: Activity = Activity.TRAINING
     decision: Decision | None = None
     accuracies: Accuracies | None = None
+    values: Values | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

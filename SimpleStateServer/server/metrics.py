@@ -117,9 +117,6 @@ _OF_A_JOB: list[tuple[str, str, Callable[[_JobMetrics], float | None]]] = [
     ("round", "The latest round that any worker has entered.", lambda job: job.snapshot.round),
     ("limit_rounds", "Rounds after which the job ends.", lambda job: job.snapshot.limits.rounds),
     ("limit_seconds", "Seconds after which the job ends.", lambda job: job.snapshot.limits.seconds),
-    ("target_accuracy", "Test accuracy at which the job ends.", lambda job: job.snapshot.limits.accuracy),
-    ("test_accuracy", "The latest that was told.", lambda job: _accuracy(job.snapshot.curve[-1:])),
-    ("best_test_accuracy", "The best that was told.", lambda job: _accuracy([job.snapshot.best])),
     (
         "computing_share",
         "Share of the workers' time in the last rounds that was spent on local steps.",
@@ -133,6 +130,13 @@ _OF_A_JOB: list[tuple[str, str, Callable[[_JobMetrics], float | None]]] = [
         "Seconds of local steps of all workers.",
         lambda job: sum([row.computing for row in job.rows]),
     ),
+]
+
+# The same of an accuracy, and of another metric with its name as a label.
+_OF_A_METRIC: list[tuple[str, str, Callable[[Snapshot], float | None]]] = [
+    ("target", "at which the job ends.", lambda job: job.limits.target if job.settings.metric else job.limits.accuracy),
+    ("test", "of the latest evaluation.", lambda job: _value(job.curve[-1:])),
+    ("best_test", "of the best evaluation.", lambda job: _value([job.best])),
 ]
 
 # Of each worker of the jobs that are not too large.
@@ -162,8 +166,8 @@ _OF_A_WORKER: list[tuple[str, str, Callable[[_JobMetrics, Row], float | None]]] 
 ]
 
 
-def _accuracy(points: Sequence[Point | None]) -> float | None:
-    return points[0].accuracy if points and points[0] is not None else None
+def _value(points: Sequence[Point | None]) -> float | None:
+    return points[0].value if points and points[0] is not None else None
 
 
 def _of_jobs(jobs: Sequence[_JobMetrics]) -> Iterator[Metric]:
@@ -187,6 +191,12 @@ def _of_jobs(jobs: Sequence[_JobMetrics]) -> Iterator[Metric]:
     )
     for name, text, value in _OF_A_JOB:
         yield _family(name, text, ["job"], ([job.id, value(job)] for job in jobs))
+    plain = [job.snapshot for job in jobs if job.snapshot.settings.metric is None]
+    others = [job.snapshot for job in jobs if job.snapshot.settings.metric is not None]
+    for name, text, read in _OF_A_METRIC:
+        yield _family(f"{name}_accuracy", f"Test accuracy {text}", ["job"], ([job.id, read(job)] for job in plain))
+        samples = ([job.id, job.metric, read(job)] for job in others)
+        yield _family(f"{name}_metric", f"Value {text}", ["job", "metric"], samples)
 
 
 def _spread(ascending: Sequence[float]) -> Iterator[tuple[str, float]]:

@@ -27,9 +27,9 @@ class Snapshot:
         round: the latest that any worker has entered.
         slowest: rank of the worker that the policy calls the slowest.
         rows: one a worker.
-        curve: test accuracies by round.
+        curve: values of the metric by round.
         best: of all evaluations, also of those that the curve has dropped.
-        history_lost: this server took the job over, and the accuracies before are not known.
+        history_lost: this server took the job over, and the evaluations before are not known.
         marks: the work of all workers at moments since this server learned of the job.
         heard: time of the last message of any worker.
         at_work: a worker is neither gone nor overdue.
@@ -59,6 +59,10 @@ class Snapshot:
     def title(self) -> str:
         """The algorithm's name on the page."""
         return self.settings.title or self.policy.watch.title
+
+    @property
+    def metric(self) -> str:
+        return "accuracy" if self.settings.metric is None else self.settings.metric.name
 
     @property
     def limits(self) -> Limits:

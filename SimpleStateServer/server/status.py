@@ -74,10 +74,14 @@ def status(snapshot: Snapshot | None, overview: Overview) -> dict[str, Any]:
         "states": {name: count for name, count in _counted(done.states).items() if count},
         "many": len(rows) > BY_RANK,
         "cells": _cells(done.states),
-        "accuracies": [
-            [_rounded(point.time - snapshot.began), point.accuracy, point.round] for point in snapshot.curve
+        "metric": {
+            "name": snapshot.metric,
+            "more_is_better": settings.metric is None or settings.metric.more_is_better,
+        },
+        "accuracies" if settings.metric is None else "values": [
+            [_rounded(point.time - snapshot.began), point.value, point.round] for point in snapshot.curve
         ],
-        "best": snapshot.best and [_rounded(snapshot.best.time - snapshot.began), snapshot.best.accuracy],
+        "best": snapshot.best and [_rounded(snapshot.best.time - snapshot.began), snapshot.best.value],
         "workers": [_worker(snapshot, row, done, works, marks) for row in shown],
         "timeline": timeline(snapshot, shown, done),
         "jobs": _jobs(overview),

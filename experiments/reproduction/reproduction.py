@@ -15,8 +15,8 @@ from experiments import markdown
 from experiments.reproduction import published
 from experiments.reproduction.published import FINAL_MINUTES, TARGET
 from experiments.study.comparison_tables import SPLIT_WORDS
-from report.metrics import Curve, time_to_accuracy
-from report.tables import accuracy_text, span
+from report.metrics import Curve, seconds_to
+from report.tables import span, target_text
 from scripts import run_lines
 from scripts.run_lines import IID, SPLITS, programs
 from trainer.run_logs.round_faults import is_quantity
@@ -79,7 +79,7 @@ class Row(run_lines.Run):
     @property
     def seconds_to_target(self) -> float | None:
         """None where it was not reached."""
-        return time_to_accuracy(self.curve, TARGET) if self.has_model else None
+        return seconds_to(self.curve, TARGET) if self.has_model else None
 
     @property
     def best(self) -> float | None:
@@ -169,7 +169,7 @@ def _cluster(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _training(rows: Sequence[Row]) -> list[list[str]]:
-    goal = accuracy_text(TARGET)
+    goal = target_text(TARGET)
     sizes = dict.fromkeys(row.step_size for row in rows if row.step_size)
     table = [[f"step size {', '.join(sizes)}" if sizes else "", ""]]
     table[0] += [f"minutes to {goal}: published", "here", "ratio"]
@@ -217,7 +217,7 @@ def _speed_ups(rows: Sequence[Row], runs: Sequence[Row]) -> list[float | None]:
 
 def _sooner_table(rows: Sequence[Row], what: str, of: Callable[[str], float | None]) -> list[list[str]]:
     """A row a case and kind of ESync, beside SSGD with the same seeds; `of` gives the published speed-up of a case."""
-    goal = accuracy_text(TARGET)
+    goal = target_text(TARGET)
     table = [[what, f"SSGD's time to {goal} / ESync's: published", "here", "ratio", f"s to {goal}: ESync", "SSGD"]]
     table[0] += ["samples/s, ESync / SSGD"]
     for runs in by_experiment(row for row in rows if row.entry == "esync"):
@@ -271,7 +271,7 @@ def _switch(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _wbsp(rows: Sequence[Row]) -> list[list[str]]:
-    goal = accuracy_text(TARGET)
+    goal = target_text(TARGET)
     table = [["", "", "computing ratio of the fast half: published", "here", "samples/s", f"s to {goal}"]]
     for runs in by_experiment(rows):
         row = runs[0]

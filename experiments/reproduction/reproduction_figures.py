@@ -16,7 +16,7 @@ import draw as draw_program
 from algorithms import ENTRIES
 from experiments.reproduction.published import FINAL_MINUTES
 from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
-from report.figures import draw_accuracy, draw_accuracy_of_runs, draw_bars, draw_computing_ratio
+from report.figures import draw_bars, draw_computing_ratio, draw_curves, draw_curves_of_runs
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
 from scripts.run_lines import IID
@@ -71,9 +71,9 @@ def _accuracies(
     title = f"{next((its[0].network for its in runs.values()), '')} on {where}"
     if any(len(its) > 1 for its in runs.values()):
         curves = {mode: [row.curve for row in its] for mode, its in runs.items()}
-        return curves, partial(draw_accuracy_of_runs, title=title, standalone=standalone)
+        return curves, partial(draw_curves_of_runs, title=title, standalone=standalone)
     single = {mode: its[0].curve for mode, its in runs.items()}
-    return single, partial(draw_accuracy, title=title, standalone=standalone)
+    return single, partial(draw_curves, title=title, standalone=standalone)
 
 
 def _first(rows: Sequence[Row], part: str) -> dict[Mode, list[Row]]:

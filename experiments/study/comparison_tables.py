@@ -11,7 +11,7 @@ from experiments.study.comparison import ALONE, REPORT, TUNING, UNTUNED, Compari
 from report import statistics
 from report.run_tables import times_text
 from report.statistics import FEWEST_RUNS, NOT_REACHED
-from report.tables import accuracy_text
+from report.tables import target_text
 from scripts.run_lines import BY_CLASS, IID, programs
 
 SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
@@ -25,7 +25,7 @@ def page(comparison: Comparison, target: float) -> str:
         if not any(line.phase == phase for line in comparison.lines):
             continue
         for network, split in dict.fromkeys((its.network, its.split) for its in comparison.workloads_of(phase)):
-            words = f"{title}, {network}, {SPLIT_WORDS[split]}: seconds to {accuracy_text(target)} on the test set"
+            words = f"{title}, {network}, {SPLIT_WORDS[split]}: seconds to {target_text(target)} on the test set"
             parts += [words, times_table(comparison, phase, network, split, target)]
     return "\n\n".join([*parts, notes(comparison)])
 
@@ -141,7 +141,7 @@ def details(comparison: Comparison, targets: Sequence[float], tuned_to: float) -
 
 
 def _details_table(comparison: Comparison, phase: str, job: Workload, targets: Sequence[float], tuned_to: float) -> str:
-    goals = [accuracy_text(target) for target in targets]
+    goals = [target_text(target) for target in targets]
     scores = [f"score {goal}" for goal in goals] if phase == REPORT else []
     times = [f"s to {goal}" for goal in goals]
     rows = [["", "step size", *scores, *times, "final acc.", "samples/s", "diverged or failed"]]

@@ -12,7 +12,7 @@ from report.bands import band
 from report.figures import curve_look, draw_band, legend_of_curves, note_below
 from report.metrics import Curve
 from report.statistics import median
-from report.tables import accuracy_text, span
+from report.tables import span, target_text
 
 
 def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]]], target: float, title: str) -> None:
@@ -45,12 +45,12 @@ def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]
     below.set_yticks(range(len(rows)), [entry.title for entry in rows])
     below.set_ylim(len(rows) - 0.5, -0.5)
     below.set_xlim(left=0)
-    below.set_xlabel(f"time (s); of the points: to test accuracy {accuracy_text(target)}")
+    below.set_xlabel(f"time (s); of the points: to test accuracy {target_text(target)}")
     runs_each = span({len(runs) for runs in rows.values()})
     legend_of_curves(figure, above)
     figure.set_size_inches(7.5, 6.0)
     note_below(
         figure,
         f"Lines and upright strokes: medians of {runs_each} runs; bands: their intervals, up to the first run's end. "
-        f"Arrows: runs that ended without {accuracy_text(target)}.",
+        f"Arrows: runs that ended without {target_text(target)}.",
     )

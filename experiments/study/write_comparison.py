@@ -29,7 +29,7 @@ from experiments.study.comparison import REPORT, TUNING, Comparison, Workload  #
 from experiments.study.comparison_tables import SPLIT_WORDS  # noqa: E402
 from experiments.study.times_figure import draw_times  # noqa: E402
 from flag_values import accuracy, several  # noqa: E402
-from report.tables import accuracy_text  # noqa: E402
+from report.tables import target_text  # noqa: E402
 from scripts import run_lines  # noqa: E402
 from summary import run_tool  # noqa: E402
 from utils import write_atomically  # noqa: E402
@@ -59,7 +59,7 @@ def figures(its: Comparison) -> dict[str, Workload]:
 
 
 def _title(job: Workload, target: float) -> str:
-    return f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {accuracy_text(target)}"
+    return f"{job.network} on {job.cluster}, {SPLIT_WORDS[job.split]}, to test accuracy {target_text(target)}"
 
 
 def write(folder: Path, targets: Sequence[float], target: float | None) -> None:

@@ -15,8 +15,9 @@ _ERROR = re.compile(r"error|exception|check failed|abort|not responding|closed b
 _ROUND = re.compile(r"round \d+, ")
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )[a-z]+[\w .-]* \| ")
 _RANK = re.compile(r"[\d :-]+ worker (\d+)\b[\w .-]* \| ")
-# Also the test accuracies, whichever worker evaluates.
-_WORTH_SHOWING = re.compile(r"\berror\b|\bwarning\b|Error:|, accuracy \d", re.IGNORECASE)
+# Also the values of the metric, whichever worker evaluates.
+_EVALUATION = r"\bround \d+, \d+ step\(s\), [\d.]+ s, (?:loss [^,]+, )?(?!loss )[^,]+ -?\d"
+_WORTH_SHOWING = re.compile(rf"\berror\b|\bwarning\b|Error:|{_EVALUATION}", re.IGNORECASE)
 
 
 class Forwarder:

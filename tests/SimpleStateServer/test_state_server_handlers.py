@@ -16,7 +16,7 @@ from server.errors import BadMessage, Conflict
 from server.handlers import Handlers
 from server.jobs import Jobs
 from server.messages import (
-    MAX_ACCURACIES,
+    MAX_POINTS,
     PublishedReset,
     Query,
     Report,
@@ -190,7 +190,7 @@ def test_a_job_goes_on_with_the_workers_of_another_generation_and_hears_no_more_
         handlers.report(msgspec.structs.replace(report(rank, 9 + rank), generation=2), now=5.0)
     snapshot = shown(handlers, 6.0)
     assert (len(snapshot.rows), snapshot.round, snapshot.began) == (2, 10, 0.0)
-    assert [(point.round, point.accuracy) for point in snapshot.curve] == [(7, 0.5)]
+    assert [(point.round, point.value) for point in snapshot.curve] == [(7, 0.5)]
 
 
 def test_messages_before_the_first_job_are_refused() -> None:
@@ -274,10 +274,10 @@ def test_accuracies_come_from_whichever_worker_evaluates_and_stay_bounded() -> N
     snapshot = shown(handlers, 2000.0)
     rounds = [point.round for point in snapshot.curve]
     assert (rounds[0], rounds[-1]) == (0, 1999)  # after which they were measured: a report enters the next one
-    assert len(rounds) <= MAX_ACCURACIES + 2
+    assert len(rounds) <= MAX_POINTS + 2
     assert max(after - before for before, after in itertools.pairwise(rounds)) <= 8  # evenly, not the latest alone
     assert snapshot.best is not None
-    assert (snapshot.best.round, snapshot.best.accuracy) == (5, 0.95)
+    assert (snapshot.best.round, snapshot.best.value) == (5, 0.95)
 
 
 def lines_run(call: Callable[[], object]) -> int:
@@ -538,10 +538,10 @@ def test_what_a_restart_has_lost_comes_back_from_the_workers() -> None:
     handlers.report(report(0, 57, elapsed=100.0, accuracies=((10, 20.0, 0.5), (40, 80.0, 0.8))), now=5.0)
     handlers.report(report(0, 58, accuracy=0.7), now=10.0)
     snapshot = shown(handlers, 10.0)
-    points = [(point.round, point.time - snapshot.began, point.accuracy) for point in snapshot.curve]
+    points = [(point.round, point.time - snapshot.began, point.value) for point in snapshot.curve]
     assert points == [(10, 20.0, 0.5), (40, 80.0, 0.8), (57, 105.0, 0.7)]
     assert not snapshot.history_lost
-    assert snapshot.best is not None and snapshot.best.accuracy == 0.8
+    assert snapshot.best is not None and snapshot.best.value == 0.8
 
 
 def test_before_the_first_evaluation_a_restart_loses_no_accuracy() -> None:

@@ -288,7 +288,7 @@ def test_a_browser_shows_every_worker_and_the_last_rounds(server: StateServerPro
     assert page.by_id["title"] == "ESync"
     assert page.by_id["round"].startswith("3")
     assert page.by_id["workers-count"] == "33 training"
-    assert page.by_id["accuracy"] == "75.0 %best 75.0 %"
+    assert page.by_id["value"] == "75.0 %best 75.0 %"
     assert page.by_id["policy"] == "journalbalances the reach-server time"
     assert page.by_id["throughput"].endswith("/ssamples")
     rows = [row for row in page.rows if row]
@@ -303,6 +303,20 @@ def test_a_browser_shows_every_worker_and_the_last_rounds(server: StateServerPro
     assert page.classes.count("waiting") == 6
     assert (page.classes.count("dot"), page.classes.count("best")) == (1, 0)  # the last one is the best
     assert int(page.body["data-refreshes"] or 0) >= 2
+
+
+@needs_chromium
+def test_another_metric_is_shown_by_its_name_in_its_own_unit_and_direction(server: StateServerProcess) -> None:
+    metric = {"name": "rmse (m/s)", "more_is_better": False}
+    job = Job(server, 1, metric=metric, limits={"target": -0.5})
+    for round, value in ((1, 31234.5), (2, 0.251234), (3, 7)):
+        job.report(0, round + 1, value=value, elapsed=round)
+    job.shown()
+    page = browse(f"{server.url}/jobs/{job.name}/")
+    assert page.by_id["value"] == "7best 0.2512, target -0.5"
+    assert page.by_id["left"] == "ends at test rmse (m/s) -0.5"
+    assert page.by_id["evaluations"].startswith("0100002000030000")
+    assert "Test rmse (m/s)" in page.by_id["content"] and "accuracy" not in page.by_id["content"]
 
 
 @needs_chromium

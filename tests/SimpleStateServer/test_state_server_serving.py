@@ -302,7 +302,7 @@ def test_a_curve_keeps_evenly_spaced_points_the_last_and_the_best(count: int, be
         curve.add(point)
     rounds = [point.round for point in curve.points]
     assert curve.last == points[-1]
-    assert curve.best == max(points, key=lambda point: (point.accuracy, -point.round))
+    assert curve.best == max(points, key=lambda point: (point.value, -point.round))
     assert {curve.best.round, count} <= set(rounds)
     evenly = [round for round in rounds if round not in (best, count)]
     strides = {after - before for before, after in itertools.pairwise(evenly)}

@@ -19,7 +19,7 @@ def releases(count):
 
 def accuracy_figure(curves, events):
     figure = Figure()
-    figures.draw_accuracy(figure, curves, "lenet", None, events)
+    figures.draw_curves(figure, curves, "lenet", None, events)
     return figure
 
 
@@ -133,7 +133,7 @@ def test_only_the_events_of_the_device_that_evaluated_are_drawn(tmp_path):
     assert summary.main(["-b", str(tmp_path), "-n", NETWORK]) == 0
     runs = draw.read_summaries(tmp_path / NETWORK, tmp_path, pytest.fail)
     device = draw.evaluator(SWITCH, runs[SWITCH], 1, pytest.fail)
-    [(_, curves, draw_on), _] = draw.accuracy_figures(NETWORK, {SWITCH: device.curve}, {SWITCH: device.events}, None)
+    [(_, curves, draw_on), _] = draw.curve_figures(NETWORK, {SWITCH: device.curve}, {SWITCH: device.events}, None)
     figure = Figure()
     draw_on(figure, curves)
     assert [line.get_xydata().tolist() for line in lines_of(figure, "switch")] == [[[8.0, 1.0]]]

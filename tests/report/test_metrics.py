@@ -177,20 +177,20 @@ def test_the_lost_share_is_unknown_where_one_worker_did_not_count_or_there_are_n
     ],
 )
 def test_a_point_between_two_evaluations_is_on_the_line_between_them(elapsed_s, accuracy):
-    assert metrics.accuracy_at([(4.0, 0.5), (8.0, 1.0), (12.0, 0.75)], elapsed_s) == accuracy
+    assert metrics.value_at([(4.0, 0.5), (8.0, 1.0), (12.0, 0.75)], elapsed_s) == accuracy
 
 
 @given(curve=curves, elapsed_s=st.floats(0, 2e5))
 def test_no_point_of_a_curve_is_above_its_best_or_below_its_worst_accuracy(curve, elapsed_s):
     accuracies = [accuracy for _, accuracy in curve]
-    assert min(accuracies) - 1e-9 <= metrics.accuracy_at(curve, elapsed_s) <= max(accuracies) + 1e-9
+    assert min(accuracies) - 1e-9 <= metrics.value_at(curve, elapsed_s) <= max(accuracies) + 1e-9
 
 
 def test_time_to_accuracy_is_that_of_the_first_evaluation_at_or_above_the_target():
-    assert metrics.time_to_accuracy(SLOW, 0.8) == 24.0  # at the target is enough
-    assert metrics.time_to_accuracy(SLOW, 0.6) == 24.0  # nothing is interpolated
-    assert metrics.time_to_accuracy(SLOW, 0.81) is None
-    assert metrics.time_to_accuracy([], 0.1) is None
+    assert metrics.seconds_to(SLOW, 0.8) == 24.0  # at the target is enough
+    assert metrics.seconds_to(SLOW, 0.6) == 24.0  # nothing is interpolated
+    assert metrics.seconds_to(SLOW, 0.81) is None
+    assert metrics.seconds_to([], 0.1) is None
 
 
 def test_speed_up_is_the_ratio_of_the_times_to_accuracy():
@@ -224,7 +224,7 @@ def test_the_bounds_of_runs_cut_short_hold_for_the_whole_runs(baseline, curve, t
     cut = metrics.speed_up(baseline[:kept], curve, target)
     assert cut is not None
     assert cut.factor <= whole.factor
-    assert cut.bound == ("" if metrics.time_to_accuracy(baseline[:kept], target) else ">")
+    assert cut.bound == ("" if metrics.seconds_to(baseline[:kept], target) else ">")
     cut = metrics.speed_up(baseline, curve[:kept], target)
     assert cut is not None
     assert cut.factor >= whole.factor

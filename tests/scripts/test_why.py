@@ -224,7 +224,7 @@ def test_times_to_the_target_follow_where_rounds_stay_what_they_were(tmp_path, c
         (["--logs-only", "--without", "0"], "--without does nothing with --logs-only"),
         (["--data-dir", "data"], "--data-dir does nothing without --train"),
         (["--without", "a"], "'a' is no list of ranks; give whole numbers with commas"),
-        (["--target", "1.5"], "1.5 is out of range"),
+        (["--target", "inf"], "inf is out of range"),
     ],
 )
 def test_what_does_nothing_is_refused(flags, complaint, capsys):

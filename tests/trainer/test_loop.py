@@ -22,13 +22,13 @@ def evaluations(rounds):
 
 
 def test_the_limit_of_rounds_is_the_last_round_and_it_is_evaluated(tmp_path):
-    reason, rounds = run(tmp_path, limits=Limits(5, 0, 0), evaluate=lambda: 0.5, eval_every=2)
+    reason, rounds = run(tmp_path, limits=Limits(5), evaluate=lambda: 0.5, eval_every=2)
     assert (reason, len(rounds)) == ("5 rounds done", 5)
     assert evaluations(rounds) == [(2, 0.5), (4, 0.5), (5, 0.5)]
 
 
 def test_the_limit_of_time_ends_the_round_in_which_it_is_reached(tmp_path):
-    reason, rounds = run(tmp_path, limits=Limits(0, 3.0, 0))
+    reason, rounds = run(tmp_path, limits=Limits(0, 3.0))
     assert (reason, len(rounds)) == ("3.0 s of 3 s passed", 3)
 
 
@@ -40,9 +40,7 @@ def test_a_target_that_is_just_reached_is_reached(tmp_path):
 
 
 def test_a_job_that_is_done_says_so_and_is_evaluated_also_where_a_signal_came_in_its_last_round(tmp_path):
-    reason, rounds = run(
-        tmp_path, limits=Limits(1, 0, 0), stop_requested=lambda: True, evaluate=lambda: 0.5, eval_every=100
-    )
+    reason, rounds = run(tmp_path, limits=Limits(1), stop_requested=lambda: True, evaluate=lambda: 0.5, eval_every=100)
     assert (reason, evaluations(rounds)) == ("1 rounds done", [(1, 0.5)])
 
 
@@ -64,13 +62,13 @@ def test_evaluations_by_time_are_that_far_apart_whatever_they_take(tmp_path):
         clock.sleep(2.0)
         return 0.5
 
-    _, rounds = run(tmp_path, limits=Limits(12, 0, 0), evaluate=evaluate, eval_every_s=3.0, clock=clock)
+    _, rounds = run(tmp_path, limits=Limits(12), evaluate=evaluate, eval_every_s=3.0, clock=clock)
     assert evaluations(rounds) == [(3, 0.5), (6, 0.5), (9, 0.5), (12, 0.5)]
 
 
 def test_a_test_step_takes_the_shorter_of_two_passes_after_the_one_that_sets_up(tmp_path):
     seconds, told = iter([1.0, 7.0, 4.0, 1.0]), []
-    run(tmp_path, step_s=lambda: next(seconds), limits=Limits(1, 0, 0), is_evaluator=lambda step_s: told.append(step_s))
+    run(tmp_path, step_s=lambda: next(seconds), limits=Limits(1), is_evaluator=lambda step_s: told.append(step_s))
     assert told == [4.0]
 
 
@@ -78,8 +76,8 @@ def test_an_accuracy_is_told_once(tmp_path):
     told = []
     run(
         tmp_path,
-        passed=lambda trainer: told.append(trainer.accuracy.take()),
-        limits=Limits(4, 0, 0), evaluate=lambda: 0.5, eval_every=2,
+        passed=lambda trainer: told.append(trainer.evaluated.take()),
+        limits=Limits(4), evaluate=lambda: 0.5, eval_every=2,
     )  # fmt: skip
     assert told == [None, None, 0.5, None]
 
@@ -102,14 +100,14 @@ class Abandons(Steps):
 
 def test_a_batch_whose_step_was_given_up_is_the_next_one_again(tmp_path):
     batches = Batches(some_batch(), Samples(*(part[:8] for part in some_batch())))
-    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), batches=batches))
+    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2), batches=batches))
     Loop(trainer).run(lambda: tmp_path)
     assert batches.drawn == [0, 1, 1]
     assert [record["num_samples"] for record in read_rounds(tmp_path, pytest.fail)] == [16, 8]
 
 
 def test_a_step_that_is_made_longer_asks_after_the_share_of_its_forward_pass(tmp_path):
-    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_s=3.0))
+    trainer = Abandons(a_context(some_batch(), clock=HandClock(), limits=Limits(2), min_step_s=3.0))
     Loop(trainer).run(lambda: tmp_path)
     assert min(trainer.asked_s) == pytest.approx(3.0 * FORWARD_SHARE)
     assert max(trainer.asked_s) == pytest.approx(3.0)

@@ -53,7 +53,7 @@ class LBBSPTrainer(SyncTrainer):
     def computed(self) -> None:
         """Reports the step time and asks for the next batch size while the gradients travel."""
         self.step_s = self.emulation.step_age_s
-        self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples, self.accuracy.take)
+        self._questions.ask_batch_size(self.rounds, self.step_s, self.step_samples, self.evaluated.take)
 
     def statistics_weight(self) -> float:
         """b_k / b: BatchNorm's statistics are averaged like the gradients."""
@@ -69,7 +69,7 @@ class LBBSPTrainer(SyncTrainer):
 
     def end(self) -> None:
         self._questions.close()
-        self._state.leave(self.accuracy.take(), self.rounds)
+        self._state.leave(self.evaluated.take(), self.rounds)
 
 
 def build(context: Context) -> LBBSPTrainer:

@@ -138,7 +138,7 @@ class WBSPTrainer(Trainer):
             self._finish_upload()
         if self._round_to_save:
             self._link.command(SAVE, self._round_to_save)
-        self._state.leave(self.accuracy.take())
+        self._state.leave(self.evaluated.take())
 
     # ------------------------------------------------------------------------------------- the training thread
 
@@ -159,9 +159,9 @@ class WBSPTrainer(Trainer):
             self._transmission.value,
         )
         self._pending_steps = self._pending_samples = 0
-        accuracy = self.accuracy.take()
+        value = self.evaluated.take()
         save, self._round_to_save = self._round_to_save, 0
-        self._upload_task = self.clock.start(lambda: self._upload(update, report, accuracy, save), "communication")
+        self._upload_task = self.clock.start(lambda: self._upload(update, report, value, save), "communication")
 
     def _finish_upload(self) -> None:
         """Waits for the running upload, if any, and takes its release.
@@ -189,7 +189,7 @@ class WBSPTrainer(Trainer):
     # -------------------------------------------------------------------------------- the communication thread
 
     def _upload(
-        self, update: list[mx.nd.NDArray], report: UploadReport, accuracy: float | None, save: int
+        self, update: list[mx.nd.NDArray], report: UploadReport, value: float | None, save: int
     ) -> UploadResult:
         """Uploads, and pulls a new release: along with the status if one is expected, else in a further exchange.
         `save` is the round of a checkpoint that the server is to write; 0: none."""
@@ -220,7 +220,7 @@ class WBSPTrainer(Trainer):
             self._steps_since,
             report.step_s,
             self._transmission.value,
-            accuracy,
+            value,
             ("SYNC" if status.released else "TRAIN", status.reason),
         )
         if not status.is_new:

@@ -1,7 +1,7 @@
 """A worker's client of the state server: RESET, REPORT and QUERY, and the answers.
 
 Every REPORT and QUERY also tells the worker's work since the job began (progress.py). Each answer names the server's
-process; a restarted server is told all that, and the accuracies so far.
+process; a restarted server is told all that, and the metric's values so far.
 """
 
 from __future__ import annotations
@@ -66,13 +66,14 @@ class StateClient:
             batch_size: samples of a local step.
             patience_s: how long an unanswered message is sent again.
             title: the algorithm's name on the status page; empty: the policy's.
-            limits: rounds, seconds and accuracy at which the job will end, for the status page.
+            limits: rounds, seconds and the metric's target at which the job will end, for the status page.
             stop_requested: a signal came: unanswered messages are not sent again.
             shares_batch: the rule decides on batch sizes, so the server must know the first ones.
         """
         self._rule: Message = {"policy": policy, "epsilon": epsilon_s}
-        self._rule |= {name: value for name, value in {"title": title, "limits": limits}.items() if value}
+        self._rule |= {"title": title} if title else {}
         self._rule |= {"batch_size": batch_size} if shares_batch else {}
+        self._limits = limits or {}
         self._device = {"host": host_name, "device": device}
         self._batch_size = batch_size
         self._patience_s = patience_s
@@ -86,7 +87,7 @@ class StateClient:
         self._progress = Progress()
         self._lock = clock.lock()
         self._latest: _Status | None = None  # of what was told
-        self._untold: float | None = None  # an accuracy without an answer yet
+        self._untold: float | None = None  # a value of the metric without an answer yet
         self._is_heard = True  # whether the last notice was answered
 
     @property
@@ -128,42 +129,42 @@ class StateClient:
         self._send(self._reset(resumed))
 
     def report(
-        self, round_: int, step_s: float, transmission_s: float, accuracy: float | None, samples: int | None = None
+        self, round_: int, step_s: float, transmission_s: float, value: float | None, samples: int | None = None
     ) -> None:
         """REPORT: this worker has the global model and enters round `round_`.
 
         Args:
-            accuracy: measured after the round before.
+            value: of the metric, measured after the round before.
             samples: of the step that took `step_s`, where the rule decides on batch sizes.
         """
-        self._note_accuracy(round_ - 1, accuracy)
+        self._note(round_ - 1, value)
         message = self._report(self._told(round_, 0, step_s, transmission_s))
-        self._send(_with(message, accuracy=accuracy, samples=samples))
+        self._send(_with(message, {self._keys[0]: value, "samples": samples}))
 
     def query(self, round_: int, steps: int, step_s: float, transmission_s: float) -> bool:
         """QUERY after a local step; returns whether to aggregate now."""
         status = self._told(round_, steps, step_s, transmission_s)
         return self._ask(status, self._batch_size).get("action") == "SYNC"
 
-    def ask_batch_size(self, round_: int, step_s: float, samples: int, accuracy: float | None) -> int | None:
+    def ask_batch_size(self, round_: int, step_s: float, samples: int, value: float | None) -> int | None:
         """QUERY after the one step of a round, under a rule that decides on batch sizes.
 
         Args:
             step_s: seconds of the step.
             samples: in it.
-            accuracy: measured after the round before.
+            value: of the metric, measured after the round before.
 
         Returns:
             Samples of this worker's batches from the next round on; None while the server cannot decide.
         """
-        self._note_accuracy(round_ - 1, accuracy)
-        size = self._ask(self._told(round_, 1, step_s, 0.0), samples, accuracy).get("batch_size")
+        self._note(round_ - 1, value)
+        size = self._ask(self._told(round_, 1, step_s, 0.0), samples, value).get("batch_size")
         return size if isinstance(size, int) and size > 0 else None
 
-    def _ask(self, status: _Status, samples: int, accuracy: float | None = None) -> Mapping[str, Any]:
+    def _ask(self, status: _Status, samples: int, value: float | None = None) -> Mapping[str, Any]:
         message: Message = {"msg_type": "QUERY", "status": self._status(status), "samples": samples}
         message |= self._of_generation
-        answer = self._send(_with(message, accuracy=accuracy))
+        answer = self._send(_with(message, {self._keys[0]: value}))
         if self._progress.activity == EVALUATING:
             self.tell_doing()  # the question came from beside the training; the server takes it for a sign of training
         return answer
@@ -185,27 +186,27 @@ class StateClient:
         steps: int,
         step_s: float,
         transmission_s: float,
-        accuracy: float | None = None,
+        value: float | None = None,
         decision: tuple[str, str] | None = None,
     ) -> None:
         """REPORT in the background: this worker's progress. Of several only the newest is sent, with the newest
-        accuracy that has no answer yet. Training does not depend on it.
+        value of the metric that has no answer yet. Training does not depend on it.
 
         Args:
             steps: local steps in the round so far.
             step_s: seconds of the last one.
             transmission_s: seconds of its push and pull.
-            accuracy: measured after the round before.
+            value: of the metric, measured after the round before.
             decision: (SYNC or TRAIN, reason) of the optimizer on the server: after the steps of this round, or before
                 the first one, at the end of the round before.
         """
-        self._note_accuracy(round_ - 1, accuracy)
+        self._note(round_ - 1, value)
         message = self._report(self._told(round_, steps, step_s, transmission_s))
         if decision is not None:
             message["decision"] = {"action": decision[0], "reason": decision[1]}
-        if accuracy is not None:
+        if value is not None:
             with self._lock:
-                self._untold = accuracy
+                self._untold = value
         self._asker.notify(lambda: self._tell(message))
 
     def tell_doing(self) -> None:
@@ -218,11 +219,11 @@ class StateClient:
         """From now on unanswered messages are not sent again."""
         self._asker.stop_waiting()
 
-    def leave(self, accuracy: float | None, round_: int = 0) -> None:
+    def leave(self, value: float | None, round_: int = 0) -> None:
         """REPORT, once, without patience: this worker has left the job in order.
 
         Args:
-            accuracy: the last one, unless a REPORT has told it.
+            value: the metric's last one, unless a REPORT has told it.
             round_: its last, where that is later than what was told.
         """
         self.stop_waiting()
@@ -230,15 +231,20 @@ class StateClient:
         if self._latest is None:
             return
         last = self._latest._replace(round=max(round_, self._latest.round))
-        self._note_accuracy(last.round, accuracy)
+        self._note(last.round, value)
         self._asker.wait_until_idle(BRIEF.answer_s)  # earlier notices must not arrive after this
         self._send_once(self._report_with_all(last))
 
     # --------------------------------------------------------------------------------------------- the messages
 
     def _reset(self, resumed: bool) -> Message:
+        metric, limits = self._progress.metric, dict(self._limits)
         about = {"msg_type": "RESET", "num_workers": self._num_workers, **self._rule, "resumed": int(resumed)}
-        return {**about, **self._of_generation}
+        if not metric.is_accuracy:
+            about["metric"] = metric.about()
+        elif "target" in limits:
+            limits["accuracy"] = limits.pop("target")
+        return {**about, **({"limits": limits} if limits else {}), **self._of_generation}
 
     @property
     def _of_generation(self) -> Message:
@@ -252,12 +258,17 @@ class StateClient:
     def _report_with_all(self, status: _Status) -> Message:
         """With the curve so far, perhaps empty, where this worker evaluates."""
         curve = self._progress.curve
-        points = {} if curve is None else {"accuracies": [list(point) for point in curve.points()]}
+        points = {} if curve is None else {self._keys[1]: [list(point) for point in curve.points()]}
         return {**self._report(status), **points}
 
-    def _note_accuracy(self, round_: int, accuracy: float | None) -> None:
-        if accuracy is not None and self._progress.curve is not None:
-            self._progress.curve.add(self._progress.point(round_, accuracy))
+    @property
+    def _keys(self) -> tuple[str, str]:
+        """Of a value of the metric, and of all."""
+        return ("accuracy", "accuracies") if self._progress.metric.is_accuracy else ("value", "values")
+
+    def _note(self, round_: int, value: float | None) -> None:
+        if value is not None and self._progress.curve is not None:
+            self._progress.curve.add(self._progress.point(round_, value))
 
     def _told(self, round_: int, steps: int, step_s: float, transmission_s: float) -> _Status:
         """Notes the progress. Questions may overtake each other: the latest status is that of the last step."""
@@ -302,15 +313,15 @@ class StateClient:
             self._asker.try_once(message, BRIEF)
 
     def _tell(self, message: Message) -> None:
-        """One try, with the accuracy that has no answer yet; success and failure are logged where they change."""
+        """One try, with the value that has no answer yet; success and failure are logged where they change."""
         with self._lock:
-            accuracy, self._untold = self._untold, None
+            value, self._untold = self._untold, None
         try:
-            # A server that did not hear the last notice is told all accuracies after this message.
-            self._send(_with(message, accuracy=accuracy if self._is_heard else None), once=True)
+            # A server that did not hear the last notice is told all values after this message.
+            self._send(_with(message, {self._keys[0]: value if self._is_heard else None}), once=True)
         except JobError as error:  # PeerLost, without an answer, is one too
             with self._lock:
-                self._untold = accuracy if self._untold is None else self._untold
+                self._untold = value if self._untold is None else self._untold
             if self._is_heard:
                 logging.warning("%s; training goes on without it", error)
             self._note_unheard()
@@ -325,6 +336,6 @@ class StateClient:
         self._asker.forget_server()
 
 
-def _with(message: Message, **more: float | None) -> Message:
+def _with(message: Message, more: Mapping[str, float | None]) -> Message:
     """The message with those of the fields that are not None."""
     return message | {name: value for name, value in more.items() if value is not None}

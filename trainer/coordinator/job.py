@@ -54,7 +54,7 @@ def _agree(context: Context, progress: Progress, begin: Callable[[], None]) -> N
     state, membership = context.state, context.peers.membership()
     number = mx.nd.array(draw_job_number())
     if membership.rank == 0:
-        state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers)
+        state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
         begin()
     context.shared.arrays(JOB_NUMBER_KEY).broadcast([number])
     state.join(job_id(number.asnumpy()), membership.rank, membership.num_workers, progress)
@@ -71,6 +71,6 @@ def limits(config: Config) -> dict[str, float]:
     found = {
         "rounds": min(filter(None, rounds), default=0),
         "seconds": config.max_seconds,
-        "accuracy": config.target_accuracy,
     }
-    return {name: value for name, value in found.items() if value}
+    target = config.target_accuracy or config.target
+    return {name: value for name, value in found.items() if value} | ({} if target is None else {"target": target})

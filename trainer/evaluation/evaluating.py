@@ -36,7 +36,7 @@ def evaluating_rank(candidates: Sequence[Candidate]) -> int | None:
 
 
 def check_target(config: Config, chosen: int | None) -> None:
-    """Makes sure that a worker evaluates, where an accuracy ends the job.
+    """Makes sure that a worker evaluates, where a target ends the job.
 
     Args:
         chosen: the worker that evaluates.
@@ -44,8 +44,9 @@ def check_target(config: Config, chosen: int | None) -> None:
     Raises:
         SetupError: there is none.
     """
-    if chosen is None and config.target_accuracy:
-        raise SetupError("--target-accuracy needs a worker that evaluates, and all that are there have --evaluate no")
+    if chosen is None and (config.target_accuracy or config.target is not None):
+        flag = "--target-accuracy" if config.target_accuracy else "--target"
+        raise SetupError(f"{flag} needs a worker that evaluates, and all that are there have --evaluate no")
 
 
 class Choice:
@@ -74,7 +75,7 @@ class Choice:
             step_s: of a test step; 0 on the worker that evaluates already.
 
         Raises:
-            SetupError: no worker may evaluate, and an accuracy ends the job.
+            SetupError: no worker may evaluate, and a target ends the job.
         """
         lost, own = self._lost(), self._rank()
         if not (lost and self._candidates):

@@ -13,12 +13,13 @@ from trainer.trainer import Trainer
 
 
 class Evaluations:
-    """A worker's evaluations, whose results are in the trainer's `accuracy`."""
+    """A worker's evaluations, whose results are in the trainer's `evaluated`."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._run = trainer.context.run
         self._evaluate = trainer.context.task.evaluate
+        self._metric = trainer.context.task.metric
         self._state_server = trainer.context.peers.state_server
         self._evaluated_s = 0.0  # of the last evaluation, since training began
         self._beside: EvaluatorProcess | None = None  # evaluates in place of this worker
@@ -45,7 +46,10 @@ class Evaluations:
             is_stopped: by a signal, so without one more evaluation.
 
         Returns:
-            The accuracy, where this worker has measured it now.
+            The metric's value, where this worker has measured it now.
+
+        Raises:
+            SetupError: the metric's function has returned no value of it.
         """
         evaluate, saver, trainer = self._evaluate, self._run.saver, self._trainer
         if evaluate is None or not trainer.is_evaluator or trainer.has_left:  # then another one does it
@@ -58,21 +62,22 @@ class Evaluations:
         if self._beside is not None and not self._beside.has_ended and not last:
             self._ask(self._beside)
             return None
-        accuracy = None
+        value = None
         with trainer.global_model():
             if is_due:
                 trainer.measure.enter(EVALUATION)
                 trainer.progress.activity = EVALUATING
                 if self._state_server is not None:
                     self._state_server.tell_doing()  # at once: in most modes all workers wait for the evaluation
-                accuracy = evaluate()
+                found = evaluate()
+                value = None if found is None else self._metric.checked(found, trainer.rounds)
                 trainer.progress.activity = TRAINING
-                trainer.accuracy.measured(accuracy)
+                trainer.evaluated.measured(value)
                 self._evaluated_s = trainer.measure.elapsed_s
-            if saver is not None and (kinds := saver.due(accuracy, last)):
+            if saver is not None and (kinds := saver.due(value, last)):
                 trainer.measure.enter(SAVING)
-                saver.save(kinds, trainer.rounds, accuracy)
-        return accuracy
+                saver.save(kinds, trainer.rounds, value)
+        return value
 
     def _is_due(self) -> bool:
         if self._run.eval_every_s:
@@ -92,7 +97,7 @@ class Evaluations:
         self._evaluated_s = trainer.measure.elapsed_s
 
     def _take(self, beside: EvaluatorProcess, wait: bool) -> None:
-        """Takes the accuracy of an earlier round's model from the process beside training."""
+        """Takes the metric's value of an earlier round's model from the process beside training."""
         if wait:
             self._trainer.measure.enter(EVALUATION)
         found = beside.take(wait)
@@ -100,12 +105,13 @@ class Evaluations:
             return
         assert self._run.saver is not None
         self._trainer.measure.enter(SAVING)
-        self._late.append(found)
-        self._trainer.accuracy.measured(found.accuracy)
-        self._run.saver.evaluated(found.accuracy)
-        logging.info("the model of round %d has accuracy %.4f", found.round, found.accuracy)
+        value = self._metric.checked(found.value, found.round)
+        self._late.append(found._replace(value=value))
+        self._trainer.evaluated.measured(value)
+        self._run.saver.evaluated(value)
+        logging.info("the model of round %d has %s %s", found.round, self._metric.name, self._metric.text(value))
 
     def take_late(self) -> list[dict[str, Any]]:
-        """Returns and clears the new accuracies of earlier rounds' models, for the log."""
+        """Returns and clears the new values of earlier rounds' models, for the log."""
         late, self._late = self._late, []
-        return [each._asdict() for each in late]
+        return [{"round": each.round, **self._metric.logged(each.value)} for each in late]

@@ -1,8 +1,8 @@
 """A process beside the worker that evaluates in its place, so that training does not wait: `--evaluator 1`.
 
 The worker saves the model in its log folder and sends its round; the process loads it, evaluates it on the CPU, with
-lower priority than those that train, and answers with the accuracy. One request is open at a time, so each evaluates
-the newest model. The process ends with its input, so it ends with the worker in any case.
+lower priority than those that train, and answers with the metric's value. One request is open at a time, so each
+evaluates the newest model. The process ends with its input, so it ends with the worker in any case.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Evaluation(NamedTuple):
     """The process's answer."""
 
     round: int  # after which the model was saved
-    accuracy: float  # on the test set, or on the held-out samples
+    value: float  # of the metric, on the test set or on the held-out samples
 
 
 class EvaluatorProcess:

@@ -21,6 +21,7 @@ from typing import Any
 
 from models import cropped
 from trainer.engine import mx
+from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.run_logs.earlier_runs import BEST, FINAL, NEWEST, saved_files
 from utils import SetupError, read_json, write_atomically, write_json
 
@@ -38,34 +39,39 @@ def _names_of(about: Mapping[str, Any]) -> list[str]:
 class ModelSaver:
     """Saves the network of the worker that evaluates in its log folder: the best so far, and at the end the last."""
 
-    def __init__(self, folder: Path, network: Any, about: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, network: Any, about: Mapping[str, Any], metric: Metric = ACCURACY) -> None:
         """
         Args:
             about: entries of the description, for users of the model.
+            metric: says which model is the best.
         """
+        self._metric = metric
         self._folder = folder
         self._network = network
         self._about = dict(about)
         self._best: float | None = None
 
     def begin(self) -> None:
-        """Reads the best accuracy so far, where a job is resumed."""
+        """Reads the metric's best value so far, where a job is resumed."""
         if (path := self._folder / f"{BEST}.json").exists():
             try:
-                self._best = float(read_json(path)["accuracy"])
-            except (SetupError, KeyError, TypeError, ValueError):
+                metric, value = logged_value(read_json(path)) or (None, None)
+                if metric != self._metric or metric.fault(value):
+                    raise ValueError
+                self._best = value
+            except (SetupError, TypeError, ValueError):
                 logging.warning("%s is no description of a saved model: the best is looked for anew", path)
 
-    def due(self, accuracy: float | None, last: bool) -> list[str]:
+    def due(self, value: float | None, last: bool) -> list[str]:
         """The kinds to save: BEST where no model before was as good, FINAL at the end.
 
         Args:
-            accuracy: where the model was evaluated.
+            value: of the metric, where the model was evaluated.
         """
-        is_best = accuracy is not None and (self._best is None or accuracy > self._best)
+        is_best = value is not None and self._metric.is_better(value, self._best)
         return [BEST] * is_best + [FINAL] * last
 
-    def save(self, kinds: Sequence[str], number: int, accuracy: float | None) -> None:
+    def save(self, kinds: Sequence[str], number: int, value: float | None) -> None:
         """Saves the network as it is now, once for each kind. Training is not affected: the layers come from a call of
         the network with a symbol, and the parameters are copied.
 
@@ -77,36 +83,37 @@ class ModelSaver:
         """
         symbol, parameters = symbol_and_parameters(self._network, _names_of(self._about))
         for kind in kinds:
-            self._write(kind, number, accuracy, symbol, parameters)
+            self._write(kind, number, value, symbol, parameters)
         if FINAL in kinds:
-            best = "" if self._best is None else f"; the best, of accuracy {self._best:.4f}: {BEST}.json"
+            its = "" if self._best is None else f"{self._metric.name} {self._metric.text(self._best)}"
+            best = its and f"; the best, of {its}: {BEST}.json"
             logging.info("the trained network: %s%s", self._folder / f"{FINAL}.json", best)
 
-    def evaluated(self, accuracy: float) -> None:
-        """Saves the NEWEST model as the BEST too, if its accuracy makes it that."""
-        if BEST in self.due(accuracy, last=False):
+    def evaluated(self, value: float) -> None:
+        """Saves the NEWEST model as the BEST too, if its value makes it that."""
+        if BEST in self.due(value, last=False):
             newest = SavedModel.find(self._folder / f"{NEWEST}.json")
             symbol = newest.symbol.read_bytes() if newest.symbol is not None else None
-            self._write(BEST, newest.about["round"], accuracy, symbol, newest.parameters.read_bytes())
+            self._write(BEST, newest.about["round"], value, symbol, newest.parameters.read_bytes())
 
     def end(self) -> None:
         """Removes the NEWEST model, which is only for evaluations."""
         for path in saved_files(self._folder, NEWEST):
             path.unlink()
 
-    def _write(self, kind: str, number: int, accuracy: float | None, symbol: bytes | None, parameters: bytes) -> None:
+    def _write(self, kind: str, number: int, value: float | None, symbol: bytes | None, parameters: bytes) -> None:
         files: dict[str, str | None] = {"symbol": None, "parameters": f"{kind}-{number:04d}.params"}
         if symbol is not None:
             files["symbol"] = f"{kind}-symbol.json"
             write_atomically(self._folder / f"{kind}-symbol.json", symbol)
         write_atomically(self._folder / f"{kind}-{number:04d}.params", parameters)
         description = self._folder / f"{kind}.json"
-        write_json(description, files | self._about | {"round": number, "accuracy": accuracy})
+        write_json(description, files | self._about | {"round": number, **self._metric.logged(value)})
         for path in saved_files(self._folder, kind):
             if path.name not in {description.name, *files.values()}:
                 path.unlink()
         if kind == BEST:
-            self._best = accuracy
+            self._best = value
 
 
 def symbol_and_parameters(network: Any, inputs: Sequence[str]) -> tuple[bytes | None, bytes]:

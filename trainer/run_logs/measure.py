@@ -100,13 +100,12 @@ class Measure:
         """Counts rounds that the others have done without this worker: the one under way has a later number."""
         self._round += rounds
 
-    def write_round(self, num_samples: int, accuracy: float | None, **extra: Any) -> dict[str, Any]:
+    def write_round(self, num_samples: int, **extra: Any) -> dict[str, Any]:
         """Ends the round, logs it and returns the log.
 
         Args:
             num_samples: that this worker trained on in this round.
-            accuracy: test accuracy after this round, where this worker evaluated.
-            extra: more keys for the log, such as bytes_pushed.
+            extra: more keys for the log, such as bytes_pushed, and the metric's where this worker evaluated.
 
         Raises:
             SetupError: the disk is full, or the folder cannot be written to.
@@ -118,8 +117,6 @@ class Measure:
             "num_samples": num_samples,
             "total_time": self.elapsed_s,
         }
-        if accuracy is not None:
-            record["accuracy"] = accuracy
         record |= extra
         record["time"] = {str(step): times for step, times in enumerate(self._steps)}
         if self._as_lines:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.metric import ACCURACY, Metric, logged_value
 from trainer.run_logs import round_faults
 
-EVALUATED = "evaluated"  # in the log of a round: accuracies of earlier rounds' models that came in it
+EVALUATED = "evaluated"  # in the log of a round: the metric of earlier rounds' models that came in it
 
 
 class LoggedRound(NamedTuple):
@@ -25,8 +26,8 @@ class LoggedRound(NamedTuple):
 def sound_rounds(
     folder: Path, logged: Mapping[int, LoggedRound], warn: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rounds without impossible numbers (round_faults.py). Of an impossible accuracy only the accuracy is
-    left out. The key "where" has file and line.
+    """Yields the rounds without impossible numbers (round_faults.py). Of an impossible value of the metric only the
+    value is left out, as is one of another metric than the last. The key "where" has file and line.
     """
     numbers = [number for number in logged if number <= round_faults.MOST_ROUNDS]
     missing = max(numbers, default=0) - len(numbers) - rounds_missed(logged)
@@ -53,36 +54,53 @@ def sound_rounds(
     round_faults.tell(told, f"{folder}: {len(told)} of {len(logged)} rounds left out", warn)
     if text := round_faults.too_empty(sound.values()):
         warn(f"{folder}: {text}")
-    _take_accuracies(folder, logged, sound, warn)
+    _take_values(folder, logged, sound, warn)
     yield from sound.values()
 
 
-def _take_accuracies(
+def _take_values(
     folder: Path,
     logged: Mapping[int, LoggedRound],
     sound: Mapping[int, dict[str, Any]],
     warn: Callable[[str], None],
 ) -> None:
-    """Adds the accuracies that came in later rounds, and removes impossible ones."""
-    for number, accuracy in _evaluated_later(logged).items():
+    """Adds the values of the metric that came in later rounds, and removes impossible ones."""
+    for number, evaluation in _evaluated_later(logged).items():
         if number in sound:
-            sound[number]["accuracy"] = accuracy
-    evaluated = [record for record in sound.values() if "accuracy" in record]
-    above = round_faults.in_percent([record["accuracy"] for record in evaluated])
+            sound[number] |= evaluation
+    evaluated = [
+        (record, logged_value(record)) for record in sound.values() if "accuracy" in record or "metric" in record
+    ]
+    if not evaluated:
+        return
+    metric = next((found[0] for _, found in reversed(evaluated) if found is not None), ACCURACY)
+    above = round_faults.in_percent([found[1] for _, found in evaluated if found]) if metric.is_accuracy else 0
     faults = []
-    for record in evaluated:
-        if above or not round_faults.is_accuracy(record["accuracy"]):
-            faults.append(
-                f"{record['where']}: accuracy {reprlib.repr(record.pop('accuracy'))} after {record['total_time']} s is "
-                "no number from 0 to 1; left out"
-            )
+    for record, found in evaluated:
+        fault = _fault(found, metric)
+        if above or fault:
+            key = "accuracy" if "accuracy" in record else "metric"
+            text = f"{found[0].name if found else key} {reprlib.repr(found[1] if found else record[key])}"
+            faults.append(f"{record['where']}: {text} after {record['total_time']} s is {fault}; left out")
+            del record[key]
     if above:
         warn(
             f"{folder}: {above} of {len(evaluated)} accuracies are above 1, so all are taken to be in percent and left "
-            f"out: write shares from 0 to 1; the first: {evaluated[0]['where']}"
+            f"out: write shares from 0 to 1; the first: {evaluated[0][0]['where']}"
         )
     else:
-        round_faults.tell(faults, f"{folder}: {len(faults)} of {len(evaluated)} accuracies left out", warn)
+        round_faults.tell(faults, f"{folder}: {len(faults)} of {len(evaluated)} {metric.plural} left out", warn)
+
+
+def _fault(found: tuple[Metric, Any] | None, metric: Metric) -> str:
+    """Why a logged value does not count; empty where it does."""
+    if found is None:
+        return "no metric with its name and direction"
+    return (
+        metric.fault(found[1])
+        if found[0] == metric
+        else f"of the metric {found[0].name}, and the last is {metric.name}"
+    )
 
 
 def rounds_missed(logged: Mapping[int, LoggedRound]) -> int:
@@ -91,10 +109,11 @@ def rounds_missed(logged: Mapping[int, LoggedRound]) -> int:
     return sum(int(rounds) for number, rounds in told if round_faults.is_count(rounds) and rounds < number)
 
 
-def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, Any]:
-    """Accuracies in the logs of later rounds (main.py --evaluator 1), by the round of the model."""
-    found = {}
+def _evaluated_later(logged: Mapping[int, LoggedRound]) -> dict[int, dict[str, Any]]:
+    """Entries of the metric in the logs of later rounds (main.py --evaluator 1), by the round of the model."""
+    found: dict[int, dict[str, Any]] = {}
     for _, record, _ in logged.values():
         with contextlib.suppress(AttributeError, KeyError, TypeError):  # of another shape: its round is left out
-            found.update({each["round"]: each["accuracy"] for each in record.get(EVALUATED, ())})
+            for each in record.get(EVALUATED, ()):
+                found[each["round"]] = {key: each[key] for key in ("accuracy", "metric") if key in each}
     return found

@@ -36,6 +36,7 @@ from trainer.from_flags import learning_task, model_card, run_settings
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.membership import Membership, of_all
+from trainer.metric import ACCURACY
 from trainer.parameters import Parameters, num_bytes
 from trainer.run_logs.run_folder import RunFolder
 from trainer.simulation import stub_network
@@ -132,27 +133,29 @@ class _Run:
         row, membership = self._rows[rank], self._memberships[rank]
         config = self._job.worker_config(rank)
         pace, trace = _pace(config.seed, rank, row.step_spread), worker.trace_of(config)
+        log = logging.debug if rank else logging.info
+        built = None if self._learnt is None else build(config, self._learnt, mx.cpu(), log)
         settings = run_settings(
             config,
+            ACCURACY if built is None else built.metric,
             clock=self._clock,
             stop_requested=self._stop_requested,
             speed=Speed(row.step_time_s + row.overhead_s, row.sample_time_s, pace, trace),
         )
         settings.tell_every_s = math.inf  # rounds with an evaluation are told
-        if self._learnt is None:
+        if self._learnt is None or built is None:
             settings.rule, settings.max_bad_steps = PLAIN, 0
             take_time = self._evaluate if self._job.evaluation_s else None
             task = stub_network.learning_task(config.batch_size, take_time)
         else:
-            log = logging.debug if rank else logging.info
-            built, folder = build(config, self._learnt, mx.cpu(), log), self._folders[rank]
+            folder = self._folders[rank]
             task = learning_task(config, self._learnt, built, mx.cpu(), membership, EVALUATION_BATCH)
             if task.evaluate is not None:
                 task.evaluate = partial(self._evaluate, task.evaluate)
             if getattr(task.network, "_active", False):
                 task.network.hybridize(static_alloc=len(self._rows) <= FEW_WORKERS)
             settings.saver = ModelSaver(
-                folder.path, task.network, model_card(config, self._learnt, built, folder.commit)
+                folder.path, task.network, model_card(config, self._learnt, built, folder.commit), task.metric
             )
         peers = Peers(
             membership=lambda: membership,

@@ -296,7 +296,7 @@ class Recovery:
             self._rounds_done,
             trainer.measure.elapsed_s if self._takes_part else trainer.resumed_s,
             trainer.seen.of_all,
-            trainer.accuracy.newest,
+            trainer.evaluated.newest,
             trainer.stepper.updates,
             self._sums.meets,
             trainer.context.peers.state_server.job if trainer.context.peers.state_server else "",
@@ -334,7 +334,7 @@ class Recovery:
         self._algorithm.adopt(state)
         trainer.stepper.updates = report.updates
         missed = report.rounds - self._rounds_done
-        trainer.seen.of_all, trainer.accuracy.newest = report.seen, report.accuracy
+        trainer.seen.of_all, trainer.evaluated.newest = report.seen, report.accuracy
         self._is_over = report.is_over
         if self._takes_part:  # this worker logs the running round as the last that the source has finished
             missed -= 1

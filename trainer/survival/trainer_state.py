@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from algorithms import RESUME, TransportKind
 from trainer.engine import mx
-from trainer.progress import Curve, Point, Progress, Total
+from trainer.metric import logged_value
+from trainer.progress import Point, Progress, Total
 from trainer.run_logs.measure import FORWARD_BACKWARD, LINES_FILE
 from trainer.run_logs.round_faults import count_in
 from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds, read_rounds
@@ -25,7 +26,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "rounds": trainer.rounds,
         "elapsed_s": trainer.measure.elapsed_s,
         "seen": [trainer.seen.of_all, trainer.seen.own],
-        "accuracy": trainer.accuracy.newest,
+        "accuracy": trainer.evaluated.newest,  # of whatever metric
         "batches": trainer.context.task.batches.state(),
         "partition": dict(trainer.membership.partition_sha256),
         "model": [array.asnumpy() for array in trainer.parameters.model()],
@@ -65,7 +66,7 @@ def restore(trainer: Trainer) -> None:
     trainer.rounds = state["rounds"]
     trainer.resumed_s = state["elapsed_s"]
     trainer.seen = Seen(*state["seen"])
-    trainer.accuracy.newest = state["accuracy"]
+    trainer.evaluated.newest = state["accuracy"]
     if state.get("partition", trainer.membership.partition_sha256) == trainer.membership.partition_sha256:
         trainer.context.task.batches.restore(state["batches"])
     else:
@@ -145,10 +146,10 @@ def resume_progress(progress: Progress, rounds: Sequence[Mapping[str, Any]], eva
     """A worker resumes the job of which it has these round logs (round_log.read_rounds)."""
     progress.total = total_of(rounds)
     if evaluates:
-        progress.curve = Curve()
+        progress.curve = progress.empty_curve()
         for record in rounds:
-            if "accuracy" in record:
-                progress.curve.add(Point(record["num_iters"], record["total_time"], record["accuracy"]))
+            if (found := logged_value(record)) is not None and found[0] == progress.metric:
+                progress.curve.add(Point(record["num_iters"], record["total_time"], found[1]))
 
 
 def total_of(rounds: Sequence[Mapping[str, Any]]) -> Total:

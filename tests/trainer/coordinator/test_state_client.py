@@ -81,7 +81,7 @@ def test_a_reset_says_what_the_page_calls_the_algorithm_and_when_the_job_will_en
         ("-m esync", {}),
         (
             "-m esync --max-rounds 7 --max-seconds 60 --target-accuracy 0.5",
-            {"rounds": 7, "seconds": 60, "accuracy": 0.5},
+            {"rounds": 7, "seconds": 60, "target": 0.5},
         ),
         ("-m wbsp --max-rounds 7 --max-seconds 60", {"seconds": 60}),  # rounds there are releases, the flag's are steps
         ("-m sync-switch --switch-order 10 --train-steps 40 760", {}),  # under ASP a worker does as many as it can

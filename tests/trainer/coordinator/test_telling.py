@@ -65,7 +65,7 @@ class Cluster:
         """What the server knows of the curve."""
         snapshot = self.server.router.snapshot()
         assert snapshot is not None
-        return [point.accuracy for point in snapshot.curve]
+        return [point.value for point in snapshot.curve]
 
 
 def with_a_cluster(work: Callable[[Cluster], None]) -> None:

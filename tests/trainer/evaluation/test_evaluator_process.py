@@ -95,7 +95,7 @@ def evaluations(rounds):
 
 def test_training_goes_on_meanwhile_and_each_accuracy_is_that_of_the_round_whose_model_it_is(tmp_path):
     process = Slow(rounds=2, accuracies=[0.25, 0.75, 0.5, 0.625])
-    _, rounds = run(tmp_path, process, limits=Limits(9, 0, 0))
+    _, rounds = run(tmp_path, process, limits=Limits(9))
     assert process.asked == [1, 3, 5, 7]  # what is due while it is busy is left out
     assert evaluations(rounds) == [(1, 0.25), (3, 0.75), (5, 0.5), (7, 0.625), (9, 0.5)]  # the last by itself
     assert [number for number, record in enumerate(rounds, 1) if EVALUATION in record["time"]["0"]] == [9]
@@ -113,7 +113,7 @@ def test_a_target_ends_training_when_its_answer_comes(tmp_path):
 
 
 def test_the_answer_that_is_under_way_at_the_end_is_waited_for_unless_a_signal_came(tmp_path):
-    _, rounds = run(tmp_path, Slow(rounds=100, accuracies=[0.25]), limits=Limits(3, 0, 0))
+    _, rounds = run(tmp_path, Slow(rounds=100, accuracies=[0.25]), limits=Limits(3))
     assert evaluations(rounds) == [(1, 0.25), (3, 0.5)]
     (tmp_path / "stopped").mkdir()
     process = Slow(rounds=100, accuracies=[0.25])
@@ -123,7 +123,7 @@ def test_the_answer_that_is_under_way_at_the_end_is_waited_for_unless_a_signal_c
 
 def test_where_the_process_has_ended_the_worker_evaluates_itself(tmp_path):
     process = Slow(rounds=1, accuracies=[0.25, 0.75], ends_after=2)
-    _, rounds = run(tmp_path, process, limits=Limits(5, 0, 0))
+    _, rounds = run(tmp_path, process, limits=Limits(5))
     assert process.asked == [1, 2]
     assert evaluations(rounds) == [(1, 0.25), (3, 0.5), (4, 0.5), (5, 0.5)]
 

@@ -123,7 +123,7 @@ def test_of_logs_of_earlier_versions_run_json_tells_what_was_emulated(run: dict,
 def run(folder: Path, step_s: float, **more: object) -> tuple[list[str], list[float]]:
     """What a worker says at the end of ten rounds, and what their logs say was emulated."""
     mine = pacing()
-    given = {"clock": HandClock(), "limits": Limits(10, 0, 0), "pacing": mine, **more}
+    given = {"clock": HandClock(), "limits": Limits(10), "pacing": mine, **more}
     Loop(Steps(a_context(some_batch(), **given), step_s=step_s)).run(lambda: folder)
     return mine.at_the_end(), [record["emulated_s"] for record in read_rounds(folder, pytest.fail)]
 
@@ -159,9 +159,7 @@ def test_much_evaluation_is_told(tmp_path: Path) -> None:
 
 def test_in_virtual_time_logs_say_nothing(tmp_path: Path) -> None:
     """Not even where a step there takes longer than its padding, or evaluations as long as training."""
-    Loop(Steps(a_context(some_batch(), clock=HandClock(), limits=Limits(2, 0, 0), min_step_s=0.1))).run(
-        lambda: tmp_path
-    )
+    Loop(Steps(a_context(some_batch(), clock=HandClock(), limits=Limits(2), min_step_s=0.1))).run(lambda: tmp_path)
     assert all("emulated_s" not in record for record in read_rounds(tmp_path, pytest.fail))
 
 
@@ -268,7 +266,7 @@ def test_figures_say_it_in_a_few_words_of_the_modes_that_they_show(events: dict)
     assert tables.short_doubts_of(runs) == f"{slow}; {busy}"
     curves = {metrics.MODES[name]: [(1.0, 0.5)] for name in ("sync", "esync-niid")}
     marked = {metrics.MODES[name]: its for name, its in events.items()}
-    first, second = draw.accuracy_figures(NETWORK, curves, marked, None, runs=runs)
+    first, second = draw.curve_figures(NETWORK, curves, marked, None, runs=runs)
     for (_, data, paint), note in ((first, slow), (second, "")):
         shown = Figure()
         paint(shown, data)

@@ -70,13 +70,13 @@ def test_what_a_step_took_that_was_given_up_is_not_computing_time(tmp_path, cloc
     clock.now += 8.0  # belongs to no stage
     measure.enter(GLOBAL_UPDATE)
     clock.now += 4.0
-    record = measure.write_round(64, accuracy=None)
+    record = measure.write_round(64)
     assert record["time"] == {"0": {"check ready": 0.25, "abandoned": 3.0, "global update": 4.0}}
 
 
 def test_rounds_count_from_one_and_only_evaluated_ones_have_an_accuracy(tmp_path, clock, warnings):
     measure = Measure(tmp_path, clock)
-    measure.write_round(64, accuracy=None)
+    measure.write_round(64)
     measure.write_round(64, accuracy=0.0)
     first, second = read_rounds(tmp_path, warnings.append)
     assert (first["num_iters"], second["num_iters"]) == (1, 2)
@@ -90,7 +90,7 @@ def test_rounds_and_steps_are_read_in_the_order_of_their_numbers(tmp_path, clock
     for _ in range(11):
         for _ in range(11):
             measure.next_step()
-        measure.write_round(1, accuracy=None)
+        measure.write_round(1)
     rounds = list(read_rounds(tmp_path, warnings.append))
     assert [record["num_iters"] for record in rounds] == list(range(1, 12))
     assert list(rounds[0]["time"]) == [str(step) for step in range(12)]
@@ -99,7 +99,7 @@ def test_rounds_and_steps_are_read_in_the_order_of_their_numbers(tmp_path, clock
 def test_a_gap_and_a_truncated_file_are_named_and_the_rest_is_read(tmp_path, clock, warnings):
     measure = Measure(tmp_path, clock)
     for _ in range(5):
-        measure.write_round(1, accuracy=None)
+        measure.write_round(1)
     (tmp_path / iter_file(2)).unlink()
     (tmp_path / iter_file(4)).write_text('{"num_iters": 4, "num_sam')
     assert [record["num_iters"] for record in read_rounds(tmp_path, warnings.append)] == [1, 3, 5]
@@ -113,7 +113,7 @@ def write_lines(folder, clock, rounds, **more):
     for number in range(rounds):
         measure.enter(GET_BATCH)
         clock.now += 1.0
-        measure.write_round(64, accuracy=0.5 if number % 2 else None, loss=1.5)
+        measure.write_round(64, **({"accuracy": 0.5} if number % 2 else {}), loss=1.5)
 
 
 def test_rounds_as_lines_are_the_same_rounds_in_one_file(tmp_path, clock, warnings):
@@ -162,7 +162,7 @@ def test_a_folder_with_both_forms_is_read_once_each_round_with_a_warning(tmp_pat
     write_lines(tmp_path, clock, 4)
     files = Measure(tmp_path, clock, rounds_before=2, elapsed_before_s=2.0)  # rounds 3, 4 and 5
     for _ in range(3):
-        files.write_round(32, accuracy=None)
+        files.write_round(32)
     found = {record["num_iters"]: record["num_samples"] for record in read_rounds(tmp_path, warnings.append)}
     assert found == {1: 64, 2: 64, 3: 32, 4: 32, 5: 32}
     assert warnings == [f"{tmp_path} holds rounds in {LINES_FILE} and in iter-N.txt; each is read once"]
@@ -181,7 +181,7 @@ def test_a_line_of_another_shape_is_named_and_left_out(tmp_path, clock, warnings
 def test_a_log_that_cannot_be_appended_to_is_a_set_up_error(tmp_path, clock):
     measure = Measure(tmp_path / "gone", clock, as_lines=True)
     with pytest.raises(SetupError, match="cannot be written: No such file or directory"):
-        measure.write_round(64, accuracy=None)
+        measure.write_round(64)
 
 
 @pytest.mark.parametrize(

@@ -122,22 +122,26 @@ function drawCurve(svg, points, { low, high, format, none, dots = [], level = nu
   svg.replaceChildren(...shapes);
 }
 
-function showAccuracies(status) {
-  const points = status.accuracies, target = status.end.accuracy;
-  const values = [...points.map(([, accuracy]) => accuracy), ...(target === null ? [] : [target])];
+function showEvaluations(status) {
+  const points = status.accuracies ?? status.values, target = targetOf(status.end);
+  const values = [...points.map(([, value]) => value), ...(target === null ? [] : [target])];
   const least = Math.min(...values), most = Math.max(...values);
   // Never so near that noise looks like news.
-  const margin = Math.max(0.05 * (most - least), 0.005);
-  const low = Math.max(least - margin, 0), high = Math.min(most + 2 * margin, 1);
-  const dots = [];
+  const unit = status.accuracies ? 1 : Math.max(Math.abs(least), Math.abs(most)) || 1;
+  const margin = Math.max(0.05 * (most - least), 0.005 * unit);
+  const [lowest, highest] = status.accuracies ? [0, 1] : [-Infinity, Infinity];
+  const low = Math.max(least - margin, lowest), high = Math.min(most + 2 * margin, highest);
+  const svg = byId("evaluations"), dots = [];
   if (points.length) {
     const last = points.at(-1), best = status.best;
-    if (best[0] < last[0]) dots.push([...best, `best ${percent(best[1])}`, "best"]);
+    if (best[0] < last[0]) dots.push([...best, `best ${measure(status, best[1])}`, "best"]);
     const near = best[0] < last[0] && last[0] - best[0] < 0.15 * last[0]; // two texts would be one on the other
-    dots.push([last[0], last[1], near ? "" : percent(last[1]), "dot"]);
+    dots.push([last[0], last[1], near ? "" : measure(status, last[1]), "dot"]);
   }
-  const format = (value, step) => `${(100 * value).toFixed(step < 0.00999 ? 1 : 0)} %`;
-  drawCurve(byId("accuracies"), points, { low, high, format, none: "No evaluation was told yet.", dots, level: target });
+  const inPercent = (value, step) => `${(100 * value).toFixed(step < 0.00999 ? 1 : 0)} %`;
+  const format = status.accuracies ? inPercent : (value) => measure(status, value);
+  svg.setAttribute("aria-label", `Test ${status.metric.name} over time`);
+  drawCurve(svg, points, { low, high, format, none: "No evaluation was told yet.", dots, level: target });
   byId("lost").hidden = !status.history_lost;
   write(byId("lost"), status.history_lost
     ? `The state server was restarted ${clock(status.resumed_s)} ago; what was evaluated before is lost.` : "");

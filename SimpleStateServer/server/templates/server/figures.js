@@ -11,10 +11,12 @@ function showFigures(status) {
   const measured = status.samples > 0;
   const mean = status.state === "at work" ? "samples" : "samples, mean of the job";
   showFigure("throughput", measured ? `${number(status.samples_per_s)} /s` : "–", measured ? mean : "no samples reported");
-  const last = status.accuracies.at(-1);
-  const target = end.accuracy === null ? "" : `, target ${percent(end.accuracy)}`;
+  for (const element of document.getElementsByClassName("metric")) write(element, `Test ${status.metric.name}`);
+  const last = (status.accuracies ?? status.values).at(-1);
+  const target = targetOf(end) === null ? "" : `, target ${measure(status, targetOf(end))}`;
   const none = status.history_lost ? "not told since the restart" : "not evaluated yet";
-  showFigure("accuracy", last ? percent(last[1]) : "–", `${last ? `best ${percent(status.best[1])}` : none}${target}`);
+  const best = last ? `best ${measure(status, status.best[1])}` : none;
+  showFigure("value", last ? measure(status, last[1]) : "–", `${best}${target}`);
   const since = status.beginning_known ? "since the job began" : "since this server knows the job";
   showFigure("elapsed", clock(status.elapsed_s), status.state === "at work" ? since : "until it was last heard");
   const way = status.way ? `, now ${status.way}` : "";
@@ -29,8 +31,9 @@ function showFigure(id, value, note) {
   write(element.children[1], note);
 }
 
-function showEnd({ end, state, states }) {
-  const known = end.rounds || end.seconds || end.accuracy !== null;
+function showEnd(status) {
+  const { end, state, states } = status;
+  const known = end.rounds || end.seconds || targetOf(end) !== null;
   byId("end").hidden = !known;
   if (!known) return;
   const bar = byId("bar");
@@ -45,7 +48,10 @@ function showEnd({ end, state, states }) {
   else if (end.share !== null && state === "at work" && !stands) parts.push("the time that is left is not known yet");
   if (end.rounds) parts.push(`${number(end.rounds[0])} of ${number(end.rounds[1])} rounds done`);
   if (end.seconds) parts.push(`${clock(end.seconds[0])} of ${clock(end.seconds[1])}`);
-  if (end.accuracy !== null) parts.push(`${parts.length ? "or ends" : "ends"} at ${percent(end.accuracy)} test accuracy`);
+  if (targetOf(end) !== null) {
+    const value = measure(status, targetOf(end)), name = `test ${status.metric.name}`;
+    parts.push(`${parts.length ? "or ends" : "ends"} at ${status.accuracies ? `${value} ${name}` : `${name} ${value}`}`);
+  }
   write(byId("left"), parts.join(" · "));
 }
 

@@ -20,7 +20,7 @@ function show(status) {
   showState(status);
   showFigures(status);
   showEnd(status);
-  showAccuracies(status);
+  showEvaluations(status);
   showRates(status);
   showTimeline(status);
   showWorkers(status);

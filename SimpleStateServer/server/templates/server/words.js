@@ -41,3 +41,7 @@ function about(seconds) {
 const number = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 100 ? 1 : 0 });
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 const wholePercent = (value) => (value === null ? "–" : `${Math.round(100 * value)} %`);
+
+/* A value of the job's metric; accuracies in percent. */
+const measure = (status, value) => (status.accuracies ? percent(value) : String(Number(value.toPrecision(4))));
+const targetOf = (end) => end.accuracy ?? end.target;

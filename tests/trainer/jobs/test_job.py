@@ -1,0 +1,180 @@
+"""Job files: what they may define, and the line that each mistake gives before any other process waits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contexts import context_of
+
+from config import Config
+from trainer.command_line import parse
+from trainer.engine import mx
+from trainer.from_flags import learning_task
+from trainer.jobs.job import job_of
+from trainer.jobs.network import build
+from trainer.membership import Membership
+from utils import SetupError
+
+GOOD = """
+import numpy as np, mxnet as mx
+from mxnet import gluon
+
+def network():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(8, activation="relu"), gluon.nn.Dense(1))
+    return net
+
+def data(folder):
+    x = np.random.RandomState(0).randn(200, 4)
+    y = x.sum(axis=1)
+    return (x[:160], y[:160]), (x[160:], y[160:])
+
+loss = gluon.loss.L2Loss()
+"""
+TRAIN_PART = "(x[:160], y[:160])"
+LOSS = "loss = gluon.loss.L2Loss()"
+
+
+def job_in(folder: Path, text: str, *flags: str) -> Config:
+    path = folder / "my_job.py"
+    path.write_text(text)
+    return parse(["-m", "local", "-c", "1", "-ld", str(folder / "logs"), "--job", str(path), *flags])
+
+
+def task_of(config: Config):
+    """What a worker learns, by the way of worker.run."""
+    job = job_of(config)
+    built = build(config, job, mx.cpu())
+    job.partitioned_by(config)
+    return learning_task(config, job, built, mx.cpu(), Membership())
+
+
+MISTAKES = {
+    # what is changed in GOOD, and a part of the line
+    "not defined": (GOOD, "x = 1", "my_job.py defines none of network, data, loss"),
+    "not installed": ("import numpy", "import not_there, numpy", r"my_job.py, as a module, line 2: ModuleNotFoundErr"),
+    "no Block": ("    return net\n", "", "network(): returns None: return a gluon Block"),
+    "no parameters": ('net.add(gluon.nn.Dense(8, activation="relu"), gluon.nn.Dense(1))', "pass", "no parameters"),
+    "raises": ("    net = ", "    raise KeyError('a')\n    net = ", "network(), line 6: KeyError: 'a'"),
+    "other shape": ("Dense(8,", "Dense(8, in_units=5,", "of inputs (2, 4) and targets (2,): MXNetError: Shape"),
+    "float64": ("return net", "net.cast('float64'); return net", "is float64: only float32"),
+    "sparse": ("net.add(", "net.add(gluon.nn.Embedding(9, 4, sparse_grad=True), ", "leave sparse_grad"),
+    "adds up": ("return net", "net[0].weight.grad_req = 'add'; return net", "adds up"),
+    "three parts": (f"{TRAIN_PART}, (x", f"{TRAIN_PART}, x, (x", "data(folder): returns a tuple of 3: return (train,"),
+    "no pair": (TRAIN_PART, "5", "data(folder), train: a int is no pair (inputs, targets) of arrays"),
+    "unequal": (TRAIN_PART, "(x[:160], y[:150])", "train: inputs of 160 and targets of 150 samples: give equally many"),
+    "empty": (TRAIN_PART, "(x[:0], y[:0])", "data(folder), train: there are no samples"),
+    "texts": (TRAIN_PART, "(['a'] * 160, y[:160])", "are no numbers of one shape"),
+    "ragged": (TRAIN_PART, "([[1.0] * (1 + i % 3) for i in range(160)], y[:160])", "batchify(samples)"),
+    "no file": ("    x = ", "    np.load(folder + '/no.npy')\n    x = ", "data(folder), line 11: FileNotFoundError"),
+    "no train": (TRAIN_PART, "None", "no training samples, and there is no train(worker)"),
+    "no loss": (LOSS, "", "the loss is cross-entropy, for scores (N, C) and classes (N,); here the network gives"),
+    "class": (LOSS, "loss = gluon.loss.L2Loss", "loss is the class L2Loss: make it an object, L2Loss()"),
+    "mean": (LOSS, "def loss(o, t):\n    return ((o - t) ** 2).mean()", "shape (2,), not their mean"),
+    "no array": (LOSS, "def loss(o, t):\n    return 1.0", "gives a float: give an mx.nd array (N,)"),
+    "one argument": (LOSS, "def loss(o):\n    return o", "cannot be called as loss(outputs, targets)"),
+    "lambda": (LOSS, f"{LOSS}\nmetric = lambda t, o: 1.0", "metric: a metric cannot have the name '<lambda>'"),
+    "composite": (LOSS, f"{LOSS}\nmetric = mx.metric.create(['mse', 'mae'])", "give a metric of one number"),
+    "prepares one": (LOSS, f"{LOSS}\ndef prepare(x, y):\n    return x", "prepare() returns a ndarray of shape (2, 4)"),
+    "no bool": (LOSS, f"{LOSS}\nmore_is_better = 0", "more_is_better is 0: give True or False"),
+    "loss and loop": (LOSS, f"{LOSS}\ndef train(worker): pass", "defines loss and train(worker)"),
+    "loop, no metric": (LOSS, "def train(worker): pass", "the outputs are no scores: define metric"),
+    "no pairs": (TRAIN_PART, "(lambda rank, num_workers, seed: iter([x]))", "a stream yields pairs (inputs, targets)"),
+    "few scores": (f"(1))\n|y = x.sum(axis=1)|{LOSS}", "(3))\n|y = np.arange(200) % 5|", "0 to 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_file_or_what_to_do(tmp_path, name):
+    before, after, line = MISTAKES[name]
+    text = GOOD
+    for old, new in zip(before.split("|"), after.split("|"), strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    with pytest.raises(SetupError, match=re.escape(line)) as caught:
+        task_of(job_in(tmp_path, text))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["-b", "161"], "batch size 161 exceeds the 160 training samples: choose a smaller -b"),
+        (["-m", "async", "-s", "1"], "-s 1 cannot split these samples"),
+        (["--validation", "160"], "leaves nothing of the 160 training samples"),
+        (["--augment", "1"], "--augment changes the images of a built-in dataset"),
+    ],
+)
+def test_flags_that_do_not_fit_the_job_are_one_line(tmp_path, flags, line):
+    with pytest.raises(SetupError, match=re.escape(line)):
+        task_of(job_in(tmp_path, GOOD, *flags))
+
+
+def test_the_traceback_begins_in_the_file(tmp_path, caplog):
+    text = GOOD.replace("    x = ", "    [].pop()\n    x = ")
+    with pytest.raises(SetupError, match=r"data\(folder\), line 11: IndexError: pop from empty list"):
+        job_of(job_in(tmp_path, text))
+    shown = [record.message for record in caplog.records if "Traceback" in record.message]
+    assert len(shown) == 1 and re.match(r'Traceback .*\n  File ".*my_job.py", line 11, in data', shown[0])
+
+
+def test_values_that_a_network_has_are_kept_and_others_are_the_same_for_the_same_seed(tmp_path):
+    kept = "import mxnet as mx\n" + GOOD.replace(
+        "    return net", "    net[1].initialize(mx.init.One())\n    return net"
+    )
+    networks = [task_of(job_in(tmp_path, kept, "--seed", seed)).network for seed in "001"]
+    first, again, other = ([each.data().asnumpy() for each in net.collect_params().values()] for net in networks)
+    assert (first[2] == 1).all() and (other[2] == 1).all()
+    assert all((a == b).all() for a, b in zip(first, again, strict=True)) and (first[0] != other[0]).any()
+    assert [*networks[0].collect_params()] == [*networks[1].collect_params()]
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "more_is_better"),
+    [
+        ("", "loss", False),
+        ("metric = mx.metric.RMSE()", "rmse", False),
+        ("def r2(targets, outputs):\n    return 1.5\nmetric = r2", "r2", True),
+        ("def error(targets, outputs):\n    return 1.5\nmetric, more_is_better = error, False", "error", False),
+    ],
+)
+def test_the_metric_has_a_name_and_a_direction(tmp_path, more, name, more_is_better):
+    task = task_of(job_in(tmp_path, GOOD + more))
+    assert (task.metric.name, task.metric.more_is_better) == (name, more_is_better)
+    value = task.evaluate()
+    assert value == 1.5 if "1.5" in more else value > 0
+
+
+def test_a_metric_of_arrays_gets_the_whole_test_set(tmp_path):
+    more = """
+def r2(targets, outputs):
+    assert targets.shape == (40,) and outputs.shape == (40, 1)
+    return float(np.abs(targets - data("")[1][1]).max())
+metric = r2
+"""
+    assert task_of(job_in(tmp_path, GOOD + more)).evaluate() < 1e-6
+
+
+def test_parts_that_the_file_leaves_out_are_built_in(tmp_path):
+    built_in = parse(["-m", "local", "-c", "1", "-n", "mlp", "-ld", str(tmp_path)])
+    text = "import numpy as np\ndef metric(targets, outputs):\n    return float((outputs.argmax(1) == targets).mean())"
+    with_metric = job_in(tmp_path, text, "-n", "mlp")
+    tasks = [task_of(config) for config in (built_in, with_metric)]
+    assert tasks[0].evaluate() == pytest.approx(tasks[1].evaluate())
+    batches = [next(task.batches) for task in tasks]
+    np.testing.assert_array_equal(*(batch.inputs[0].asnumpy() for batch in batches))
+
+
+def test_frozen_weights_stay_and_do_not_travel(tmp_path):
+    text = GOOD.replace("    return net", "    net[0].collect_params().setattr('grad_req', 'null')\n    return net")
+    from trainer.algorithms.local import LocalTrainer
+
+    task = task_of(job_in(tmp_path, text))
+    trainer = LocalTrainer(
+        context_of(network=task.network, batches=task.batches, warm_up_batch=task.warm_up_batch), 0.1
+    )
+    assert [array.shape for array in trainer.parameters.model()] == [(1, 8), (1,)]
+    assert len(trainer.parameters.frozen_sha256()) == 64
