@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from config import Config
     from trainer.collectives.compression import Compression
     from trainer.coordinator.client import StateClient
-    from trainer.datasets.batches import Batch, Batches
-    from trainer.device import Loss, Passes
+    from trainer.datasets.batches import Batches
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
+    from trainer.passes import Batch, Loss, Passes
     from trainer.recovering import Recovers
     from trainer.run_logs.pace import Pacing
     from trainer.run_logs.scalars import TensorBoard

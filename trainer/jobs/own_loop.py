@@ -11,10 +11,9 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from trainer.datasets.batches import Batch
-from trainer.device import single
 from trainer.engine import mx
 from trainer.parameters import wait_for
+from trainer.passes import Batch, single
 from trainer.trainer import Trainer
 from utils import SetupError
 
