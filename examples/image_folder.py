@@ -1,7 +1,8 @@
-"""Images in files, a folder for each class. They need not fit into memory: a batch is decoded when it is trained on.
+r"""Images in files, a folder for each class. They need not fit into memory: a batch is decoded when it is trained on.
 
 .venv/bin/python examples/image_folder.py  # draws data/stripes
-scripts/local_cluster.sh -m esync --job examples/image_folder.py --workers 0.04,0.2 -- --max-seconds 20 -ll 0.003 -b 32
+scripts/local_cluster.sh -m esync --job examples/image_folder.py --workers 0.04,0.08,0.4 -- \
+    -ll 0.003 --max-seconds 20 -e 10
 """
 
 from pathlib import Path
@@ -26,17 +27,14 @@ def prepare(images, classes):  # uint8 (N, height, width, 3) -> (N, 3, height, w
     return images.transpose(0, 3, 1, 2) / 255, classes
 
 
-def labels(train):  # for -s 1, which gives each worker other classes, so that no image is decoded for it
+def labels(train):  # for -s 1, which gives each worker other classes
     return [label for _, label in train.items]
 
 
 if __name__ == "__main__":
-    random = np.random.default_rng(0)
     for number in range(1200):
-        stripes = np.sin(np.arange(32) * random.uniform(0.5, 2)).reshape(32, 1, 1) + random.normal(size=(32, 32, 3))
-        picture = np.uint8(stripes.clip(-2, 2) * 60 + 128)
-        file = Path(
-            "data/stripes", "test" if number < 200 else "train", ("across", "down")[number % 2], f"{number}.png"
-        )
+        stripes = np.sin(np.arange(32) * np.random.uniform(0.5, 2)).reshape(32, 1, 1) + np.random.randn(32, 32, 3)
+        picture = stripes if number % 2 else stripes.transpose(1, 0, 2)
+        file = Path("data/stripes", ("test", "train")[number >= 200], ("across", "down")[number % 2], f"{number}.png")
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture.transpose(1, 0, 2) if number % 2 else picture).save(file)
+        Image.fromarray(np.uint8(picture.clip(-2, 2) * 60 + 128)).save(file)

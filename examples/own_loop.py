@@ -1,6 +1,7 @@
-"""The job of table.py with a training loop of its own, which every algorithm can train:
+r"""The job of table.py with a training loop of its own, which every algorithm can train:
 
-scripts/local_cluster.sh -m esync --job examples/own_loop.py --workers 0.01,0.02,0.1 -- --max-seconds 20 -ll 0.003 -b 32
+scripts/local_cluster.sh -m esync --job examples/own_loop.py --workers 0.02,0.04,0.2 -- \
+    --optimizer adam -ll 0.005 --max-seconds 20 -e 10
 """
 
 import mxnet as mx

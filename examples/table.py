@@ -1,6 +1,7 @@
-"""Regression on a table of numbers, by ESync on three machines of different speed, which this one stands for:
+r"""Regression on a table of numbers, by ESync on three workers of different speed (seconds a step):
 
-scripts/local_cluster.sh -m esync --job examples/table.py --workers 0.01,0.02,0.1 -- --max-seconds 20 -ll 0.003 -b 32
+scripts/local_cluster.sh -m esync --job examples/table.py --workers 0.02,0.04,0.2 -- \
+    --optimizer adam -ll 0.005 --max-seconds 20 -e 10
 """
 
 import mxnet as mx
@@ -14,12 +15,10 @@ def network():
     return layers
 
 
-def data(folder):  # of -dd; one's own would be np.loadtxt(folder + "/table.csv", delimiter=","), for example
-    table = np.random.default_rng(0).random((12000, 10))
+def data(folder):  # folder is -dd
+    table = np.random.default_rng(0).random((12000, 10))  # or np.loadtxt(f"{folder}/table.csv", delimiter=",")
     x = table.T
-    y = (
-        np.sin(np.pi * x[0] * x[1]) + 2 * (x[2] - 0.5) ** 2 + x[3] + 0.5 * x[4]
-    )  # Friedman's, 1991; the others are noise
+    y = np.sin(np.pi * x[0] * x[1]) + 2 * (x[2] - 0.5) ** 2 + x[3] + 0.5 * x[4]  # by Friedman, 1991
     targets = y.reshape(-1, 1)
     return (table[:10000], targets[:10000]), (table[10000:], targets[10000:])  # training and test part
 

@@ -1,6 +1,7 @@
-"""Classes of texts of different lengths: is a review for or against, where "not" turns the word behind it?
+r"""Classes of texts of different lengths: is a review for or against, where "not" turns the word behind it?
 
-scripts/local_cluster.sh -m esync --job examples/text.py --workers 0.02,0.04,0.2 -- --max-seconds 30 -ll 0.01 -b 32
+scripts/local_cluster.sh -m esync --job examples/text.py --workers 0.02,0.04,0.2 -- \
+    -ll 0.01 --max-seconds 20 -e 10
 """
 
 import random

@@ -1,6 +1,7 @@
-"""A network with two inputs: how does a user like a film? Both are numbers, and a vector is learnt for each.
+r"""A network with two inputs: how does a user like a film? Both are numbers, and a vector is learnt for each.
 
-scripts/local_cluster.sh -m esync --job examples/two_inputs.py --workers 0.02,0.04,0.2 -- --max-seconds 20 -ll 0.01
+scripts/local_cluster.sh -m esync --job examples/two_inputs.py --workers 0.02,0.04,0.2 -- \
+    --optimizer adam -ll 0.01 --max-seconds 20 -e 10
 """
 
 import mxnet as mx

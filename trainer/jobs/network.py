@@ -175,7 +175,7 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
 
 
 def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:
-    """Checks the classes, as prepare() leaves them: of a sample of each of the first million, the least, the greatest."""
+    """Checks a sample of each class, as prepare() leaves them: of the first million, and the least and the greatest."""
     assert isinstance(job.train, Arrays)
     with users_errors(job.file.path, "prepare(inputs, targets)" if job.file.prepare else "data(folder)"):
         chosen = np.array([labels.argmin(), labels.argmax(), *np.unique(labels[: 1 << 20], return_index=True)[1]])

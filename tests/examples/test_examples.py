@@ -1,0 +1,135 @@
+"""The examples of job files: short, plain, and trained in virtual time and by real processes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from cluster_processes import ROOT, device_folders, run_cluster
+from few_images import few_images
+
+import simulate
+from algorithms import ENTRIES, OWNERS
+from scripts.launch import local_cluster
+from trainer.jobs.sources import OWN_MODULES
+from trainer.metric import Metric, logged_value
+from trainer.simulation import virtual_cluster
+from utils import RUN_FILE, read_json
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+# What no better than chance is, as each metric has it: that of the mean target, or of the most frequent class.
+CHANCE = {"finetune": 0.62, "image_folder": 0.5, "own_loop": 0.0, "table": 0.0, "text": 0.55, "two_inputs": 1.0}
+
+
+def commands(example: Path, program: str) -> list[list[str]]:
+    """The words behind a program on the lines of the docstring."""
+    text = (ast.get_docstring(ast.parse(example.read_text())) or "").replace("\\\n", " ")
+    return [shlex.split(found, comments=True) for found in re.findall(rf"^{re.escape(program)} (.*)$", text, re.M)]
+
+
+@every_example
+def test_an_example_is_at_most_40_lines_which_import_nothing_of_this_project(example):
+    assert len(example.read_text().splitlines()) <= 40
+    tree = ast.parse(example.read_text())
+    modules = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert modules and not {module.split(".")[0] for module in modules} & {*OWN_MODULES}
+
+
+@every_example
+def test_an_example_begins_with_the_command_that_trains_it(example):
+    (command,) = commands(example, "scripts/local_cluster.sh")
+    assert local_cluster.parse(command).job_file == example
+
+
+# ------------------------------------------------------------------------------------------------------ trained
+
+
+def simulated(base: Path, *arguments: str) -> tuple[str, Path]:
+    """A job in virtual time in this process; returns the hash of the weights, and the log folder of its worker 0."""
+    _, (run,) = simulate.parse([*arguments, "--log-base", str(base)])
+    return virtual_cluster.run(run.job), Path(run.job.config.log_dir) / "cpu0"
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> Path:
+    """A data folder with what the example of image files draws, as its docstring says."""
+    folder = tmp_path_factory.mktemp("drawn")
+    ((program,),) = commands(ROOT / "examples" / "image_folder.py", ".venv/bin/python")
+    subprocess.run([sys.executable, str(ROOT / program)], cwd=folder, check=True)
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory) -> Path:
+    """A saved LeNet, trained for a moment."""
+    limits = ["--max-rounds", "80", "-l", "0.003", "-e", "80"]
+    data = ["--dataset", "mnist", "-dd", str(few_images())]
+    base = tmp_path_factory.mktemp("first")
+    return simulated(base, "-m", "local", "-n", "lenet", "--workers", "0.1,0.1", *data, *limits)[1] / "final.json"
+
+
+@pytest.fixture(scope="module")
+def setting(drawn, lenet):
+    """The data folder of an example and its flags of main.py: those of its docstring, without limits."""
+
+    def of(example: Path) -> tuple[Path, list[str]]:
+        (command,) = commands(example, "scripts/local_cluster.sh")
+        own = command[command.index("--") + 1 : command.index("--max-seconds")]
+        if example.stem == "finetune":
+            return few_images(), [*own, "--dataset", "mnist", "--init-from", str(lenet)]
+        return drawn, own
+
+    return of
+
+
+def saved(folder: Path, example: Path, monkeypatch) -> tuple[Metric, float]:
+    """The metric of the best model of a job, which the network of the example loads by gluon's own means."""
+    about = read_json(folder / "best.json")
+    as_module(example, monkeypatch).network().load_parameters(str(folder / about["parameters"]))
+    metric, value = logged_value(about)
+    return metric, value
+
+
+def as_module(example: Path, monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(example.parent))
+    return importlib.import_module(example.stem)
+
+
+@every_example
+def test_an_example_learns_by_esync_in_virtual_time(example, setting, tmp_path, monkeypatch):
+    data, flags = setting(example)
+    cluster = ["-m", "esync", "--workers", "0.1,0.4", "-dd", str(data)]
+    _, folder = simulated(tmp_path, "--job", str(example), *cluster, *flags, "--max-rounds", "50", "-e", "25")
+    metric, value = saved(folder, example, monkeypatch)
+    assert metric.is_better(value, CHANCE[example.stem])
+
+
+@pytest.mark.cluster
+@every_example
+def test_an_example_trains_on_a_real_cluster(example, setting, tmp_path, monkeypatch):
+    data, flags = setting(example)
+    cluster = ["-m", "esync", "--workers", "0.01,0.04", "--data-dir", str(data)]
+    run_cluster(tmp_path, "--job", str(example), *cluster, worker_flags=[*flags, "--max-rounds", "3", "-e", "3"])
+    folders = device_folders(tmp_path / example.stem / "esync")
+    assert [read_json(folder / RUN_FILE)["ended"] for folder in folders] == ["3 rounds done"] * 2
+    (evaluated,) = (folder for folder in folders if (folder / "best.json").exists())
+    assert saved(evaluated, example, monkeypatch)
+
+
+@pytest.mark.parametrize("mode", ENTRIES)
+def test_a_loop_of_ones_own_makes_the_same_weights_as_none(mode, tmp_path):
+    limits = ["--train-steps", "2", "6"] if OWNERS[mode].name == "sync-switch" else ["--max-seconds", "2"]
+    cluster = ["-m", mode, "--workers", "0.1,0.2,0.4", *limits]
+    without, own = (
+        simulated(tmp_path, "--job", str(ROOT / "examples" / name), *cluster)[0] for name in ("table.py", "own_loop.py")
+    )
+    assert own == without
