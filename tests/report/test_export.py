@@ -71,7 +71,7 @@ def test_rounds_without_the_round_before_have_no_speed():
     numbers = RoundNumbers()
     assert "samples/s" not in numbers.of(log_tree.sync_round(7, 84.0))
     assert numbers.of(log_tree.sync_round(8, 96.0, 0.5, loss=1.5)) == {
-        "loss": 1.5, "accuracy": 0.5, "local_steps": 1, "samples/s": 64 / 12, "waiting_share": 2 / 12
+        "loss": 1.5, "test_accuracy": 0.5, "local_steps": 1, "samples/s": 64 / 12, "waiting_share": 2 / 12
     }  # fmt: skip
     assert "samples/s" not in numbers.of(log_tree.sync_round(10, 120.0))
 
@@ -88,7 +88,7 @@ def test_a_worker_writes_for_tensorboard_what_its_logs_give_later(tmp_path):
     place = Path("mlp", "esync", "virtual-cpu0")
     live = events(tmp_path / "live" / place)
     assert live == events(tmp_path / "later" / place)
-    assert {tag for tag, *_ in live} == {"loss", "accuracy", "local_steps", "samples/s", "waiting_share"}
+    assert {tag for tag, *_ in live} == {"loss", "test_accuracy", "local_steps", "samples/s", "waiting_share"}
     assert [(step, value) for tag, step, _, value in live if tag == "local_steps"] == [(1, 2), (2, 2), (3, 2), (4, 3)]
     # Virtual seconds, whatever the machine took: 0.3 s of the slower worker.
     assert [wall_s for tag, _, wall_s, _ in live if tag == "loss"] == pytest.approx([0.0, 0.3, 0.6, 0.9], abs=0.01)

@@ -14,6 +14,7 @@ from trainer.run_logs.round_log import EVALUATED, seconds_in
 from utils import RUN_AS_OWNER, SetupError, remedy
 
 SAMPLES_S, STEPS, WAITING, LOSS = "samples/s", "local_steps", "waiting_share", "loss"
+TEST = "test_{}"  # the metric, whose name may be loss too
 FLUSH_S = 5  # between writes to the disk
 EVENTS = "events.out.tfevents.*"  # files of a run of TensorBoard
 
@@ -36,7 +37,7 @@ class RoundNumbers:
         self._before = number, end_s
         found = {LOSS: record["loss"]} if isinstance(record.get("loss"), (int, float)) else {}
         if (logged := logged_value(record)) is not None:
-            found[logged[0].name] = logged[1]
+            found[TEST.format(logged[0].name)] = logged[1]
         found[STEPS] = sum(FORWARD_BACKWARD in times for times in steps)
         if before == number - 1 and end_s > begin_s:
             found[SAMPLES_S] = record["num_samples"] / (end_s - begin_s)
@@ -89,7 +90,7 @@ class TensorBoard:
             self._add(name, value, record["num_iters"], at_s)
         for each in record.get(EVALUATED, ()):  # of the models of earlier rounds
             if (logged := logged_value(each)) is not None:
-                self._add(logged[0].name, logged[1], each["round"], at_s)
+                self._add(TEST.format(logged[0].name), logged[1], each["round"], at_s)
 
     def _add(self, name: str, value: float, number: int, at_s: float) -> None:
         # Of other characters in a tag tensorboardX would tell each time.
