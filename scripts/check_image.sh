@@ -126,6 +126,14 @@ docker run --rm "${options[@]}" "${mounts[@]}" "$image" -m local -c 1 -n lenet -
     wrong "$(tail -n 3 "$scratch/kept.log")"
 [[ "$(stat -c %u:%g "$logs/cpu/final.json")" == "$user" ]] || wrong "$(ls -l "$logs/cpu")"
 
+check "a job file in a mounted folder"
+mkdir "$scratch/jobs"
+printf 'from layers import Dense\n\n\ndef network():\n    return Dense(10)\n' >"$scratch/jobs/mine.py"
+echo 'from mxnet.gluon.nn import Dense' >"$scratch/jobs/layers.py"
+chmod -R a+rX "$scratch/jobs"
+docker run --rm "${options[@]}" "${mounts[@]}" -v "$scratch/jobs:/jobs:ro" "$image" -m local -c 1 --job /jobs/mine.py \
+    -e 1000 --max-rounds 50 >"$scratch/job.log" 2>&1 || wrong "$(tail -n 3 "$scratch/job.log")"
+
 check "a job of one state server, scheduler, server and three workers, by docker run"
 roles=()
 start() { # usage: start name argument...; with more options in $more

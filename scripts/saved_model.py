@@ -75,7 +75,7 @@ def to_onnx(path: Path, output: Path) -> str:
     model = SavedModel.find(path)
     shape = [(1, *model.input_shape)]
     any_batch = [(None, *model.input_shape)]
-    files = str(model.symbol), str(model.parameters)
+    files = mx.sym.load(model.layers), mx.nd.load(str(model.parameters))
     temporary = output.with_name(f"{output.name}.tmp")
     try:
         mx.onnx.export_model(*files, shape, np.float32, str(temporary), dynamic=True, dynamic_input_shapes=any_batch)

@@ -28,6 +28,7 @@ def run(*command, **environment):
         (["-m", "sync"], {}, "mode sync needs a cluster"),
         (["-m", "local"], {"DMLC_ROLE": "nobody"}, "choose from scheduler, server, worker"),
         (["worker", "-m", "local"], {}, "mode local trains alone"),
+        (["-m", "local", "--job", "/jobs/mine.py"], {}, "job file /jobs/mine.py: No such file or directory"),
         (["scheduler"], {"DMLC_NUM_WORKER": "many"}, "DMLC_NUM_WORKER='many'"),
         (["server"], {"DMLC_NUM_SERVER": "none"}, "DMLC_NUM_SERVER='none'"),
         (["state-server", "now"], {}, "unknown argument 'now'; see"),

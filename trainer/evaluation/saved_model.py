@@ -197,22 +197,31 @@ class SavedModel:
                 f"{self.parameters}: the model has no single input of a known shape; load it in a program of your own"
             ) from None
 
+    @property
+    def layers(self) -> str:
+        """The path of the file of its layers.
+
+        Raises:
+            SetupError: there is none.
+        """
+        if self.symbol is None:
+            raise SetupError(
+                f"{self.parameters} has no file of the layers beside it; load it by load_parameters() of the network"
+            )
+        return str(self.symbol)
+
     def load(self, context: mx.Context) -> Any:
         """The network on a device, ready to be called.
 
         Raises:
             SetupError: MXNet cannot read it, or there is no file of its layers.
         """
-        if self.symbol is None:
-            raise SetupError(
-                f"{self.parameters} has no file of the layers beside it; load it by load_parameters() of the network"
-            )
         try:
             with warnings.catch_warnings():
                 # The file does not give the input's type; MXNet's default is float32.
                 warnings.filterwarnings("ignore", "Cannot decide type")
                 return mx.gluon.SymbolBlock.imports(
-                    str(self.symbol), _names_of(self.about), str(self.parameters), ctx=context
+                    self.layers, _names_of(self.about), str(self.parameters), ctx=context
                 )
         except (mx.MXNetError, ValueError, AssertionError) as error:
             reason = str(error).strip().splitlines()[-1]

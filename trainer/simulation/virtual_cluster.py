@@ -83,7 +83,7 @@ class _Run:
         self._clock = VirtualClock()
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
         _allow_open_files(len(self._rows) + SPARE_FILES)
-        self._learnt = None if config.network == NO_NETWORK and not config.job else job_of(config)
+        self._learnt = None if config.network == NO_NETWORK else job_of(config)
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]
         self._contexts = [self._context(rank) for rank in range(len(self._rows))]

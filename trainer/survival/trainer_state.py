@@ -16,7 +16,7 @@ from trainer.run_logs.round_faults import count_in
 from trainer.run_logs.round_log import computing_seconds, iter_files, logged_rounds, read_rounds
 from trainer.steps import Seen
 from trainer.trainer import Trainer
-from utils import write_atomically
+from utils import SetupError, write_atomically
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
@@ -71,6 +71,8 @@ def restore(trainer: Trainer) -> None:
         trainer.context.task.batches.restore(state["batches"])
     else:
         logging.info("this worker has other samples than before: its batches begin anew")
+    if [array.shape for array in state["model"]] != [array.shape for array in trainer.parameters.model()]:
+        raise SetupError("--resume: the checkpoint is of a network with other parameters; start without --resume")
     trainer.parameters.replace([mx.nd.array(array) for array in state["model"]])
     trainer.stepper.restore(state["steps"], trainer.parameters.weights[0].context)
     trainer.restore_own(state["own"])

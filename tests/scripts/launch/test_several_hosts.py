@@ -115,20 +115,24 @@ def names(host: Host) -> list[str]:
 
 
 def test_a_job_on_four_hosts_trains_and_brings_its_logs_home(net, tmp_path):
-    flags = ["-m", "esync", "--", "--max-rounds", "3", "-e", "3", "--min-step-time", "0.02"]
-    code, output = Launcher(net, tmp_path, hosts_of(net), *flags).end()
+    """The job file is here alone: it gets to the hosts with the module that it imports."""
+    (tmp_path / "mine.py").write_text("from layers import dense\n\n\ndef network():\n    return dense(10)\n")
+    (tmp_path / "layers.py").write_text("from mxnet.gluon.nn import Dense as dense  # \u00e4\n")
+    flags = ["-m", "esync", "--job", str(tmp_path / "mine.py"), "--", "--max-rounds", "3", "-e", "3"]
+    code, output = Launcher(net, tmp_path, hosts_of(net), *flags, "--min-step-time", "0.02").end()
     assert code == 0, output
-    folder = tmp_path / "logs" / "lenet" / "esync"
+    folder = tmp_path / "logs" / "mine" / "esync"
     for rank, host in enumerate(reversed(net.hosts)):  # MXNet ranks by the addresses as texts, the greatest first
         run = read_json(folder / host.name / "cpu" / RUN_FILE)
         assert (run["rank"], run["num_workers"], run["ended"]) == (rank, 4, "3 rounds done")
+        assert run["config"]["job"] == f"{project(host)}/logs/mine/esync/{host.name}/.job/mine.py"
         assert list(iter_files(folder / host.name / "cpu")) == [1, 2, 3]
         assert re.search(rf"worker {rank}\b.* \| ended after round 3", (folder / f"{host.name}-cpu.log").read_text())
     assert len(re.findall(r"h4 cpu rank 0 \| round \d+", output)) == 3
     assert re.search(rf"status page: http://{re.escape(net.hosts[0].address)}:\d+/\n", output)
     assert "round 1" in (folder / "h2-cpu.log").read_text()
     assert not re.search(r"h2 cpu rank 2 \| round \d+(?!.*accuracy)", output)  # but of the one that evaluates
-    assert summary.main(["-b", str(tmp_path / "logs"), "-n", "lenet"]) == 0
+    assert summary.main(["-b", str(tmp_path / "logs"), "-n", "mine"]) == 0
     assert sorted(read_json(folder / "ESync.json")) == ["h1", "h2", "h3", "h4"]
     assert net.commands() == []
 

@@ -173,9 +173,14 @@ def test_the_files_hold_what_mxnets_own_export_writes(tmp_path, name):
     (tmp_path / "ours.json").write_bytes(symbol)
     (tmp_path / "ours.params").write_bytes(parameters)
     ours, theirs = (mx.nd.load(str(tmp_path / file)) for file in ("ours.params", "theirs-0000.params"))
-    assert ours.keys() == theirs.keys()
+    names = {name: each.name for name, each in network._collect_params_with_prefix().items()}
+    of_theirs = {key.partition(":")[2]: array for key, array in theirs.items()}
+    assert {names[key] for key in ours} == of_theirs.keys()
     for key, array in ours.items():
-        np.testing.assert_array_equal(array.asnumpy(), theirs[key].asnumpy())
+        np.testing.assert_array_equal(array.asnumpy(), of_theirs[names[key]].asnumpy())
+    again = models.REGISTRY[name].factory(classes=10)  # with another prefix
+    again.load_parameters(str(tmp_path / "ours.params"))
+    np.testing.assert_allclose(again(images(8)).asnumpy(), expected, atol=1e-5)
     saved = SavedModel(ABOUT, tmp_path / "ours.json", tmp_path / "ours.params")
     np.testing.assert_allclose(saved.load(mx.cpu())(images(8)).asnumpy(), expected, atol=1e-5)
 
@@ -197,6 +202,54 @@ def test_a_model_that_cannot_be_loaded_is_named(tmp_path, damage, text):
         loaded(tmp_path / "best.json")
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class TwoInputs(mx.gluon.HybridBlock):
+    """The difference of two inputs, in two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.dense = mx.gluon.nn.Dense(2)
+
+    def hybrid_forward(self, F, x, y):
+        return self.dense(x - y), x + y
+
+
+class OfArrays(mx.gluon.Block):
+    """A Block that no symbol can pass through."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.dense = mx.gluon.nn.Dense(2)
+
+    def forward(self, x):
+        return self.dense(x * float(x.shape[0]))
+
+
+def test_a_network_of_several_inputs_and_outputs_is_saved(tmp_path):
+    network, given = TwoInputs(), (mx.nd.ones((3, 4)), mx.nd.zeros((3, 4)))
+    network.initialize()
+    expected = network(*given)
+    about = {"inputs": [{"name": name, "shape": [4]} for name in ("data0", "data1")]}
+    ModelSaver(tmp_path, network, about).save(["best"], 1, 0.5)
+    saved = SavedModel.find(tmp_path / "best.json").load(mx.cpu())(*given)
+    for ours, theirs in zip(saved, expected, strict=True):
+        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), atol=1e-6)
+
+
+def test_of_a_network_without_layers_to_save_its_parameters_are_there(tmp_path):
+    network, x = OfArrays(), mx.nd.ones((3, 4))
+    network.initialize()
+    expected = network(x).asnumpy()
+    ModelSaver(tmp_path, network, {"input": {"name": "data", "shape": [4]}}).save(["best"], 1, 0.5)
+    assert read_json(tmp_path / "best.json")["symbol"] is None
+    with pytest.raises(SetupError, match=r"load it by load_parameters\(\) of the network"):
+        SavedModel.find(tmp_path / "best.json").load(mx.cpu())
+    again = OfArrays()
+    again.load_parameters(str(tmp_path / "best-0001.params"))
+    np.testing.assert_array_equal(again(x).asnumpy(), expected)
 
 
 # -------------------------------------------------------------------------------------------- as users meet it
