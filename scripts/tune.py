@@ -26,7 +26,7 @@ GRID = tuple(range(-10, -1))  # step sizes: powers of the root of 10, from 1e-5 
 LEAST, GREATEST = -20, 4
 GROWS_BY = 2  # sizes at once
 FIRST_SHARE = 0.5  # of the time, for the grid
-BEST_ONES, LONGER = 3, 10  # step sizes of the second stage, which is at most so many times as long
+BEST_ONES, LONGER = 3, 10  # step sizes of the second stage, which is at most this many times as long
 PROBE_STEPS = 2
 FEWEST_STEPS = 20  # of a trial
 VALIDATION = 2000  # held-out samples without --validation
@@ -227,6 +227,6 @@ def advice(best: Best) -> list[str]:
     ]
     if best.end:
         lines.append(
-            f"this is the {best.end} step size that was tried: give --tune more minutes, and the search goes on there"
+            f"this is the {best.end} step size that was tried: give --tune more minutes, and the search continues there"
         )
     return lines

@@ -65,7 +65,7 @@ class Worker:
 
         Returns:
             Whether the step counted. The first three are tests of the speed; an algorithm may give a step up, and one
-            whose gradients are not finite is skipped. `batches` has the samples of such a step once more.
+            whose gradients are not finite is skipped. `batches` then has the same samples again.
         """
         return self._loop.step(samples, loss)
 
