@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trainer.parameters import array_of
 from utils import SetupError
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ class EndlessBatches:
         if state["augment"]:
             self._changes.bit_generator.state = state["augment"]
         self._batch_size = state["batch_size"]
-        self._returned = [self._feed.placed(tuple(parts[0]), tuple(parts[1])) for parts in state["returned"]]
+        self._returned = [
+            self._feed.placed(tuple(map(array_of, inputs)), tuple(map(array_of, targets)))
+            for inputs, targets in state["returned"]
+        ]
 
     def __iter__(self) -> EndlessBatches:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -98,6 +99,18 @@ def test_other_content_or_another_form_has_another_hash():
     assert hashes == [hash_of([source_of(part)]) for part in parts]
 
 
+def test_samples_that_are_objects_have_the_hash_of_their_content():
+    def parts():
+        texts = [" ".join(["word"] * number) for number in range(8)]
+        yield np.array([np.arange(number) for number in range(8)], dtype=object), Y
+        yield np.array(texts, dtype=object), Y
+        yield [{"text": text} for text in texts], Y
+        yield mx.gluon.data.SimpleDataset([{"text": text} for text in texts])
+
+    kept, again = [*parts()], [*parts()]  # at other places in memory
+    assert [hash_of([source_of(part)]) for part in kept] == [hash_of([source_of(part)]) for part in again]
+
+
 def test_a_dataset_with_random_transforms_has_no_hash():
     random = np.random.default_rng(0)
     assert hash_of([source_of(mx.gluon.data.ArrayDataset(X, Y).transform_first(lambda x: x + random.random()))]) == ""
@@ -113,11 +126,22 @@ def test_a_dataset_with_random_transforms_has_no_hash():
         ((X, 3), "a int has no samples"),
         ((X[:0], Y[:0]), "there are no samples"),
         (([], []), "there are no samples"),
+        ({"x": X, "y": Y}, "a dict of 2 is no pair"),
+        (X, "a ndarray of shape"),
     ],
 )
 def test_what_is_no_part_of_the_data_is_one_line(data, line):
     with pytest.raises(SetupError, match=line):
         source_of(data)
+
+
+@pytest.mark.parametrize(
+    ("items", "line"),
+    [([{"x": 1, "y": 2}] * 2, "tuples (input, target), not a dict of 2"), ([([1], 2), ([1, 2], 2)], "write batchify")],
+)
+def test_items_that_make_no_batch_are_one_line(items, line):
+    with pytest.raises(SetupError, match=re.escape(line)):
+        source_of(mx.gluon.data.SimpleDataset(items)).take(slice(0, 2))
 
 
 def stream(rank, num_workers, seed):
