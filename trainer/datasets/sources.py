@@ -64,7 +64,7 @@ class Arrays:
             return Raw(inputs, targets, self._size(chosen))
         numbers = np.arange(len(self))[chosen]
         samples = [tuple(_single([array[number] for array in part]) for part in self._both()) for number in numbers]
-        return Raw(*self._batchify(samples), len(samples))
+        return _batch(self._batchify, samples)
 
     def _both(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return self.inputs, self.targets
@@ -97,7 +97,7 @@ class Items:
 
     def take(self, chosen: np.ndarray | slice) -> Raw:
         samples = [self._items[int(number)] for number in np.arange(len(self))[chosen]]
-        return Raw(*self._batchify(samples), len(samples))
+        return _batch(self._batchify, samples)
 
     def hash_into(self, digest: hashlib._Hash) -> bool:
         """Items whose transforms are random differ from one reading to the next, and only their number is compared."""
@@ -161,7 +161,7 @@ def source_of(data: Any, batchify: Batchify | None = None) -> Source | Stream:
         SetupError: it has none of the forms, or no samples.
     """
     source: Source | Stream
-    if isinstance(data, (tuple, list)):
+    if isinstance(data, tuple) or (isinstance(data, list) and len(data) == 2):
         if len(data) != 2:
             raise SetupError(f"{described(data)} is no pair (inputs, targets)")
         source = Arrays(data[0], data[1], batchify)
@@ -235,6 +235,8 @@ def _some(total: int, most: int) -> np.ndarray:
 
 
 def _hash_array(digest: hashlib._Hash, array: np.ndarray) -> None:
+    if array.dtype.kind in "mM":  # dates are in no buffer
+        array = array.view(np.int64)
     if array.dtype != np.uint8:
         digest.update(repr((array.shape, array.dtype.str)).encode())
     digest.update(pickle.dumps(array) if array.dtype == object else np.ascontiguousarray(array).data)
@@ -247,6 +249,13 @@ def _content(item: Any) -> bytes:
     array = item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item)
     content = pickle.dumps(item) if array.dtype == object else array.tobytes()
     return repr((array.shape, array.dtype.str)).encode() + content
+
+
+def _batch(batchify: Batchify, samples: list[Any]) -> Raw:
+    made = batchify(samples)
+    if not isinstance(made, (tuple, list)) or len(made) != 2:
+        raise SetupError(f"batchify() returns {described(made)}: return (inputs, targets)")
+    return Raw(made[0], made[1], len(samples))
 
 
 def _stacked(samples: list[Any]) -> tuple[Any, Any]:

@@ -21,7 +21,7 @@ from trainer.trainer import Trainer
 from utils import SetupError
 
 ENDED = "train(worker) has returned"
-MOST_BATCHES = 1000  # of a step: a loop that draws more has forgotten worker.step()
+MOST_BATCHES = 1000  # of a step: a loop that draws more has forgotten worker.step(), or to look at `is_done`
 
 
 class Worker:
@@ -57,6 +57,8 @@ class Worker:
     @property
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """Yields inputs and targets, each one array (N, ...) or a tuple of several."""
+        if self.is_done:
+            self._loop.ask_again()
         while not self.is_done:
             batch = self._loop.take()
             yield single(batch.inputs), single(batch.targets)
@@ -89,6 +91,7 @@ class OwnLoop:
         self._loss: Any = None
         self._has_stepped = False
         self._fault = ""  # found in another thread
+        self._asked = 0  # for batches, after the end
         self._optimizers = self._own_optimizers()
 
     def _run(self, counted: bool) -> None:
@@ -163,6 +166,12 @@ class OwnLoop:
             batch = next(self.trainer.context.task.batches)
             self._more.append(batch)
         return batch
+
+    def ask_again(self) -> None:
+        """Ends a loop that asks for batches time and again when the job is over, such as `while True` around them."""
+        self._asked += 1
+        if self._asked > MOST_BATCHES:
+            raise GreenletExit
 
     def step(self, samples: int, loss: Any) -> bool:
         self._check_thread("worker.step()")

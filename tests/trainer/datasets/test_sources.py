@@ -52,9 +52,10 @@ def values(part):
             None,
             [(2 * X[CHOSEN]).tolist()],
         ),
+        ([*zip(X, Y, strict=True)], None, [X[CHOSEN].tolist()]),
         (Pairs(), None, [X[CHOSEN].tolist(), (X[CHOSEN] + 1).tolist()]),
     ],
-    ids=["arrays", "mxnet", "several", "lists", "dataset", "transforms", "items"],
+    ids=["arrays", "mxnet", "several", "lists", "dataset", "transforms", "pairs", "items"],
 )
 def test_a_batch_has_the_samples_of_its_numbers(data, batchify, inputs):
     source = source_of(data, batchify)
@@ -91,6 +92,8 @@ def test_other_content_or_another_form_has_another_hash():
         (X.reshape(8, 1, 3), Y),
         ([[number] for number in range(8)], Y),
         ([[number] for number in range(1, 9)], Y),
+        (np.arange(8).astype("datetime64[s]"), Y),
+        (np.arange(1, 9).astype("datetime64[s]"), Y),
         mx.gluon.data.ArrayDataset(X, Y),
         mx.gluon.data.ArrayDataset(X + 1, Y),
     ]

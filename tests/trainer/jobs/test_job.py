@@ -12,6 +12,7 @@ import pytest
 from cluster_processes import ROOT
 from contexts import context_of
 
+import simulate
 from config import Config
 from trainer.command_line import parse
 from trainer.engine import mx
@@ -20,6 +21,7 @@ from trainer.jobs.job import job_of
 from trainer.jobs.network import build
 from trainer.jobs.user_errors import UserError, users_errors
 from trainer.membership import Membership
+from trainer.simulation import virtual_cluster
 from utils import SetupError
 
 GOOD = """
@@ -88,6 +90,7 @@ MISTAKES = {
     "one argument": (LOSS, "def loss(o):\n    return o", "cannot be called as loss(outputs, targets)"),
     "lambda": (LOSS, f"{LOSS}\nmetric = lambda t, o: 1.0", "metric: a metric cannot have the name '<lambda>'"),
     "composite": (LOSS, f"{LOSS}\nmetric = mx.metric.create(['mse', 'mae'])", "give a metric of one number"),
+    "batches one": (LOSS, f"{LOSS}\ndef batchify(s):\n    return 1", "batchify() returns a int: return (inputs,"),
     "prepares one": (LOSS, f"{LOSS}\ndef prepare(x, y):\n    return x", "prepare() returns a ndarray of shape (2, 4)"),
     "no bool": (LOSS, f"{LOSS}\nmore_is_better = 0", "more_is_better is 0: give True or False"),
     "loss and loop": (LOSS, f"{LOSS}\ndef train(worker): pass", "defines loss and train(worker)"),
@@ -214,6 +217,17 @@ def test_parts_that_the_file_leaves_out_are_built_in(tmp_path):
     assert tasks[0].evaluate() == pytest.approx(tasks[1].evaluate())
     batches = [next(task.batches) for task in tasks]
     np.testing.assert_array_equal(*(batch.inputs[0].asnumpy() for batch in batches))
+
+
+@pytest.mark.parametrize("shared", ["NET = network()\ndef network(): return NET", "D = gluon.nn.Dense(1)"])
+def test_virtual_workers_may_not_train_the_same_layers(tmp_path, shared):
+    text = GOOD.replace("gluon.nn.Dense(1))", "D)") if shared[0] == "D" else GOOD
+    path = job_in(tmp_path, f"{text}\n{shared}").job
+    (run,) = simulate.parse(["--workers", "0.1,0.1", "--log-base", str(tmp_path), "--max-rounds", "1", "--job", path])[
+        1
+    ]
+    with pytest.raises(SetupError, match=r"my_job.py, network\(\): gives the same layers again"):
+        virtual_cluster.run(run.job)
 
 
 def test_frozen_weights_stay_and_do_not_travel(tmp_path):

@@ -155,6 +155,16 @@ def test_the_loop_sees_the_end_and_does_what_stands_behind_it(tmp_path):
     assert ended == [(True, 0, 1, 2)]
 
 
+def test_a_loop_without_an_end_ends_with_the_job(tmp_path):
+    def train(worker):
+        while True:
+            for x, y in worker.batches:
+                backward(worker, x, y)
+                worker.step(len(y))
+
+    assert run(tmp_path, train).reason == "4 rounds done"
+
+
 def loads_itself(worker):
     while True:
         x = mx.nd.ones((2, 1))
