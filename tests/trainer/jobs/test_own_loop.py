@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -154,6 +155,16 @@ def test_the_loop_sees_the_end_and_does_what_stands_behind_it(tmp_path):
     assert ended == [(True, 0, 1, 2)]
 
 
+def test_a_loop_without_an_end_ends_with_the_job(tmp_path):
+    def train(worker):
+        while True:
+            for x, y in worker.batches:
+                backward(worker, x, y)
+                worker.step(len(y))
+
+    assert run(tmp_path, train).reason == "4 rounds done"
+
+
 def loads_itself(worker):
     while True:
         x = mx.nd.ones((2, 1))
@@ -174,6 +185,57 @@ def test_what_cannot_be_is_one_line_before_training_begins(tmp_path, train, flag
     with pytest.raises(SetupError, match=re.escape(line)):
         run(tmp_path, train, flags=flags)
     assert not list(tmp_path.iterdir())
+
+
+def draws(worker):
+    for _ in worker.batches:
+        pass
+
+
+def steps_in_a_thread(worker):
+    for x, y in worker.batches:
+        backward(worker, x, y)
+        thread = threading.Thread(target=worker.step, args=(len(y),))
+        thread.start()
+        thread.join()
+
+
+def has_a_trainer(worker):
+    trainer = mx.gluon.Trainer(worker.network.collect_params(), "sgd")
+    for x, y in worker.batches:
+        backward(worker, x, y)
+        trainer.step(len(y))
+        worker.step(len(y))
+
+
+def tells(loss):
+    def train(worker):
+        for x, y in worker.batches:
+            backward(worker, x, y)
+            worker.step(np.int64(len(y)), loss)
+
+    return train
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit, which says nothing
+@pytest.mark.parametrize(
+    ("train", "line"),
+    [
+        (draws, "has drawn 1000 batches without worker.step()"),
+        (steps_in_a_thread, "worker.step() is used in another thread"),
+        (has_a_trainer, "has a gluon.Trainer for the weights of worker.network"),
+        (tells("low"), "loss is a str"),
+    ],
+)
+def test_what_is_no_loop_of_steps_is_one_line(tmp_path, train, line):
+    with pytest.raises(SetupError, match=re.escape(line)):
+        run(tmp_path, train)
+
+
+@pytest.mark.parametrize("loss", [np.array([1.0, 2.0]), [1.0, 2.0], 1.5, np.float32(1.5), mx.nd.array([1, 2])])
+def test_losses_of_any_kind_are_told(tmp_path, loss):
+    run(tmp_path, tells(loss), rounds=1)
+    assert [record["loss"] for record in read_rounds(tmp_path, pytest.fail)] == [1.5]
 
 
 def test_a_step_inside_record_is_refused(tmp_path):
