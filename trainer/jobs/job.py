@@ -94,7 +94,7 @@ class Job:
         known = [part for part in parts if not isinstance(part, Stream)]
         with users_errors(self.file.path, "data(folder)"):
             found = hash_of(known) if known else ""
-        if len(known) < 2 or not found:
+        if len(known) < len(parts) or self.train is None or not found:
             logging.info("samples of streams, of own loaders and of random transforms are not compared between workers")
         return found
 
@@ -184,6 +184,8 @@ def job_of(config: Config) -> Job:
         )
     if train is None and file.train is None:
         raise UserError(f"{config.job}: data(folder) has no training samples, and there is no train(worker): give one")
+    if test is None and (config.target is not None or config.target_accuracy):
+        raise UserError(f"{config.job}: data(folder) has no test samples, and a target needs them: give test samples")
     if config.validation:
         if train is None or isinstance(train, Stream):
             raise SetupError("--validation holds out samples with numbers, and a stream has none: leave it out")

@@ -94,7 +94,10 @@ def _fault(name: str, value: Any) -> str:
     except TypeError as error:
         return f"{name} cannot be called as {signature}: {error}"
     except ValueError:  # without a signature, such as a function in C
-        pass
+        return ""
+    first = next(iter(inspect.signature(value).parameters), "")
+    if len(wanted) == 2 and first == wanted[1]:
+        return f"{name} gets ({', '.join(wanted)}), in this order, and its first parameter is called {first}"
     return ""
 
 

@@ -172,7 +172,7 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
         raise SetupError(
             f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
         )
-    return loss, classes, Metric("loss", more_is_better=False), partial(measurements.MeanLoss, loss)
+    return loss, classes, Metric("test-loss", more_is_better=False), partial(measurements.MeanLoss, loss)
 
 
 def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:

@@ -14,6 +14,7 @@ from contexts import context_of
 
 import simulate
 from config import Config
+from trainer import worker
 from trainer.command_line import parse
 from trainer.engine import mx
 from trainer.from_flags import learning_task
@@ -22,6 +23,7 @@ from trainer.jobs.network import build
 from trainer.jobs.user_errors import UserError, users_errors
 from trainer.membership import Membership
 from trainer.simulation import virtual_cluster
+from trainer.stop import SignalWatch
 from utils import SetupError
 
 GOOD = """
@@ -186,7 +188,7 @@ def test_values_that_a_network_has_are_kept_and_others_are_the_same_for_the_same
 @pytest.mark.parametrize(
     ("more", "name", "more_is_better"),
     [
-        ("", "loss", False),
+        ("", "test-loss", False),
         ("metric = mx.metric.RMSE()", "rmse", False),
         ("def r2(targets, outputs):\n    return 1.5\nmetric = r2", "r2", True),
         ("def error(targets, outputs):\n    return 1.5\nmetric, more_is_better = error, False", "error", False),
@@ -240,3 +242,14 @@ def test_frozen_weights_stay_and_do_not_travel(tmp_path):
     )
     assert [array.shape for array in trainer.parameters.model()] == [(1, 8), (1,)]
     assert len(trainer.parameters.frozen_sha256()) == 64
+
+
+def test_without_a_test_part_the_last_network_is_saved_and_no_target_is_possible(tmp_path):
+    text = GOOD.replace("(x[160:], y[160:])", "None")
+    config = job_in(tmp_path, text, "--max-rounds", "3")
+    assert task_of(config).evaluate is None
+    with pytest.raises(SetupError, match="a target needs them"):
+        job_of(job_in(tmp_path, text, "--target", "0.1"))
+    assert worker.run(config, None, SignalWatch("")) == 0
+    folder = tmp_path / "logs" / "cpu"
+    assert (folder / "final-0003.params").exists() and not (folder / "best.json").exists()
