@@ -227,6 +227,13 @@ class Config:
         choices=LOG_FORMS,
         of_host=True,
     )
+    tensorboard: str = _flag(
+        "",
+        "writes each round for TensorBoard too: loss, metric, samples/s, local steps, waiting share, as the run "
+        "FOLDER/NETWORK/MODE/HOST-DEVICE; needs tensorboardX (requirements-tensorboard.txt)",
+        of_host=True,
+        metavar="FOLDER",
+    )
     eval_seconds: float = _flag(
         0.0,
         "seconds between two evaluations, in place of -e (0: -e counts)",

@@ -41,6 +41,18 @@ def several(parse: Callable[[str], Any], words: str) -> Callable[[str], tuple[An
     return parse_all
 
 
+def seeds(text: str) -> tuple[int, ...]:
+    """Parses whole numbers from 0 on with commas, and ranges of them: 0,1,2 or 0..4."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(\.\.([0-9]+))?", part)
+        if not match or int(match[1]) > int(match[3] or match[1]):
+            words = "give whole numbers with commas, such as 0,1,2 or 0..4"
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of seeds; {words}")
+        found |= dict.fromkeys(range(int(match[1]), int(match[3] or match[1]) + 1))
+    return tuple(found)
+
+
 above_zero = number(lambda value: value > 0, "a number above 0")
 accuracy = number(lambda value: 0 < value <= 1, "a number above 0, up to 1")
 finite = number(lambda value: True, "a finite number")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from algorithms import ENTRIES, OWNERS, Workers, folder_name
 from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
-from flag_values import above_zero, at_least, several
+from flag_values import above_zero, at_least, seeds
 from main import guarded
 from scripts.launch import job_options, local_cluster
 from scripts.launch.previous_run import PreviousRun
@@ -97,7 +97,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     parser.add_argument(
         "--evaluation-time", type=at_least(0, float), default=0.0, help="virtual seconds of an evaluation"
     )
-    parser.add_argument("--seed", "--seeds", dest="seeds", type=_seeds, default="0", help="one or several, with commas")
+    parser.add_argument("--seed", "--seeds", dest="seeds", type=seeds, default="0", help="such as 0,1,2 or 0..4")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a set at the same time")
     job_options.add_log_base(parser, Path("logs"))
     parser.add_argument("--again", action="store_true", help="repeat runs that are done")
@@ -127,9 +127,6 @@ def _step_times(text: str) -> tuple[float, ...]:
             f"of each with commas, such as 0.1,0.1,0.2, or of a single one with a point, such as {max(1, asked)}.0"
         )
     return asked
-
-
-_seeds = several(at_least(0), "seeds; give whole numbers with commas, such as 0,1,2")
 
 
 def _cluster(own: argparse.Namespace) -> tuple[ClusterProfile, str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import utils
 from algorithms import OWNERS, TransportKind
-from report import metrics, tables
+from report import export, metrics, tables
 from report.job_logs import WorkerFolder, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
 from report.newest_run import ends_early
@@ -316,7 +316,12 @@ def _do_all(works: Sequence[Callable[[], None]]) -> None:
         warning(failure)
 
 
-def _summarise_run(network_folder: Path, mode_name: str) -> None:
+def _modes_in(network_folder: Path, mode_name: str) -> list[Mode]:
+    """The modes that were asked for, of those that are there.
+
+    Raises:
+        SetupError: none is.
+    """
     there = {path.name: path for path in folders(network_folder)}
     if mode_name == "all":
         chosen = [mode for mode in MODES.values() if mode.name in there]
@@ -331,7 +336,11 @@ def _summarise_run(network_folder: Path, mode_name: str) -> None:
             f"{network_folder} holds {missing}, but {', '.join(there) or 'nothing'}; "
             f"train first, or copy the logs to {network_folder}/MODE/HOST/DEVICE"
         )
-    _do_all([partial(_summarise_one, mode, network_folder) for mode in chosen])
+    return chosen
+
+
+def _summarise_run(network_folder: Path, mode_name: str) -> None:
+    _do_all([partial(_summarise_one, mode, network_folder) for mode in _modes_in(network_folder, mode_name)])
 
 
 def _summarise_one(mode: Mode, network_folder: Path) -> None:
@@ -354,13 +363,31 @@ def _summarise_one(mode: Mode, network_folder: Path) -> None:
         print(f"{network_folder / STANDALONE_FILE}: {metric.name} {value}")
 
 
+def _export(options: argparse.Namespace) -> None:
+    """Writes the rounds of all workers to the files that were asked for, a worker at a time."""
+    runs = find_runs(options.base, options.network, warning)
+    modes = [(run, mode) for run in runs for mode in _modes_in(run, options.mode)]
+    with export.to(options.csv, options.tensorboard) as writers:
+        for run, mode in modes:
+            place = run.parent.name if utils.SEED_FOLDER.fullmatch(run.parent.name) else ""
+            hosts = itertools.chain.from_iterable(map(folders, folders(run / mode.name)))
+            for each in newest(hosts, warning):
+                rounds = [one for one in round_log.read_rounds(each.folder, warning) if one["num_iters"] <= each.until]
+                for write in writers:
+                    write(export.Worker(place, run.name, mode.name, *each.place, each.run_file.run), rounds)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the summaries and returns the exit code: 2 without logs."""
     parser = tree_parser("Gather the round logs of a mode in one JSON file for draw.py.")
     parser.add_argument(
         "-m", "--mode", default="all", choices=[*MODES, "all"], help="one mode, or all that are there (%(default)s)"
     )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row a round there, in place of summaries")
+    parser.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write the rounds for TensorBoard, likewise")
     options = parser.parse_args(arguments)
+    if options.csv or options.tensorboard:
+        return run_tool(lambda: _export(options))
     return run_tool(lambda: _summarise(options.base, options.network, options.mode))
 
 

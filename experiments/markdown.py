@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
+from report import tables
 from utils import SetupError, write_atomically
 
+table = tables.markdown
 TABLES = "tables"  # the part of a study's page
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """A table, of which the first row is the head."""
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *body])
 
 
 def marks(what: str) -> tuple[str, str]:

@@ -25,10 +25,10 @@ def table(runs: Sequence[Run], target: float, metric: Metric = ACCURACY) -> str:
             [
                 mode.title,
                 str(len(its)),
-                _text([metrics.throughput(run.values()) for run in its], ".1f"),
-                _text([run.traffic for run in numbers[mode]], ".2f"),
-                _text([each[-1] if each else None for each in values], form),
-                _text([metric.best(each) if each else None for each in values], form),
+                values_text([metrics.throughput(run.values()) for run in its], ".1f"),
+                values_text([run.traffic for run in numbers[mode]], ".2f"),
+                values_text([each[-1] if each else None for each in values], form),
+                values_text([metric.best(each) if each else None for each in values], form),
                 times_text([statistics.time_to_target(curve, target, metric) for curve in curves[mode]]),
                 span(ratios, ".2f") if ratios else "-",
             ]
@@ -48,7 +48,8 @@ def _note(runs: Mapping[Mode, Sequence[object]]) -> str:
     return f"{'; '.join(parts)}; computing ratio: from the least to the greatest of all workers"
 
 
-def _text(values: Sequence[float | None], form: str) -> str:
+def values_text(values: Sequence[float | None], form: str) -> str:
+    """The median with its interval, or the least and the greatest of too few values; `-` where one is missing."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return "-"
@@ -59,7 +60,7 @@ def times_text(seconds: Sequence[float]) -> str:
     """Median of times to a target; where not all runs reached it how many did, and the median if it is finite."""
     times = statistics.times(seconds)
     if times.reached == times.runs:
-        return _text(seconds, ".1f")
+        return values_text(seconds, ".1f")
     reached = f"{times.reached} of {times.runs}"
     is_known = times.median.value != float("inf")
     return f"{statistics.estimate_text(times.median)}, {reached}" if is_known else reached

@@ -82,6 +82,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, of which the first row is the head."""
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *body])
+
+
 def span(values: Collection[float], form: str = "") -> str:
     """`5`, or `5..7` where the values differ."""
     texts = dict.fromkeys(format(value, form) for value in (min(values), max(values)))

@@ -32,9 +32,10 @@ def evaluate(path: Path, dataset: str, data_dir: Path) -> str:
         SetupError: the model or the dataset is not available, or they do not fit.
     """
     from trainer.datasets import loading
+    from trainer.datasets.feed import Feed
     from trainer.datasets.sources import Arrays
-    from trainer.device import Evaluator, Feed
     from trainer.engine import mx
+    from trainer.evaluation.evaluator import Evaluator
     from trainer.evaluation.saved_model import SavedModel
     from trainer.jobs.builtin import prepared
     from trainer.metric import ACCURACY, logged_value

@@ -298,7 +298,7 @@ def calibrated(job: MeasuredJob, cluster: ClusterModel) -> tuple[ClusterModel, S
     return cluster, outcome
 
 
-def simulate(job: MeasuredJob, cluster: ClusterModel, /, **training: Any) -> Simulation:
+def simulate(job: MeasuredJob, cluster: ClusterModel, **training: Any) -> Simulation:
     """Runs the job in virtual time.
 
     Args:

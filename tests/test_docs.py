@@ -31,8 +31,9 @@ PAGES = (
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # files that it makes
+USERS = "my_job.py"  # a job file of the reader
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
-FOLDERS = ("experiments", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
+FOLDERS = ("examples", "experiments", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
 GONE = r"git show (\w+):([\w./-]+)"  # a file that was measured with, in the last commit that has it
 FILE = r"(?<![\w/.{}*-])[\w-]+(?:[/.][\w-]+)*\.(?:py|sh|toml|yaml|svg|in)\b"
 
@@ -54,7 +55,7 @@ def test_every_link_leads_somewhere(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY], ids=lambda page: page.stem)
 def test_every_file_of_the_project_that_is_named_exists(page):
     names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
-    for word in {*re.findall(FILE, re.sub(GONE, "", page.read_text()))} - {*EXAMPLE}:
+    for word in {*re.findall(FILE, re.sub(GONE, "", page.read_text()))} - {*EXAMPLE, USERS}:
         assert (ROOT / word).exists() or (page.parent / word).exists() or word in names, word
 
 
@@ -97,7 +98,9 @@ def known(program: str) -> list[str]:
 
 
 def words(command: str) -> list[str]:
-    return shlex.split(command, comments=True)
+    return [
+        str(ROOT / "examples" / "table.py") if word == USERS else word for word in shlex.split(command, comments=True)
+    ]
 
 
 @pytest.mark.parametrize("command", known(".venv/bin/python simulate.py"))

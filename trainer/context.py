@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from config import Config
     from trainer.collectives.compression import Compression
     from trainer.coordinator.client import StateClient
-    from trainer.datasets.batches import Batch, Batches
-    from trainer.device import Loss, Passes
+    from trainer.datasets.batches import Batches
     from trainer.evaluation.evaluator_process import EvaluatorProcess
     from trainer.evaluation.saved_model import ModelSaver
+    from trainer.passes import Batch, Loss, Passes
     from trainer.recovering import Recovers
     from trainer.run_logs.pace import Pacing
+    from trainer.run_logs.scalars import TensorBoard
     from trainer.survival.checkpoint_manager import CheckpointManager
     from trainer.transport.protocol import Transport
 
@@ -71,6 +72,7 @@ class RunSettings:
     max_bad_steps: int = 0  # bad steps in a row that end the job; 0: numbers are not checked
     speed: Speed = field(default_factory=Speed)  # emulated speed of this worker
     pacing: Pacing | None = None  # checks that this speed is kept; None in virtual time, where it always is
+    board: TensorBoard | None = None  # gets each round too
     checkpoints: CheckpointManager | None = None  # this worker's; None: none are taken
     logs_lines: bool = False  # rounds are lines of one file, not files
     tell_every_s: float = 0.0  # seconds between lines on the console; rounds with an evaluation always have one

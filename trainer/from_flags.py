@@ -11,9 +11,10 @@ from config import SGD, Config
 from rates import parse_schedule
 from trainer.collectives.compression import Compression
 from trainer.context import LearningTask, RunSettings
+from trainer.datasets.feed import Feed
 from trainer.datasets.samples import WHITE
-from trainer.device import Evaluator, Feed
 from trainer.engine import mx
+from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.saved_model import input_names
 from trainer.jobs.job import Job
 from trainer.jobs.network import BuiltNetwork

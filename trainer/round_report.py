@@ -67,6 +67,8 @@ class RoundReport:
         record = trainer.measure.write_round(samples, **evaluated, **about, **traffic, **notes)
         if pacing is not None:
             pacing.add(record)
+        if self._run.board is not None:
+            self._run.board.write(record)
         if value is not None or record["total_time"] - self._told_s >= self._run.tell_every_s:
             self._tell(record["total_time"], loss, value)
 

@@ -9,18 +9,18 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from trainer.context import Context
-from trainer.device import NetworkPasses, Passes, cross_entropy
 from trainer.emulation import FORWARD_SHARE, Emulation
 from trainer.engine import mx
 from trainer.nan_guard import NumberChecks, Unpack
 from trainer.parameters import Parameters, wait_for
+from trainer.passes import NetworkPasses, Passes, cross_entropy
 from trainer.progress import Newest, Progress
 from trainer.run_logs.measure import LOCAL_UPDATE, Measure
 from trainer.steps import Seen, Stepper, which_decay
 from utils import STOPPED
 
 if TYPE_CHECKING:
-    from trainer.datasets.batches import Batch
+    from trainer.passes import Batch
     from trainer.recovering import Recovers
     from trainer.transport.protocol import Counted
 

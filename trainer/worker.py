@@ -169,6 +169,7 @@ def train(
         path = folder.open(loop.job_age_s, _is_new(loop))
         logging.info(BEGINS)
         begins()
+        context.run.board = folder.board(goes_on=bool(trainer.resumes))
         # Every worker has rank 0's by now, or those of the checkpoint that it goes on from.
         facts.update(trainer_state.about_run(trainer), initial_weights_sha256=trainer.parameters.sha256())
         folder.describe(facts)
@@ -177,8 +178,12 @@ def train(
     def place() -> str:
         return f"worker {membership.rank}, round {trainer.rounds}, step {trainer.steps + 1}"
 
-    with users_errors(Path(config.job) if config.job else None, place=place):
-        reason = loop.run(open_log)
+    try:
+        with users_errors(Path(config.job) if config.job else None, place=place):
+            reason = loop.run(open_log)
+    finally:  # the last rounds of a job that diverged are of interest too
+        if context.run.board is not None:
+            context.run.board.close()
     facts["final_weights_sha256"] = trainer.parameters.sha256()
     folder.describe(facts, ended=reason)
     logging.info("ended after round %d: %s; logs in %s", trainer.rounds, reason, folder.path)

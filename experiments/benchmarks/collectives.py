@@ -67,9 +67,9 @@ class Iteration:
     """Both passes of a batch, the sum, and a step."""
 
     def __init__(self, network: Any, batch_size: int) -> None:
-        from trainer.device import NetworkPasses, cross_entropy
         from trainer.engine import mx
         from trainer.parameters import Parameters
+        from trainer.passes import NetworkPasses, cross_entropy
 
         self._passes, self._parameters = NetworkPasses(network, cross_entropy()), Parameters(network)
         self._batch = (mx.nd.random.uniform(shape=(batch_size, 1, 28, 28)),), (mx.nd.zeros((batch_size,)),)

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import run_lines
 from experiments.claims.claims import REAL, Claim, Claims, Source, lines_of, recompute
 from experiments.claims.measures import FORMS, Number
 from experiments.reproduction import reproduction_run
-from experiments.run_lines import Run
-from experiments.simulated import Simulations, size_of
-from experiments.study import study_run
 from experiments.study.comparison import RunLine
+from experiments.study.study_run import measured
 from report.statistics import NOT_REACHED
+from scripts import run_lines
+from scripts.run_lines import Run
+from scripts.run_process import Processes, make, size_of
 from trainer import version
 from utils import SetupError
 
@@ -51,9 +51,9 @@ class Again:
     """
 
     def __init__(
-        self, claims: Claims, simulations: Simulations, work: Path, at_once: int, say: Callable[[str], None]
+        self, claims: Claims, processes: Processes, work: Path, at_once: int, say: Callable[[str], None]
     ) -> None:
-        self._claims, self._simulations, self._work, self._at_once, self._say = claims, simulations, work, at_once, say
+        self._claims, self._processes, self._work, self._at_once, self._say = claims, processes, work, at_once, say
 
     def check(self, claim: Claim) -> None:
         """
@@ -71,7 +71,7 @@ class Again:
             KeyboardInterrupt: it was stopped; finished runs stay.
         """
         self._say(plain(claim))
-        begin, logs_before = time.monotonic(), self._simulations.log_bytes
+        begin, logs_before = time.monotonic(), self._processes.log_bytes
         made = {name: self._lines(claim, name) for name in dict.fromkeys(told.source for told in claim.measured)}
         agreed = True
         for told in claim.measured:
@@ -81,7 +81,7 @@ class Again:
             which = " ".join(str(each) for each in told.arguments.values())
             self._say(f"  {told.of} {which}: then {told.number}; now {now}: {'agrees' if same else 'DIFFERS'}")
         outputs = [self._work / claim.name / name for name in made if self._claims.sources[name].command]
-        size = self._simulations.log_bytes - logs_before + sum(map(size_of, outputs))
+        size = self._processes.log_bytes - logs_before + sum(map(size_of, outputs))
         cost = f"{(time.monotonic() - begin) / 60:.1f} min, {size / 1e6:.0f} MB"
         self._say(f"{claim.name}: {'agrees' if agreed else 'differs'}; took {cost}")
         return agreed
@@ -115,8 +115,8 @@ class Again:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         self._say(source.command.strip())
-        code = self._simulations.shell(source.command, {"OUT": str(out)})
-        if self._simulations.stopped:
+        code = self._processes.shell(source.command, {"OUT": str(out)})
+        if self._processes.stopped:
             raise KeyboardInterrupt
         if code:
             raise SetupError(f"the command above ended with exit code {code}; its files are in {out}")
@@ -124,8 +124,8 @@ class Again:
 
     def _run(self, line: Any) -> Run:
         """A raw line made anew by its command."""
-        measured = study_run.measured if isinstance(line, RunLine) else reproduction_run.measured
-        anew: Run | None = study_run.make(self._simulations, run_lines.unmade(line), measured)
+        measure: Any = measured if isinstance(line, RunLine) else reproduction_run.measured
+        anew: Run | None = make(self._processes, run_lines.unmade(line), measure)
         if anew is None:
             raise KeyboardInterrupt
         if anew.failed:

@@ -14,10 +14,10 @@ from typing import Any
 import summary
 from experiments.reproduction import published, reproduction
 from experiments.reproduction.reproduction import Row
-from experiments.run_lines import IID
 from experiments.study import comparison, real_vs_virtual
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
 from report import metrics, statistics
+from scripts.run_lines import IID
 from utils import SetupError
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"

@@ -24,19 +24,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config import NO_NETWORK
-from experiments import markdown, run_lines
+from experiments import markdown
 from experiments.claims import again
 from experiments.claims import claims as all_claims
 from experiments.reproduction import reproduction, reproduction_figures, reproduction_run
 from experiments.reproduction.reproduction import Row
 from experiments.reproduction.reproduction_parts import PARTS, SCALES, Scale, with_seed
-from experiments.simulated import Simulations
-from experiments.study.study_run import duration_text, make
 from flag_values import at_least, several
-from scripts import get_data
+from scripts import get_data, run_lines
 from scripts.launch import job_options
 from scripts.launch.console import console
 from scripts.launch.roles import ROOT
+from scripts.run_lines import Progress, duration_text
+from scripts.run_process import Processes, make
 from trainer import version
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging
 
@@ -104,8 +104,8 @@ def jobs_of(scale: Scale, parts: Sequence[str], only: str = "", seeds: Sequence[
 class Reproduction:
     """Makes runs that are missing."""
 
-    def __init__(self, folder: Path, simulations: Simulations, at_once: int) -> None:
-        self._folder, self._simulations, self._at_once = folder, simulations, at_once
+    def __init__(self, folder: Path, processes: Processes, at_once: int) -> None:
+        self._folder, self._processes, self._at_once = folder, processes, at_once
         there = (folder / run_lines.RUNS_FILE).exists()
         self.rows = {row.key: row for row in (reproduction.read(folder) if there else ())}
         self._program = version.files_hash()
@@ -125,19 +125,18 @@ class Reproduction:
         to_do = [job for job in jobs if not self.is_done(job)]
         if len(to_do) < len(jobs):
             logging.info("%d of %d runs are done already", len(jobs) - len(to_do), len(jobs))
-        begin, failed = time.monotonic(), 0
+        progress, failed = Progress(len(to_do)), 0
         done = run_lines.made(to_do, self._make, self._at_once, self._folder)
-        for number, (_, row) in enumerate(done, start=1):
+        for _, row in done:
             self.rows[row.key] = row
             failed += bool(row.failed)
-            left_s = (time.monotonic() - begin) / number * (len(to_do) - number)
-            logging.info("%d of %d: %s; about %s left", number, len(to_do), said(row), duration_text(left_s))
-        if self._simulations.stopped:
+            logging.info("%s", progress.ended(said(row)))
+        if self._processes.stopped:
             raise KeyboardInterrupt
         return failed
 
     def _make(self, job: Row) -> Row | None:
-        return make(self._simulations, job, reproduction_run.measured)
+        return make(self._processes, job, reproduction_run.measured)
 
 
 def named(row: Row) -> str:
@@ -176,20 +175,20 @@ def in_order(rows: Sequence[Row], scale: Scale) -> list[Row]:
     return sorted(rows, key=lambda row: (places.get(row.experiment, len(places)), row.seed))
 
 
-def of_claims(given: argparse.Namespace, simulations: Simulations) -> int:
+def of_claims(given: argparse.Namespace, processes: Processes) -> int:
     """Shows all claims, or makes some again; returns the exit code."""
     known = all_claims.read()
     if given.list:
         for line in again.listed(known):
             console(line)
         return EXIT_OK
-    its = again.Again(known, simulations, LOGS / "claims", given.jobs, console)
+    its = again.Again(known, processes, LOGS / "claims", given.jobs, console)
     chosen = [known.named(name) for name in dict.fromkeys(given.claims)]
     for claim in chosen:
         its.check(claim)
     get_data.get(ROOT / "data" / "fashion-mnist", get_data.checksums(), get_data.SOURCES, console)
     try:
-        with simulations.stopped_by_signals():
+        with processes.stopped_by_signals():
             agreed = [its.make(claim) for claim in chosen]
     except KeyboardInterrupt:
         console("stopped; the same command continues")
@@ -201,10 +200,10 @@ def main(arguments: Sequence[str]) -> int:
     """Parses and makes the missing runs; returns the exit code."""
     given = parse(arguments)
     setup_logging("reproduce")
-    simulations = Simulations(LOGS / "runs" / ("claims" if given.of_claims else given.scale))
+    processes = Processes(LOGS / "runs" / ("claims" if given.of_claims else given.scale))
     if given.of_claims:
-        return of_claims(given, simulations)
-    its = Reproduction(given.folder, simulations, given.jobs)
+        return of_claims(given, processes)
+    its = Reproduction(given.folder, processes, given.jobs)
     jobs = jobs_of(SCALES[given.scale], given.parts, given.only, given.seeds)
     if given.list:
         for job in jobs:
@@ -216,7 +215,7 @@ def main(arguments: Sequence[str]) -> int:
         given.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         try:
-            with simulations.stopped_by_signals():
+            with processes.stopped_by_signals():
                 failed = its.do(jobs)
         except KeyboardInterrupt:
             logging.info("stopped; the same command continues")

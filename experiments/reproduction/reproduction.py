@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from config import LEARNING_RATES
-from experiments import markdown, run_lines
+from experiments import markdown
 from experiments.reproduction import published
 from experiments.reproduction.published import FINAL_MINUTES, TARGET
-from experiments.run_lines import IID, SPLITS, programs
 from experiments.study.comparison_tables import SPLIT_WORDS
 from report.metrics import Curve, seconds_to
 from report.tables import span, target_text
+from scripts import run_lines
+from scripts.run_lines import IID, SPLITS, programs
 from trainer.run_logs.round_faults import is_quantity
 
 MAKER = "scripts/reproduce.sh"

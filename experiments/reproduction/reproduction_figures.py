@@ -16,10 +16,10 @@ import draw as draw_program
 from algorithms import ENTRIES
 from experiments.reproduction.published import FINAL_MINUTES
 from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
-from experiments.run_lines import IID
 from report.figures import draw_bars, draw_computing_ratio, draw_curves, draw_curves_of_runs
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
+from scripts.run_lines import IID
 
 DRAWN = {  # titles by file name
     "accuracy-iid": "test accuracy over time, i.i.d.",

@@ -11,8 +11,8 @@ from experiments.reproduction import published
 from experiments.reproduction.published import TARGET
 from experiments.reproduction.reproduction import CLUSTER, ESYNC, HETEROGENEITY, NETWORKS, SWITCH, TRAINING, WBSP, Row
 from experiments.reproduction.reproduction import PARTS as PART_NAMES
-from experiments.run_lines import BY_CLASS, IID
 from report.definitions import MODEL_BYTES
+from scripts.run_lines import BY_CLASS, IID
 
 RESNET18 = "resnet18-v1"
 STEP_SIZE, BATCH = 0.0005, 64  # as published; of the summed loss, or of the mean

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.reproduction.reproduction import Row
-from experiments.study.study_run import curve_of
 from report import metrics
+from scripts.run_process import curve_of
 
 
 def measured(row: Row, about: dict[str, Any], devices: metrics.Devices) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algorithms import ENTRIES
-from experiments import run_lines
-from experiments.run_lines import SPLITS
 from report import statistics
 from report.metrics import Curve
 from report.statistics import Estimate, time_to_target
+from scripts import run_lines
+from scripts.run_lines import SPLITS
 from trainer.run_logs.round_faults import is_quantity
 
 TUNING, REPORT, UNTUNED = PHASES = "tuning", "report", "untuned"  # what a run is for

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from algorithms import ENTRIES
 from experiments import markdown
-from experiments.run_lines import BY_CLASS, IID, programs
 from experiments.study.comparison import ALONE, REPORT, TUNING, UNTUNED, Comparison, Workload
 from report import statistics
 from report.run_tables import times_text
 from report.statistics import FEWEST_RUNS, NOT_REACHED
 from report.tables import target_text
+from scripts.run_lines import BY_CLASS, IID, programs
 
 SPLIT_WORDS = {IID: "i.i.d.", BY_CLASS: "by class"}
 END_MARK = "!"  # behind a chosen step size that is the least or the greatest of those tried

@@ -28,12 +28,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
-from experiments import markdown, run_lines  # noqa: E402
-from experiments.run_lines import IID, unmade  # noqa: E402
-from experiments.simulated import Simulations  # noqa: E402
+from experiments import markdown  # noqa: E402
 from experiments.study import comparison  # noqa: E402
 from experiments.study.comparison import REPORT, RunLine  # noqa: E402
-from experiments.study.study_run import make, measured  # noqa: E402
+from experiments.study.study_run import measured  # noqa: E402
+from scripts import run_lines  # noqa: E402
+from scripts.run_lines import IID, unmade  # noqa: E402
+from scripts.run_process import Processes, make  # noqa: E402
 
 MARK = "real and virtual"  # of the table on the page
 
@@ -49,7 +50,7 @@ def run(virtual: RunLine) -> RunLine | None:
     assert own[::2] == ["-m", "--cluster", "-n"]
     command = ["scripts/local_cluster.sh", *own, "--", *rest, "--evaluator", "1"]
     with tempfile.TemporaryDirectory() as base:
-        return make(Simulations(Path(base)), dataclasses.replace(unmade(virtual), command=command), measured)
+        return make(Processes(Path(base)), dataclasses.replace(unmade(virtual), command=command), measured)
 
 
 def table(virtual: Sequence[RunLine], real: Sequence[RunLine], target: float) -> str:

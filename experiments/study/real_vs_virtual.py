@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
 from config import NO_NETWORK  # noqa: E402
 from experiments import markdown  # noqa: E402
-from experiments.run_lines import RUNS_FILE  # noqa: E402
+from scripts.run_lines import RUNS_FILE  # noqa: E402
 from trainer import version  # noqa: E402
 from trainer.run_logs.measure import (  # noqa: E402
     EVALUATION,

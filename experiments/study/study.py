@@ -33,15 +33,15 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES, OWNERS  # noqa: E402
 from config import NETWORKS, names_of  # noqa: E402
-from experiments import run_lines  # noqa: E402
-from experiments.run_lines import BY_CLASS, SPLITS  # noqa: E402
-from experiments.simulated import Simulations  # noqa: E402
 from experiments.study import comparison  # noqa: E402
 from experiments.study.comparison import PHASES, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
-from experiments.study.study_run import BATCH, Task, duration_text, make, measured, step_times_s  # noqa: E402
+from experiments.study.study_run import BATCH, Task, measured, step_times_s  # noqa: E402
 from experiments.study.write_comparison import TARGET, TARGETS  # noqa: E402
 from flag_values import above_zero, accuracy, at_least, below_one, several  # noqa: E402
+from scripts import run_lines  # noqa: E402
 from scripts.launch import job_options  # noqa: E402
+from scripts.run_lines import BY_CLASS, SPLITS  # noqa: E402
+from scripts.run_process import Processes, make  # noqa: E402
 from trainer import version  # noqa: E402
 from trainer.simulation import cluster_file  # noqa: E402
 from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging  # noqa: E402
@@ -182,16 +182,16 @@ class Study:
     """
 
     def __init__(
-        self, plan: Plan, simulations: Simulations, jobs: int, budget_s: float, again_failed: bool, any_version: bool
+        self, plan: Plan, processes: Processes, jobs: int, budget_s: float, again_failed: bool, any_version: bool
     ) -> None:
-        self._plan, self._simulations, self._jobs = plan, simulations, jobs
-        self._begin = time.monotonic()
-        self._until = self._begin + budget_s
+        self._plan, self._processes, self._jobs = plan, processes, jobs
+        self._until = time.monotonic() + budget_s
+        self._progress = run_lines.Progress(plan.runs)
         self._again_failed, self._any_version = again_failed, any_version
         there = (plan.folder / run_lines.RUNS_FILE).exists()
         self._lines = {line.key: line for line in (comparison.read(plan.folder) if there else ())}
         self._fresh: set[Any] = set()  # the keys of the runs of this call
-        self._done = self._failed = 0
+        self._failed = 0
         self._program = version.files_hash()
         self._elsewhere = None if plan.tuned_in is None else plan.trials_in(plan.tuned_in)
 
@@ -224,25 +224,24 @@ class Study:
     @property
     def is_over(self) -> bool:
         """Whether no other run is to be begun."""
-        return self._simulations.stopped or time.monotonic() > self._until
+        return self._processes.stopped or time.monotonic() > self._until
 
     def _do(self, tasks: Sequence[Task]) -> None:
         to_do = [task for task in tasks if self._line_of(task) is None]
-        self._done += len(tasks) - len(to_do)
+        self._progress.done += len(tasks) - len(to_do)
         for task, line in run_lines.made(to_do, self._make, self._jobs, self._plan.folder):
             self._lines[line.key] = line
             self._fresh.add(line.key)
-            self._done += 1
             self._failed += bool(line.failed)
             self._tell(task, line)
-        if self._simulations.stopped:
+        if self._processes.stopped:
             raise KeyboardInterrupt
 
     def _make(self, task: Task) -> RunLine | None:
         if self.is_over:
             return None
         line = task.line(command=self._plan.command(task), step_times_s=step_times_s(task.workload.cluster))
-        return make(self._simulations, line, measured)
+        return make(self._processes, line, measured)
 
     def _line_of(self, task: Task) -> RunLine | None:
         """The line of this very run, if it was made by a version of the program that counts."""
@@ -255,8 +254,7 @@ class Study:
 
     def _tell(self, task: Task, line: RunLine) -> None:
         said = line.failed or ("diverged" if line.diverged else f"{line.best_accuracy:.4f} at best")
-        left_s = (time.monotonic() - self._begin) / len(self._fresh) * (self._plan.runs - self._done)
-        logging.info("%d of %d: %s: %s; about %s left", self._done, self._plan.runs, task, said, duration_text(left_s))
+        logging.info("%s", self._progress.ended(f"{task}: {said}"))
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -320,10 +318,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given, plan = parse(list(sys.argv[1:] if arguments is None else arguments))
         plan.folder.mkdir(parents=True, exist_ok=True)
-        simulations = Simulations(Path("logs") / "study" / plan.folder.name)
-        study = Study(plan, simulations, given.jobs, given.budget, given.again_failed, given.any_version)
+        processes = Processes(Path("logs") / "study" / plan.folder.name)
+        study = Study(plan, processes, given.jobs, given.budget, given.again_failed, given.any_version)
         try:
-            with simulations.stopped_by_signals():
+            with processes.stopped_by_signals():
                 failed = study.do()
         except KeyboardInterrupt:
             logging.info("stopped; the same command continues")

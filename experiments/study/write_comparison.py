@@ -23,13 +23,14 @@ sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
 from draw import STYLE  # noqa: E402
-from experiments import markdown, run_lines  # noqa: E402
+from experiments import markdown  # noqa: E402
 from experiments.study import comparison, comparison_tables  # noqa: E402
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload  # noqa: E402
 from experiments.study.comparison_tables import SPLIT_WORDS  # noqa: E402
 from experiments.study.times_figure import draw_times  # noqa: E402
 from flag_values import accuracy, several  # noqa: E402
 from report.tables import target_text  # noqa: E402
+from scripts import run_lines  # noqa: E402
 from summary import run_tool  # noqa: E402
 from utils import write_atomically  # noqa: E402
 

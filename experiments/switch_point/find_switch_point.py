@@ -39,7 +39,7 @@ from utils import DIVERGED, EXIT_FORCED, EXIT_OK, SetupError
 TABLE_FILE = "switch-points.json"
 
 # main.py's flags that a trial sets, or that would end it before its last step.
-TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy")
+TRIALS_OWN = ("switch_order", "train_steps", "resume", "max_rounds", "max_seconds", "target_accuracy", "target")
 
 Build = Callable[[LocalJobSpec], list[Role]]
 

@@ -18,11 +18,16 @@ from few_images import few_images
 import simulate
 from algorithms import ENTRIES, OWNERS
 from scripts.launch import local_cluster
+from trainer.command_line import parse
+from trainer.engine import mx
+from trainer.jobs.job import job_of
+from trainer.jobs.network import build
 from trainer.jobs.sources import OWN_MODULES
 from trainer.metric import Metric, logged_value
 from trainer.simulation import virtual_cluster
-from utils import RUN_FILE, read_json
+from utils import RUN_FILE, SetupError, read_json
 
+PAGE = (ROOT / "docs" / "own-job.md").read_text()
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 # What no better than chance is, as each metric has it: that of the mean target, or of the most frequent class.
@@ -48,6 +53,52 @@ def test_an_example_is_at_most_40_lines_which_import_nothing_of_this_project(exa
 def test_an_example_begins_with_the_command_that_trains_it(example):
     (command,) = commands(example, "scripts/local_cluster.sh")
     assert local_cluster.parse(command).job_file == example
+
+
+def test_the_page_shows_the_examples_as_they_are():
+    shown = dict(re.findall(r"^```python (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    assert shown["examples/table.py"] == (ROOT / "examples" / "table.py").read_text()
+    assert shown["examples/own_loop.py"] in (ROOT / "examples" / "own_loop.py").read_text()
+    assert {f"../examples/{example.name}" for example in EXAMPLES} >= set(re.findall(r"\]\((\.\./ex\S+)\)", PAGE))
+
+
+# What is changed in table.py, in the order of the page's table of mistakes.
+MISTAKES = (
+    ("loss = mx.gluon.loss.L2Loss()", "def loss(outputs, targets):\n    return ((outputs - targets) ** 2).mean()"),
+    ("L2Loss()", "L2Loss"),
+    ("loss = mx.gluon.loss.L2Loss()", ""),
+    ("    return layers\n", ""),
+    ("(table[:10000], targets[:10000])", "(table[:10000], targets[:9000])"),
+    ("return (table[:10000], targets[:10000]),", "return table[:10000], targets[:10000],"),
+    ('nn.Dense(64, activation="relu"),', 'nn.Dense(64, activation="relu", in_units=9),'),
+    ("import numpy as np\n", "\n"),
+    ("def network():", "def network(size):"),
+    ("import mxnet as mx", "import mxnet as mx, utils"),
+)
+
+
+@pytest.mark.parametrize("row", range(len(MISTAKES)))
+def test_a_mistake_of_the_page_gives_its_line(row, tmp_path):
+    lines = re.findall(r"^\| .+ \| `(.+)` \|$", PAGE[PAGE.index("## Mistakes") :], re.MULTILINE)
+    assert len(lines) == len(MISTAKES)
+    text, (old, new) = (ROOT / "examples" / "table.py").read_text(), MISTAKES[row]
+    assert old in text
+    path = tmp_path / "my_job.py"
+    path.write_text(text.replace(old, new, 1))
+    (tmp_path / "utils.py").touch()
+    config = parse(["-m", "local", "-c", "1", "--job", str(path)], pytest.fail)
+    with pytest.raises(SetupError) as caught:
+        build(config, job_of(config), mx.cpu())
+    assert str(caught.value).replace(f"{tmp_path}/", "") == lines[row]
+
+
+def test_the_job_of_readme_is_whole(tmp_path):
+    (shown,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_job.py").write_text(shown)
+    job = ["--job", str(tmp_path / "my_job.py"), "-m", "esync", "--workers", "0.1,0.4", "-ll", "0.01"]
+    _, folder = simulated(tmp_path / "logs", *job, "--optimizer", "adam", "--max-rounds", "40", "-e", "40")
+    metric, value = logged_value(read_json(folder / "best.json"))
+    assert metric == Metric("loss", more_is_better=False) and value < 0.4  # that of the mean target: 10 / 12 / 2
 
 
 # ------------------------------------------------------------------------------------------------------ trained

@@ -9,9 +9,9 @@ import pytest
 from experiments import markdown
 from experiments.reproduction import reproduce, reproduction, reproduction_figures
 from experiments.reproduction.reproduction_parts import SCALES
-from experiments.run_lines import RUNS_FILE
 from experiments.study import comparison, comparison_tables
 from experiments.study import write_comparison as command
+from scripts.run_lines import RUNS_FILE
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 COMPARISONS = ("comparison-mlp", "comparison-mlp-0.87", "comparison-mlp-0.87-tuned", "comparison-mlp-early")

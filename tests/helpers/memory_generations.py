@@ -26,9 +26,9 @@ from trainer.collectives.group import MeshGroup
 from trainer.collectives.schedules import ScheduleMaker, ring
 from trainer.context import Context
 from trainer.coordinator.client import StateClient
-from trainer.device import NetworkPasses, cross_entropy
 from trainer.loop import Loop
 from trainer.membership import Membership
+from trainer.passes import NetworkPasses, cross_entropy
 from trainer.rendezvous.cluster import WORKER
 from trainer.rendezvous.config_check import ProcessInfo
 from trainer.rendezvous.joining import Joining, Start

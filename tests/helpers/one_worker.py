@@ -12,9 +12,9 @@ from ready import ready
 
 from trainer.algorithms.local import LocalTrainer
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.datasets.samples import Samples
 from trainer.engine import mx
+from trainer.passes import Batch
 
 
 class HandClock:

@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 
-from trainer.datasets.batches import Batch, EndlessBatches
+from trainer.datasets.batches import EndlessBatches
+from trainer.datasets.feed import Feed
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays, Raw
-from trainer.device import Feed
 from trainer.engine import mx
 from trainer.jobs.builtin import prepared
+from trainer.passes import Batch
 
 FEED = Feed(mx.cpu(), partial(prepared, 0, False))
 

@@ -9,7 +9,7 @@ import numpy as np
 from memory_cluster import batch, gradient
 
 from trainer.context import Context
-from trainer.device import NetworkPasses, cross_entropy
+from trainer.passes import NetworkPasses, cross_entropy
 from trainer.trainer import Trainer
 
 ETA = 0.5

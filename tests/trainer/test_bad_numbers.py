@@ -90,7 +90,7 @@ def test_ssgd_steps_along_the_mean_of_the_others_samples(what: float) -> None:
 def test_where_nobodys_gradient_is_good_nothing_changes() -> None:
     def build(context: Context) -> SyncTrainer:
         context.run.max_bad_steps = MOST
-        context.task.passes = Spoilt(context.task.network, {2}, float("nan"))
+        context.task.passes = lambda trainer: Spoilt(context.task.network, {2}, float("nan"))
         return SyncTrainer(context, ETA)
 
     workers = [Worker([batch(rank)]) for rank in range(2)]
@@ -266,7 +266,7 @@ def test_the_log_of_a_round_has_its_bad_steps_and_no_loss_where_the_last_had_non
 
     samples = some_batch()
     context = a_context(samples, batches=Batches(samples), limits=Limits(3), max_bad_steps=MOST)
-    context.task.passes = Spoilt(context.task.network, (), float("nan"))
+    context.task.passes = lambda trainer: Spoilt(context.task.network, (), float("nan"))
     trainer = LocalTrainer(context, 0.01)
     weight = trainer.parameters.weights[0]
 

@@ -12,11 +12,12 @@ from algorithms import TransportKind
 from trainer.algorithms.local import LocalTrainer
 from trainer.algorithms.local_sgd import LocalSGDTrainer
 from trainer.algorithms.sync import SyncTrainer
-from trainer.datasets.batches import Batch, EndlessBatches
+from trainer.datasets.batches import EndlessBatches
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
+from trainer.passes import Batch
 from trainer.stop import Limits
 
 ETA = 0.5

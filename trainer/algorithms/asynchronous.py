@@ -11,8 +11,8 @@ import numpy as np
 from trainer.algorithms.dcasgd import PerWorkerDCASGD
 from trainer.algorithms.server_sgd import ServerSGD
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.engine import mx
+from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer

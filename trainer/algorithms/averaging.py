@@ -16,8 +16,8 @@ from trainer.algorithms.outer_momentum import OuterMomentum
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.batch_norm import with_estimated_statistics
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.engine import mx
+from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_UPDATE
 
 

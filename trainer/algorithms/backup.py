@@ -15,8 +15,8 @@ from typing import Any
 from trainer.algorithms.backup_optimizer import BackupOptimizer, BackupStatus
 from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.parameters import wait_for
+from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer

@@ -24,7 +24,7 @@ from trainer.algorithms.sync import SyncTrainer
 from trainer.context import Context
 from trainer.coordinator.job import begin_job
 from trainer.coordinator.queries import Queries
-from trainer.datasets.batches import Batch
+from trainer.passes import Batch
 
 
 class LBBSPTrainer(SyncTrainer):

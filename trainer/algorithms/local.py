@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer.context import Context
-from trainer.datasets.batches import Batch
+from trainer.passes import Batch
 from trainer.trainer import Trainer
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from trainer.algorithms.summing import SynchronousTrainer
 from trainer.context import Context
-from trainer.datasets.batches import Batch
 from trainer.engine import mx
+from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 
 

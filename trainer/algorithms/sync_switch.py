@@ -27,7 +27,7 @@ from trainer.algorithms.whole_models import SAVE, Keys, ModelLink
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
-from trainer.datasets.batches import Batch
+from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.steps import which_decay
 from trainer.trainer import Trainer

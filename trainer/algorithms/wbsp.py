@@ -22,8 +22,8 @@ from trainer.clock import Task
 from trainer.context import Context
 from trainer.coordinator.job import announce_job
 from trainer.coordinator.smoothing import Smoothed
-from trainer.datasets.batches import Batch
 from trainer.engine import mx
+from trainer.passes import Batch
 from trainer.run_logs.measure import GLOBAL_AGGREGATE
 from trainer.trainer import Trainer
 

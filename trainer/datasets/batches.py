@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from trainer.parameters import array_of
+from trainer.passes import Batch
 from utils import SetupError
 
 if TYPE_CHECKING:
+    from trainer.datasets.feed import Feed
     from trainer.datasets.sources import Raw, Source
-    from trainer.device import Feed
 
 _STREAM = 1  # follows the seed of a worker's order, which is the same with random changes of the samples and without
-
-
-class Batch(NamedTuple):
-    """Samples as the network and the loss take them: arrays (N, ...) on the device, and N."""
-
-    inputs: tuple[Any, ...]
-    targets: tuple[Any, ...]
-    size: int
 
 
 class Batches(Protocol):

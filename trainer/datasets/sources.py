@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Number
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -205,6 +206,8 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def _array(value: Any) -> Any:
+    if isinstance(value, list) and value and isinstance(value[0], Number):
+        return np.asarray(value)
     if isinstance(value, (np.ndarray, list)):
         return value
     if hasattr(value, "asnumpy"):  # MXNet's

@@ -124,9 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _answer(given: argparse.Namespace) -> None:
-    from trainer.device import Evaluator, Feed
+    from trainer.datasets.feed import Feed
     from trainer.engine import mx
     from trainer.evaluation import initial_parameters
+    from trainer.evaluation.evaluator import Evaluator
     from trainer.jobs.job import job_of
     from trainer.jobs.network import build
 

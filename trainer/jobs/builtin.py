@@ -11,9 +11,9 @@ import numpy as np
 from config import Config
 from trainer.datasets import loading, plausible
 from trainer.datasets.augment import randomly_changed
+from trainer.datasets.feed import Prepare
 from trainer.datasets.samples import WHITE, Dataset
 from trainer.datasets.sources import Arrays
-from trainer.device import Prepare
 from trainer.engine import mx
 from trainer.parameters import array_of
 

@@ -14,13 +14,14 @@ import numpy as np
 
 import models
 from config import Config
-from trainer.datasets.batches import Batch, Batches, CountedBatches, EndlessBatches, StreamedBatches
+from trainer.datasets.batches import Batches, CountedBatches, EndlessBatches, StreamedBatches
+from trainer.datasets.feed import Feed, Prepare
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
-from trainer.device import Feed, Prepare
 from trainer.engine import mx
 from trainer.jobs import builtin, job_file
 from trainer.jobs.job_file import JobFile, takes_random
 from trainer.jobs.user_errors import UserError, users_errors
+from trainer.passes import Batch
 from utils import SetupError
 
 MOST_TEST_BATCHES = 100_000  # of a stream: more is taken for an endless one

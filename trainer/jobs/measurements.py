@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from trainer.device import Loss, Measurement, single
 from trainer.engine import mx
+from trainer.evaluation.evaluator import Measurement
 from trainer.jobs.user_errors import users_errors
 from trainer.metric import Metric
+from trainer.passes import Loss, single
 from utils import SetupError
 
 # MXNet's own metrics of which less is better.

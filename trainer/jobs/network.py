@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from config import Config
-from trainer.datasets.batches import Batch
+from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Arrays, described
-from trainer.device import Correct, Feed, Loss, Measurement, cross_entropy, shapes_told, single
 from trainer.engine import mx
 from trainer.evaluation import initial_parameters
+from trainer.evaluation.evaluator import Correct, Measurement
 from trainer.jobs import measurements
 from trainer.jobs.job import Job, classes_of
 from trainer.jobs.user_errors import users_errors
 from trainer.metric import ACCURACY, Metric
+from trainer.passes import Batch, Loss, cross_entropy, shapes_told, single
 from utils import SetupError
 
 FEW = 2  # samples of the trial: BatchNorm needs more than one

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from trainer.datasets.batches import Batch
 from trainer.datasets.sources import described
-from trainer.device import single
 from trainer.engine import mx
 from trainer.parameters import wait_for
+from trainer.passes import Batch, single
 from trainer.trainer import Trainer
 from utils import EXIT_SETUP, SetupError, fail
 
@@ -72,7 +71,7 @@ class Worker:
 
         Returns:
             Whether the step counted. The first three are tests of the speed; an algorithm may give a step up, and one
-            whose gradients are not finite is skipped. `batches` has the samples of such a step once more.
+            whose gradients are not finite is skipped. `batches` then has the same samples again.
         """
         return self._loop.step(samples, loss)
 

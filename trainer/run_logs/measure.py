@@ -23,6 +23,7 @@ ABANDONED = "abandoned"  # a step that was given up half-way because the round w
 
 COMPUTING_STAGES = (GET_BATCH, FORWARD_BACKWARD, LOCAL_UPDATE)
 AGGREGATION_STAGES = (GLOBAL_UPDATE, GLOBAL_AGGREGATE)
+STAGES = (CHECK_READY, *COMPUTING_STAGES, ABANDONED, *AGGREGATION_STAGES, EVALUATION, SAVING, CHECKPOINT)
 
 LINES_FILE = "rounds.jsonl"  # the rounds of a run, one JSON object a line
 

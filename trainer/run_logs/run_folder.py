@@ -18,6 +18,7 @@ from config import Config
 from trainer import version
 from trainer.engine import mx
 from trainer.run_logs.earlier_runs import LOCK_FILE, Notice, check, config_in, is_same_run, log_base, set_aside, written
+from trainer.run_logs.scalars import TensorBoard, check_tensorboard
 from utils import EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, version_number, write_json
 
 MARGIN_S = 30.0  # a worker's run.json may be that much older than the job's first round
@@ -58,6 +59,24 @@ class RunFolder:
                 raise SetupError(f"--earlier {self._earlier} is not in the log tree that -ld {config.log_dir} is in")
             if config.resume != 1 and written(self.path):
                 check([self.path], self._earlier)
+        if config.tensorboard:
+            check_tensorboard(self._board)
+
+    @property
+    def _board(self) -> Path:
+        """The folder of this worker's run of TensorBoard: its place in the log tree, where that is known."""
+        place = self._config.mode_folder / platform.node()
+        if self._earlier is not None:
+            place = Path(self._config.log_dir).relative_to(log_base(self._earlier))
+        return Path(self._config.tensorboard) / place.parent / f"{place.name}-{self._config.device}"
+
+    def board(self, goes_on: bool) -> TensorBoard | None:
+        """Writes the rounds for TensorBoard; None without --tensorboard.
+
+        Args:
+            goes_on: an earlier run is resumed.
+        """
+        return TensorBoard(self._board, goes_on) if self._config.tensorboard else None
 
     def _was_lost(self, job_age_s: float) -> bool:
         path = self.path / RUN_FILE

@@ -25,8 +25,8 @@ from experiments.claims.claims import (
 )
 from experiments.claims.measures import Number
 from experiments.reproduction import published, reproduce
-from experiments.simulated import Simulations
 from scripts.launch import local_cluster
+from scripts.run_process import Processes
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -234,7 +234,7 @@ def test_a_claim_is_run_again_and_goes_on_where_it_was_stopped(tmp_path):
     """The timing of a run on the preprint's cluster, which trains nothing."""
     pace = KNOWN.named("pace")
     said, claim = [], dataclasses.replace(pace, text=pace.text.partition(" | {1")[0], numbers=pace.numbers[:1])
-    again = made_again.Again(KNOWN, Simulations(tmp_path / "runs"), tmp_path / "claims", 2, said.append)
+    again = made_again.Again(KNOWN, Processes(tmp_path / "runs"), tmp_path / "claims", 2, said.append)
     assert again.make(claim)
     assert said[-1].startswith("pace: agrees; took ")
     said.clear()
@@ -245,7 +245,7 @@ def test_a_claim_is_run_again_and_goes_on_where_it_was_stopped(tmp_path):
 def test_a_command_that_fails_is_one_error(tmp_path):
     source = dataclasses.replace(KNOWN.sources["wbsp"], command="exit 3")
     known = dataclasses.replace(KNOWN, sources={**KNOWN.sources, "wbsp": source})
-    again = made_again.Again(known, Simulations(tmp_path), tmp_path, 1, lambda text: None)
+    again = made_again.Again(known, Processes(tmp_path), tmp_path, 1, lambda text: None)
     with pytest.raises(SetupError, match="ended with exit code 3"):
         again.make(known.named("wbsp-computing"))
 

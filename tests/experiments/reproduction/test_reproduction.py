@@ -9,7 +9,7 @@ import math
 import pytest
 
 import simulate
-from experiments import markdown, run_lines
+from experiments import markdown
 from experiments.reproduction import (
     published,
     reproduce,
@@ -20,8 +20,9 @@ from experiments.reproduction import (
 )
 from experiments.reproduction.reproduction import CLUSTER, HETEROGENEITY, NETWORKS, PARTS, SWITCH, TRAINING, WBSP, Row
 from experiments.reproduction.reproduction_parts import FULL, MEAN_LOSS, QUICK, SCALES, TWO_HOURS
-from experiments.simulated import Ended, Simulations
 from report import metrics
+from scripts import run_lines
+from scripts.run_process import Ended, Processes
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, EXIT_SETUP, SetupError
 
 EVERY_JOB = [(scale, job) for scale in SCALES.values() for job in reproduce.jobs_of(scale, scale.parts)]
@@ -114,7 +115,7 @@ def test_what_is_no_command_is_refused(arguments, complaint, capsys):
 # ------------------------------------------------------------------------------------------------------------ the runs
 
 
-class Done(Simulations):
+class Done(Processes):
     """Runs that end at once and leave nothing but what they have printed."""
 
     def __init__(self, base, text="", code=EXIT_OK):
@@ -136,10 +137,10 @@ def test_what_failed_is_kept_and_done_again_and_what_diverged_is_not(tmp_path):
         folder.mkdir()
         first = reproduce.Reproduction(folder, Done(tmp_path / f"runs{failed}", text, EXIT_BUG), 1)
         assert first.do(jobs) == failed
-        simulations = Done(tmp_path / f"again{failed}", text, EXIT_BUG)
-        second = reproduce.Reproduction(folder, simulations, 1)
+        processes = Done(tmp_path / f"again{failed}", text, EXIT_BUG)
+        second = reproduce.Reproduction(folder, processes, 1)
         second.do(jobs)
-        assert len(simulations.commands) == again
+        assert len(processes.commands) == again
         assert {row.failed for row in second.rows.values()} == {"error: no room" if failed else ""}
 
 

@@ -8,10 +8,11 @@ import math
 
 import pytest
 
-from experiments import markdown, run_lines
+from experiments import markdown
 from experiments.study import comparison, comparison_tables
 from experiments.study import write_comparison as command
 from experiments.study.comparison import REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
+from scripts import run_lines
 
 NINE, SLOW = Workload("nine-ways", "iid", "mlp"), Workload("slow-link", "iid", "mlp")
 STEP_TIMES = {NINE: (0.04, 0.04, 0.04, 0.4), SLOW: (0.05,) * 4}

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulate
-from experiments import run_lines
-from experiments.simulated import Ended
 from experiments.study import comparison, study
 from experiments.study.comparison import REPORT, TUNING, UNTUNED, Workload
-from experiments.study.study_run import Task, measured, result
+from experiments.study.study_run import Task, measured
+from scripts import run_lines
+from scripts.run_process import Ended, result
 from utils import DIVERGED, EXIT_BUG, EXIT_OK, SetupError
 
 NINE = Workload("nine-ways", "by-class", "mlp")

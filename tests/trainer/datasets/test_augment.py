@@ -10,9 +10,9 @@ from ready import endless, images_of, labels_of
 
 from trainer.command_line import parse
 from trainer.datasets.augment import PADDING, crop_and_flip, randomly_changed
+from trainer.datasets.feed import Feed
 from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
-from trainer.device import Feed
 from trainer.engine import mx
 from trainer.from_flags import learning_task
 from trainer.jobs.builtin import prepared

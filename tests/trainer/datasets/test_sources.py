@@ -10,8 +10,8 @@ import pytest
 
 from trainer.datasets import sources
 from trainer.datasets.batches import EndlessBatches, StreamedBatches
+from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Arrays, Stream, Subset, hash_of, source_of
-from trainer.device import Feed
 from trainer.engine import mx
 from utils import SetupError
 

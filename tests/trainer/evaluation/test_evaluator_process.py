@@ -13,8 +13,8 @@ from ready import FEED
 import models
 from config import Config
 from trainer.algorithms.local import LocalTrainer
-from trainer.device import Evaluator
 from trainer.engine import mx
+from trainer.evaluation.evaluator import Evaluator
 from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.jobs.job import job_of

@@ -81,7 +81,7 @@ def test_a_saved_model_is_named_by_its_description_and_gluon_loads_it_too(tmp_pa
     theirs, ours, gluons = network_of(seed=1), network_of(), network_of()
     ModelSaver(tmp_path, theirs, {"input": {"shape": [1, 28, 28]}}).save(["best"], 3, 0.5)
     assert "10 of 10" in load(ours, tmp_path / "best.json")
-    gluons.collect_params().load(str(tmp_path / "best-0003.params"))
+    gluons.load_parameters(str(tmp_path / "best-0003.params"))
     for mine, other, third in zip(arrays_of(ours), arrays_of(theirs), arrays_of(gluons), strict=True):
         np.testing.assert_array_equal(mine, other)
         np.testing.assert_array_equal(third, other)

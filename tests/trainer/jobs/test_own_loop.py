@@ -15,8 +15,8 @@ from one_worker import HandClock
 from config import Config
 from trainer.algorithms.local import LocalTrainer
 from trainer.datasets.batches import CountedBatches, EndlessBatches
+from trainer.datasets.feed import Feed
 from trainer.datasets.sources import Arrays
-from trainer.device import Feed
 from trainer.engine import mx
 from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop

@@ -371,7 +371,7 @@ def test_an_update_too_large_for_float16_is_left_out_of_the_mean() -> None:
 def test_without_number_checks_the_infinity_ends_the_job(collective: str) -> None:
     def build(context: Context) -> Trainer:
         if context.peers.membership().rank == 1:
-            context.task.passes = Spoilt(context.task.network, {2}, 1e5)
+            context.task.passes = lambda trainer: Spoilt(context.task.network, {2}, 1e5)
         return SyncTrainer(context, ETA)
 
     with pytest.raises(JobError, match=DIVERGED):

@@ -43,5 +43,9 @@ const percent = (value) => `${(100 * value).toFixed(1)} %`;
 const wholePercent = (value) => (value === null ? "–" : `${Math.round(100 * value)} %`);
 
 /* A value of the job's metric; accuracies in percent. */
-const measure = (status, value) => (status.accuracies ? percent(value) : String(Number(value.toPrecision(4))));
+function measure(status, value) {
+  if (status.accuracies) return percent(value);
+  const short = Number(value.toPrecision(4));
+  return Math.abs(short) < 1e6 ? String(short) : short.toExponential();
+}
 const targetOf = (end) => end.accuracy ?? end.target;

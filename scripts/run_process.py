@@ -1,8 +1,9 @@
-"""simulate.py, or a job of scripts/local_cluster.sh, as a process: begun, ended and read."""
+"""Runs of a set, each a process of simulate.py or scripts/local_cluster.sh: begun, ended, and read into a line."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -10,16 +11,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import summary
+from report import metrics
 from report.metrics import Devices
 from scripts.launch.roles import ROOT
-from utils import DIVERGED, EXIT_OK, RUN_FILE, SetupError, read_json
+from scripts.run_lines import Line
+from trainer import version
+from utils import DIVERGED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
+
+Measure = Callable[[Line, dict[str, Any], Devices], dict[str, Any]]  # fields of a line, from what was logged
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 OUTPUT = "output.txt"  # what a run has printed, in the folder of its logs
@@ -56,6 +62,13 @@ class Ended:
         lines = [line for line in self._text.splitlines() if line.strip()]
         return (lines[-1].partition(" | ")[2] or lines[-1]) if lines else f"exit code {self.code}"
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal has ended it, by any worker's run.json."""
+        return any(
+            f'"ended": "{STOPPED}"' in path.read_text() for path in (self.base / self.folder).glob(f"*/*/{RUN_FILE}")
+        )
+
     def read(self) -> tuple[dict[str, Any], Devices]:
         """One worker's run.json, and what all workers logged.
 
@@ -75,7 +88,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-class Simulations:
+class Processes:
     """Runs processes, several at a time, and ends them all when it is asked to.
 
     Attributes:
@@ -88,7 +101,7 @@ class Simulations:
         Args:
             work: holds the logs of runs, a folder each; the caller removes these.
         """
-        self._work = work
+        self.work = work
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.RLock()  # a second signal may come while the first is handled
         self.stopped = False
@@ -114,16 +127,20 @@ class Simulations:
             for each, handler in zip(_SIGNALS, before, strict=True):
                 signal.signal(each, handler)
 
-    def do(self, command: Sequence[str], folder: str) -> Ended | None:
+    def do(self, command: Sequence[str], folder: str, base: Path | None = None) -> Ended | None:
         """Runs a command to its end; None where it was stopped.
 
         Args:
             command: `simulate.py` or `scripts/local_cluster.sh` and its flags, without a place for the logs.
             folder: that of Ended.
+            base: the log tree; by default a new one, of the command alone.
         """
-        base = self._work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
-        shutil.rmtree(base, ignore_errors=True)
-        base.mkdir(parents=True)
+        if self.stopped:
+            return None
+        if base is None:
+            base = self.work / hashlib.sha256(repr(command).encode()).hexdigest()[:16]
+            shutil.rmtree(base, ignore_errors=True)
+        base.mkdir(parents=True, exist_ok=True)
         program, *words = command
         own = words[: words.index("--")] if "--" in words else words  # behind it are the workers' flags
         interpreter = [] if program.endswith(".sh") else [sys.executable]
@@ -151,3 +168,35 @@ class Simulations:
         with self._lock:
             self._running.discard(process)
         return code
+
+
+def make(processes: Processes, line: Line, measure: Measure[Line]) -> Line | None:
+    """Runs a line's command; returns the line with its results, or None where it was stopped. Only the logs of a run
+    that failed stay."""
+    ended = processes.do(line.command, line.folder)
+    if ended is None:
+        return None
+    made = result(line, ended, measure)
+    if made is None or not made.failed:
+        shutil.rmtree(ended.base, ignore_errors=True)
+    return made
+
+
+def result(line: Line, ended: Ended, measure: Measure[Line]) -> Line | None:
+    """The line with the results of a run that has ended; None where a signal has ended it."""
+    line = dataclasses.replace(
+        line, diverged=ended.diverged, failed=ended.failed, commit=version.commit(), program=version.files_hash()
+    )
+    try:
+        about, devices = ended.read()
+    except SetupError as error:
+        return dataclasses.replace(line, failed=str(error)) if line.has_model else line
+    if ended.was_stopped:
+        return None
+    return dataclasses.replace(line, **measure(line, about, devices), ended=about.get("ended") or "")
+
+
+def curve_of(devices: Devices) -> list[tuple[float, float]]:
+    """[seconds, accuracy] of the worker that evaluates."""
+    evaluator = metrics.evaluating_device(devices, lambda text: None)
+    return [(round(s, 3), round(accuracy, 5)) for s, accuracy in (evaluator.curve if evaluator else ())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -129,6 +130,27 @@ def made(
             if line is not None:
                 append(folder, line)
                 yield futures[future], line
+
+
+def duration_text(seconds: float) -> str:
+    """`3 min`, `45 s` or `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class Progress:
+    """Counts the runs of a set, and estimates the time that the others take from those of this call."""
+
+    def __init__(self, runs: int) -> None:
+        self._begin, self._runs = time.monotonic(), runs
+        self.done = self._fresh = 0
+
+    def ended(self, what: str) -> str:
+        """Counts a run; returns a line about it."""
+        self.done, self._fresh = self.done + 1, self._fresh + 1
+        left_s = (time.monotonic() - self._begin) / self._fresh * (self._runs - self.done)
+        return f"{self.done} of {self._runs}: {what}; about {duration_text(left_s)} left"
 
 
 def value_in(command: Sequence[str], *fields: str) -> str:

@@ -1,0 +1,82 @@
+"""The rounds of all workers in other programs' forms: a CSV file with a row a round, runs of TensorBoard."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.metric import logged_value
+from trainer.run_logs.measure import STAGES
+from trainer.run_logs.round_log import seconds_in
+from trainer.run_logs.scalars import LOSS, SAMPLES_S, STEPS, WAITING, RoundNumbers, TensorBoard, check_tensorboard
+from utils import SetupError
+
+COLUMNS = (
+    *("seed", "network", "mode", "host", "device", "rank", "round", "total_time", "num_samples", "steps"),
+    *("samples_per_s", "waiting_share", "loss", "metric", "value"),
+)
+COUNTS = ("bytes_pushed", "bytes_pulled", "steps_lost", "bad_steps")  # as in the logs
+
+
+class Worker(NamedTuple):
+    """A worker's place in the logs."""
+
+    seed: str  # folder of its run, of several; else empty
+    network: str
+    mode: str
+    host: str
+    device: str
+    run: Mapping[str, Any]  # its run.json
+
+
+Write = Callable[[Worker, Iterable[Mapping[str, Any]]], None]  # of a worker's rounds, as round_log.read_rounds has them
+
+
+@contextlib.contextmanager
+def to(table: Path | None, board: Path | None) -> Iterator[list[Write]]:
+    """What writes to a CSV file and to a folder for TensorBoard; the file has its head.
+
+    Raises:
+        SetupError: tensorboardX is not installed, or the file or the folder cannot be made.
+    """
+    with contextlib.ExitStack() as stack:
+        writers: list[Write] = []
+        if board is not None:
+            check_tensorboard(board)
+            writers.append(partial(_to_tensorboard, board))
+        if table is not None:
+            try:
+                file = stack.enter_context(table.open("w", newline=""))
+            except OSError as error:
+                raise SetupError(f"{table} cannot be written: {error.strerror}; choose another file") from None
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow([*COLUMNS, *COUNTS, *(f"{stage.replace(' ', '_')}_s" for stage in STAGES)])
+            writers.append(lambda worker, rounds: rows.writerows(_rows(worker, rounds)))
+        yield writers
+
+
+def _rows(worker: Worker, rounds: Iterable[Mapping[str, Any]]) -> Iterator[list[Any]]:
+    numbers = RoundNumbers()
+    for record in rounds:
+        its, logged, steps = numbers.of(record), logged_value(record), record["time"].values()
+        metric = ("", "") if logged is None else (logged[0].name, logged[1])
+        yield [
+            *worker[:-1],
+            worker.run.get("rank", ""),
+            *(record[key] for key in ("num_iters", "total_time", "num_samples")),
+            *(its.get(name, "") for name in (STEPS, SAMPLES_S, WAITING, LOSS)),
+            *metric,
+            *(record.get(key, "") for key in COUNTS),
+            *(seconds_in(steps, (stage,)) for stage in STAGES),
+        ]
+
+
+def _to_tensorboard(folder: Path, worker: Worker, rounds: Iterable[Mapping[str, Any]]) -> None:
+    board = TensorBoard(folder / worker.seed / worker.network / worker.mode / f"{worker.host}-{worker.device}")
+    for record in rounds:
+        board.write(record)
+    board.close()

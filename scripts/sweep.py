@@ -1,0 +1,246 @@
+"""Makes a grid of runs, on real processes or in virtual time, and one table and one figure of all of them.
+
+    scripts/sweep.sh --modes esync,sync --seeds 0..4 -l 0.001,0.003 --on virtual --cluster demo -n mlp --max-seconds 30
+
+Each mode is run with each seed and each value of the other flags. These are main.py's; one with several values, with
+commas, is a dimension of the grid, in the modes in which it counts. All other words go to the back end: simulate.py
+(--on virtual) or scripts/local_cluster.sh (--on local, one run at a time). Each run is a log tree of its own,
+LOG_BASE/POINT/seed-N, for draw.py -b LOG_BASE/POINT, and a line of LOG_BASE/runs.jsonl. The same command makes the
+missing runs, those of this version of the program; Ctrl-C ends the runs under way with their rounds. At the end come
+LOG_BASE/sweep.md, sweep.csv and sweep.png. --tune MINUTES makes no grid: it searches the step size of the job on one
+machine alone, with held-out samples, and prints -l, -ll and -gl.
+Exit codes: 0 all done, 1 some runs failed, 2 something to put right, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import summary
+from algorithms import ENTRIES
+from config import LEARNING_RATES, names_of
+from flag_values import above_zero, at_least, seeds
+from report import metrics
+from scripts import run_lines, tune
+from scripts.launch import job_options
+from scripts.run_lines import RUNS_FILE, Progress, duration_text
+from scripts.run_process import Processes, curve_of, result
+from scripts.sweep_grid import BACK_ENDS, LOCAL, VIRTUAL, Point, mode_folder, points, split_flags
+from scripts.sweep_report import SweepLine, write
+from trainer import version
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging
+
+START_S = 10.0  # of a job of real processes, beside its training: for the first estimate
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a sweep."""
+
+    point: Point
+    seed: int
+    command: list[str]
+    base: Path  # its log tree
+    folder: str  # of its mode there
+
+    def line(self, **more: Any) -> SweepLine:
+        """The line of the results that it is to become."""
+        return SweepLine(
+            entry=self.point.mode,
+            network=Path(self.folder).parent.name,
+            seed=self.seed,
+            point=self.point.name,
+            values=dict(self.point.values),
+            command=self.command,
+            **more,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.point.title}, seed {self.seed}"
+
+
+class Sweep:
+    """Makes the runs of a sweep that are missing."""
+
+    def __init__(self, folder: Path, tasks: Sequence[Task], processes: Processes, at_once: int) -> None:
+        self._folder, self._tasks, self._processes, self._at_once = folder, tasks, processes, at_once
+        there = run_lines.read(folder, SweepLine, "scripts/sweep.sh") if (folder / RUNS_FILE).exists() else []
+        self._program = version.files_hash()
+        self._lines = {line.key: line for line in there}
+
+    def lines(self) -> list[SweepLine]:
+        """The runs of this sweep that were made, also those that failed."""
+        found = (self._lines.get(task.line().key) for task in self._tasks)
+        return [line for line in found if line is not None]
+
+    def to_do(self) -> list[Task]:
+        """The runs that this version of the program has not made by this very command, and those that failed."""
+        return [task for task in self._tasks if not self._is_done(task)]
+
+    def _is_done(self, task: Task) -> bool:
+        line = self._lines.get(task.line().key)
+        made = line is not None and (list(line.command), line.program) == (task.command, self._program)
+        return made and line is not None and not line.failed
+
+    def estimate(self) -> str:
+        """How long the missing runs will take, in words."""
+        to_do = self.to_do()
+        known = {mode: self._seconds(mode) for mode in {task.point.mode for task in to_do}}
+        each_s = [known[task.point.mode] or _limit_s(task) for task in to_do]
+        if not all(each_s):
+            return "the first run that ends tells how long they take"
+        return f"about {duration_text(sum(filter(None, each_s)) / self._at_once)}"
+
+    def _seconds(self, mode: str) -> float | None:
+        of_mode = [line.took_s for line in self._lines.values() if line.entry == mode and not line.failed]
+        return statistics.fmean(of_mode) if of_mode else None
+
+    def do(self) -> int:
+        """Returns how many runs have failed.
+
+        Raises:
+            KeyboardInterrupt: it was stopped.
+        """
+        to_do = self.to_do()
+        progress, failed = Progress(len(self._tasks)), []
+        progress.done = len(self._tasks) - len(to_do)
+        for task, line in run_lines.made(to_do, self._make, self._at_once, self._folder):
+            self._lines[line.key] = line
+            logging.info("%s", progress.ended(f"{task}: {line.said}"))
+            if line.failed:
+                failed.append(f"{task} failed: {line.failed}; what it printed is in {task.base}")
+        for text in failed:
+            logging.error("%s", text)
+        if self._processes.stopped:
+            raise KeyboardInterrupt
+        return len(failed)
+
+    def _make(self, task: Task) -> SweepLine | None:
+        begin = time.monotonic()
+        ended = self._processes.do(task.command, task.folder, task.base)
+        line = None if ended is None else result(task.line(), ended, _measured)
+        if line is None or ended is None:
+            return None
+        if line.has_model:
+            mode = metrics.MODES[Path(task.folder).name]
+            summary.write_summary(task.base / task.folder / mode.file_name, ended.read()[1])
+        return replace(line, took_s=round(time.monotonic() - begin, 1))
+
+
+def _limit_s(task: Task) -> float | None:
+    """Seconds that a run of real processes takes at most; None where that is not known."""
+    seconds = float(task.point.flags.get("max_seconds", ("0",))[0])
+    return seconds + START_S if seconds and task.command[0] != "simulate.py" else None
+
+
+def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Devices) -> dict[str, Any]:
+    """The numbers of a line, from what its run has logged."""
+    evaluator = metrics.evaluating_device(devices, lambda text: None)
+    return {
+        "metric": evaluator.metric.about() if evaluator else {},
+        "curve": curve_of(devices),
+        "seconds": round(metrics.duration(devices.values()), 3),
+        "samples_per_s": round(metrics.throughput(devices.values()), 2),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The sweep's own options, and all other words; a bad value ends the process with exit code 2."""
+    parser = argparse.ArgumentParser(
+        "scripts/sweep.sh", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--modes", type=job_options.names(ENTRIES), default="esync", help=f"of {', '.join(ENTRIES)}")
+    parser.add_argument("--seeds", type=seeds, default="0", help="such as 0,1,2 or 0..4")
+    parser.add_argument("--on", choices=BACK_ENDS, default=VIRTUAL, help="real processes here, or virtual time")
+    parser.add_argument("--jobs", type=at_least(1), default=1, help="runs at the same time, with --on virtual")
+    job_options.add_log_base(parser, Path("logs") / "sweep")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, and run nothing")
+    parser.add_argument("--tune", type=above_zero, metavar="MINUTES", help="search the step size in about that time")
+    given, others = parser.parse_known_args(arguments)
+    given.log_base = job_options.log_base(given).resolve()
+    if given.on == LOCAL and given.jobs > 1:
+        parser.error(f"--jobs {given.jobs}: runs on real processes are measured, so each has the machine for itself")
+    return given, others
+
+
+def tasks_of(given: argparse.Namespace, others: Sequence[str]) -> list[Task]:
+    """The runs, all points with the first seed first.
+
+    Raises:
+        SetupError: their flags are wrong.
+    """
+    found = []
+    for seed, point in itertools.product(given.seeds, points(given.modes, others)):
+        base = given.log_base / point.name / f"seed-{seed}"
+        command = point.command(given.on, seed)
+        found.append(Task(point, seed, command, base, mode_folder(command, base)))
+    return found
+
+
+def target_of(others: Sequence[str]) -> float | None:
+    """The target at which the runs end, and whose time the table has."""
+    flags = split_flags(others)[1]
+    values = flags.get("target") or flags.get("target_accuracy", [])
+    return float(values[0][0]) if len(values) == 1 else None
+
+
+def _sweep(given: argparse.Namespace, others: Sequence[str], processes: Processes) -> int:
+    tasks = tasks_of(given, others)
+    its = Sweep(given.log_base, tasks, processes, given.jobs)
+    missing = its.to_do()
+    size = f"{len(tasks) // len(given.seeds)} point(s), {len(given.seeds)} seed(s), {len(tasks)} run(s)"
+    logging.info("%s, %d done already; %s; in %s", size, len(tasks) - len(missing), its.estimate(), given.log_base)
+    if given.dry_run:
+        for task in tasks:
+            print(f"{'    ' if task in missing else 'done'} {task}: {' '.join(task.command)}")
+        return EXIT_OK
+    given.log_base.mkdir(parents=True, exist_ok=True)
+    with job_options.claimed(given.log_base):
+        failed = its.do()
+    write(given.log_base, its.lines(), target_of(others), print)
+    return EXIT_BUG if failed else EXIT_OK
+
+
+def _tune(given: argparse.Namespace, others: Sequence[str], processes: Processes) -> int:
+    options, flags = split_flags(others)
+    if rates := [names_of(field)[0] for field in (*LEARNING_RATES, "global_lr") if field in flags]:
+        raise SetupError(f"--tune searches the step size: leave {rates[0]} out")
+    if several := [names_of(field)[0] for field, values in flags.items() if len(values) > 1]:
+        raise SetupError(f"--tune tunes one job: give {several[0]} one value")
+    job = tune.Job(given.on, options, {field: values[0] for field, values in flags.items()}, processes)
+    found = tune.Search(job, 60 * given.tune, logging.info).best()
+    print("\n".join(tune.advice(found)))
+    return EXIT_OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses and makes the missing runs, or tunes; returns the exit code."""
+    setup_logging("sweep")
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
+    try:
+        given, others = parse(list(sys.argv[1:] if arguments is None else arguments))
+        processes = Processes(given.log_base / "tuning")
+        with processes.stopped_by_signals():
+            return (_tune if given.tune else _sweep)(given, others, processes)
+    except KeyboardInterrupt:
+        logging.info("stopped; the same command continues")
+        return EXIT_FORCED
+    except JobError as error:
+        logging.error("error: %s", error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Makes a grid of runs: modes, seeds, values of flags. Its options: scripts/sweep.sh --help
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_script scripts/sweep.py "$@"

@@ -1,0 +1,55 @@
+"""Samples on a worker's device, in the network's form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trainer.datasets.sources import Raw, described
+from trainer.engine import mx
+from trainer.parameters import array_of
+from trainer.passes import Batch
+from utils import SetupError
+
+# (inputs, targets, generator of random changes in training; None in an evaluation) -> (inputs, targets)
+Prepare = Callable[[Any, Any, "np.random.Generator | None"], tuple[Any, Any]]
+
+
+class Feed:
+    """Prepares samples and brings them to the device."""
+
+    def __init__(self, device: mx.Context, prepare: Prepare | None = None) -> None:
+        self._device = device
+        self._prepare = prepare
+
+    def __call__(self, raw: Raw, random: np.random.Generator | None = None) -> Batch:
+        """The batch of some samples; `random` draws their changes in training."""
+        if self._prepare is None:
+            return self.placed(raw.inputs, raw.targets, raw.size)
+        with self._device:
+            inputs, targets = self._prepare(raw.inputs, raw.targets, random)
+            return self.placed(inputs, targets, raw.size)
+
+    def placed(self, inputs: Any, targets: Any, size: int = 0) -> Batch:
+        """Brings arrays of numbers to the device: numpy's as float32, MXNet's as they are.
+
+        Raises:
+            SetupError: one of them is no array of numbers.
+        """
+        own, wanted = (
+            tuple(map(self._placed, each if isinstance(each, tuple) else (each,))) for each in (inputs, targets)
+        )
+        return Batch(own, wanted, size or len(wanted[0]))
+
+    def _placed(self, value: Any) -> mx.nd.NDArray:
+        if isinstance(value, mx.nd.NDArray):
+            return value.as_in_context(self._device)
+        try:
+            return array_of(np.ascontiguousarray(value, np.float32), self._device)
+        except (TypeError, ValueError) as error:
+            raise SetupError(
+                f"samples that are {described(value)} are no numbers of one shape ({error}): make them that in "
+                "prepare(inputs, targets) or batchify(samples)"
+            ) from None
