@@ -110,10 +110,12 @@ def _check(network: Any, own_loop: bool) -> None:
 
 
 def _initialize(network: Any) -> None:
-    """Initializes the parameters without values."""
+    """Initializes the parameters without values, and brings the others to the CPU."""
     for each in network.collect_params().values():
         if each._data is None and not each._deferred_init:
             each.initialize(ctx=mx.cpu(), default_init=_Initial())
+        else:
+            each.reset_ctx(mx.cpu())
 
 
 def _place(network: Any, device: mx.Context) -> None:

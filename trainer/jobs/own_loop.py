@@ -6,6 +6,7 @@ program's loop does what the algorithm makes of them, and the own loop continues
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.passes import Batch, single
 from trainer.trainer import Trainer
-from utils import SetupError
+from utils import EXIT_SETUP, SetupError, fail
 
 ENDED = "train(worker) has returned"
 MOST_BATCHES = 1000  # of a step: a loop that draws more has forgotten worker.step(), or to look at `is_done`
@@ -89,7 +90,6 @@ class OwnLoop:
         self._counted = -1  # steps of this worker that counted, at the last step
         self._loss: Any = None
         self._has_stepped = False
-        self._fault = ""  # found in another thread
         self._asked = 0  # for batches, after the end
         self._optimizers = self._own_optimizers()
 
@@ -116,8 +116,6 @@ class OwnLoop:
         if self._greenlet:
             self._greenlet.parent = getcurrent()
         samples = self._greenlet.switch(counted) if not self._greenlet.dead else None
-        if self._fault:
-            raise SetupError(self._fault)
         if samples is None:  # `train` has returned
             if not self._has_stepped:
                 raise SetupError("train(worker) has returned without a call of worker.step()")
@@ -187,8 +185,16 @@ class OwnLoop:
                 "train(worker) has a gluon.Trainer for the weights of worker.network: leave it out, since "
                 "worker.step() changes them (--optimizer)"
             )
+        if samples and not self._has_stepped and not self._has_gradients():
+            raise SetupError("train(worker) has computed no gradients: call loss.backward() before worker.step()")
         self._loss, self._has_stepped = loss, True
         return bool(getcurrent().parent.switch(int(samples)))
+
+    def _has_gradients(self) -> bool:
+        parameters = self.trainer.parameters
+        return any(each._fresh_grad for each in parameters.weights) or any(
+            each.asnumpy().any() for each in parameters.gradients
+        )
 
     def _own_optimizers(self) -> list[Any]:
         """The gluon.Trainer of each parameter, or None."""
@@ -196,10 +202,8 @@ class OwnLoop:
 
     def _check_thread(self, what: str) -> None:
         if getcurrent() is not self._greenlet:
-            self._fault = f"{what} is used in another thread than that of train(worker): use it there"
-            raise SystemExit(self._fault)  # ends that thread without a traceback
-        if self._fault:
-            raise SetupError(self._fault)
+            fail(f"{what} is used in another thread than that of train(worker): use it there")
+            os._exit(EXIT_SETUP)  # an exception would end that thread alone, for which train(worker) may wait
 
     def _check_own_loader(self) -> None:
         """A step without a batch from `batches`: the own loop has a loader of its own."""

@@ -176,7 +176,7 @@ def test_classes_that_prepare_makes_integers_of_mxnets_are_measured(tmp_path):
 
 def test_values_that_a_network_has_are_kept_and_others_are_the_same_for_the_same_seed(tmp_path):
     kept = "import mxnet as mx\n" + GOOD.replace(
-        "    return net", "    net[1].initialize(mx.init.One())\n    return net"
+        "    return net", "    net[1].initialize(mx.init.One(), ctx=mx.cpu(1))\n    return net"
     )
     networks = [task_of(job_in(tmp_path, kept, "--seed", seed)).network for seed in "001"]
     first, again, other = ([each.data().asnumpy() for each in net.collect_params().values()] for net in networks)
