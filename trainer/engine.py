@@ -7,6 +7,8 @@ meanwhile.
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 
 from trainer.runtime import lazy_operators, numpy_names
 from trainer.runtime.environment import prepare_environment, role_hidden
@@ -17,8 +19,11 @@ numpy_names.restore()
 # Removes a line of cuDNN's autotuner from every log; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
 
+if sys.flags.optimize > 1:
+    raise SetupError("MXNet needs the docstrings that PYTHONOPTIMIZE=2 or -OO leaves out: unset it")
 prepare_environment(has_parameter_server=False)  # processes that join a parameter server prepare ps-lite's variables
-with role_hidden():
+with role_hidden(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of its import; PYTHONWARNINGS=error would end it
     lazy_operators.import_mxnet()
 
 import mxnet as mx  # noqa: E402
