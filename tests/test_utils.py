@@ -96,15 +96,16 @@ def test_too_few_open_files_are_one_line_and_a_soft_limit_is_raised():
     "program",
     [
         ("main.py", "-m", "sync", "-n", "mlp"),
-        ("scripts/local_cluster.sh", "-m", "esync", "-n", "mlp", "--workers", "0,0", "--log-base", "/nowhere"),
+        ("scripts/local_cluster.sh", "-m", "esync", "-n", "mlp", "--workers", "0,0", "--log-base"),
         ("scripts/state_server.sh",),
     ],
 )
-def test_a_job_with_too_few_open_files_ends_with_a_line(program):
+def test_a_job_with_too_few_open_files_ends_with_a_line(tmp_path, program):
     roles = {f"DMLC_{name}": "1" for name in ("NUM_SERVER", "NUM_WORKER", "PS_ROOT_PORT")}
     job = roles | {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "127.0.0.1", "VENV": sys.prefix}
     python = [sys.executable] if program[0].endswith(".py") else []
-    ended = run(*python, *program, before="ulimit -n 24", **job)
+    more = [str(tmp_path)] if program[-1] == "--log-base" else []
+    ended = run(*python, *program, *more, before="ulimit -n 24", **job)
     assert ended.returncode == EXIT_SETUP
     assert "ulimit -Hn" in ended.stderr and len(ended.stderr.splitlines()) == 1
 
