@@ -21,6 +21,7 @@ from flag_values import (
     device_name,
     finite,
     fraction,
+    host,
     job_name,
     phase_momentum,
     port,
@@ -183,7 +184,9 @@ class Config:
         type=zero_or_one,
         published=True,
     )
-    state_server_ip: str = _flag("127.0.0.1", "host of the state server", "-ip", published=True, of_host=True)
+    state_server_ip: str = _flag(
+        "127.0.0.1", "host of the state server", "-ip", type=host, published=True, of_host=True
+    )
     state_server_port: str = _flag(
         "10010", "port of the state server", "-port", type=port, published=True, of_host=True
     )

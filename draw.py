@@ -20,11 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+
+import summary  # first: it tells which package is missing
+
+# isort: split
+
 import matplotlib as mpl
 from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
-import summary
 from flag_values import at_least, finite
 from report import definitions, metrics, run_tables, tables
 from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note

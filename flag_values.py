@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -108,6 +109,16 @@ def zero_or_one(text: str) -> int:
 def resumption(text: str) -> int | str:
     """Parses 0, 1 or auto."""
     return text if text == "auto" else int(text_like("[01]", "is not 0, 1 or auto")(text))
+
+
+def host(text: str) -> str:
+    """Checks a host's name or address; brackets around an IPv6 address are left out."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        return str(ipaddress.ip_address(bare))
+    except ValueError:
+        complaint = "is no host; give a name or an address, such as 10.1.1.34 or ::1 (its port is a flag of its own)"
+        return text_like(r"[\w-]+(\.[\w-]+)*\.?", complaint)(bare)
 
 
 def port(text: str) -> str:

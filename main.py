@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+
 from config import MPI, PS, Config
 from trainer.command_line import parse
 from trainer.jobs.sources import sources
-from trainer.rendezvous.cluster import ClusterSpec
+from trainer.rendezvous.cluster import ClusterSpec, allow_files
 from trainer.runtime.environment import prepare_environment
-from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_logging
+from utils import EXIT_BUG, EXIT_OK, EXIT_SETUP, JobError, JobOver, SetupError, fail, missing_package, setup_logging
 
 
 def run_role(config: Config) -> int:
@@ -31,6 +33,8 @@ def run_role(config: Config) -> int:
     from trainer.rendezvous import roles
 
     cluster = cluster_of(config)
+    with roles.others_told(cluster, config.device):
+        allow_files(cluster.num_processes if cluster else 1)
     if cluster is not None and cluster.role != "worker":
         setup_logging(cluster.role)
         roles.serve(cluster, config.start_timeout)
@@ -86,6 +90,9 @@ def guarded(work: Callable[[], int]) -> int:
     except JobError as error:
         fail(str(error))
         leave(error.exit_code)
+    except ModuleNotFoundError as error:
+        fail(missing_package(error))
+        leave(EXIT_SETUP)
     except Exception as error:
         logging.exception("an error in the program")
         fail(f"{type(error).__name__}: {error}")

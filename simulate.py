@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+
 from algorithms import ENTRIES, OWNERS, Workers, folder_name
 from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
 from flag_values import above_zero, at_least, seeds

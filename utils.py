@@ -1,4 +1,5 @@
-"""Shared by all rooms: version, errors with exit codes, logging, atomic files. Standard library only."""
+"""Shared by all rooms: version, errors with exit codes, logging, atomic files, what a process may use. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import re
+import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 
@@ -174,6 +178,85 @@ def parsed_json(content: bytes, where: str) -> Any:
         raise SetupError(f"{where} cannot be read as JSON: it is nested too deeply") from None
     except ValueError as error:
         raise SetupError(f"{where} cannot be read as JSON: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------- what this process may use
+
+
+os.environ.pop("PYTHONSAFEPATH", None)  # with it `python -m` does not find this project's modules
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """Tells which Python has a package that this one lacks."""
+    python = Path(__file__).resolve().parent / ".venv" / "bin" / "python"
+    return f"{sys.executable} has no package {error.name}: run {python} instead, which scripts/setup.sh makes"
+
+
+def _say_missing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """In place of a traceback."""
+    if isinstance(error, ModuleNotFoundError):
+        print(f"error: {missing_package(error)}", file=sys.stderr)
+        sys.exit(EXIT_SETUP)
+    sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _say_missing
+
+
+def usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """Numbers of the cores that this process may use: of its affinity, as many as its CPU quota is worth.
+
+    Args:
+        cgroups: where the control groups are mounted, of version 1 or 2.
+        own: lists those of this process.
+    """
+    # macOS has no affinity.
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+    quota = min(_cpu_quotas(cgroups, own), default=math.inf)
+    return cores if quota >= len(cores) else cores[: max(1, int(quota))]
+
+
+def _cpu_quotas(cgroups: Path, own: Path) -> Iterator[float]:
+    """The quotas of the process's control groups, in cores: the least one counts."""
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            mount = cgroups / "cpu" if controllers else cgroups
+            parts = Path(path).parts[1:]
+            for depth in range(len(parts) + 1):  # in a container, the mount may be its own group
+                folder = mount.joinpath(*parts[:depth])
+                files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+                with contextlib.suppress(OSError, ValueError):  # "max": no quota
+                    quota, period = map(int, " ".join((folder / name).read_text() for name in files).split())
+                    if quota > 0:
+                        yield quota / period
+
+
+def allow_open_files(wanted: int, needed: int = 0, what: str = "") -> None:
+    """Raises this process's limit of open files, as far as allowed.
+
+    Args:
+        needed: without so many, `what` cannot run.
+
+    Raises:
+        SetupError: fewer are allowed.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise SetupError(
+            f"this process may open {hard} files (ulimit -Hn), and {what} needs {needed}: raise the limit, such as by "
+            f"'ulimit -n {needed}' as root or LimitNOFILE of systemd"
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def authority(host: str, port: int | str) -> str:
+    """Host and port as in a URL: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # --------------------------------------------------------------------------------------------------- containers

@@ -8,8 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management import execute_from_command_line
+try:
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.management import execute_from_command_line
+except ModuleNotFoundError as missing:
+    print(f"error: {sys.executable} has no package {missing.name}: run it with .venv/bin/python", file=sys.stderr)
+    sys.exit(2)
 
 
 def main() -> None:

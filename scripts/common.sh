@@ -1,6 +1,8 @@
 # Sourced by the other scripts: the project's folder, messages, a supported Python, the virtual environment.
 # shellcheck shell=bash
 
+unset PYTHONHOME PYTHONOPTIMIZE PYTHONSAFEPATH # with these the environment's Python, MXNet or `python -m` fails
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$(realpath -ms "${VENV:-$root/.venv}") # VENV=.venv-3.13 makes a second environment beside the first
 
@@ -130,7 +132,9 @@ make_venv() {
     touch "$venv/.unfinished"
     say "installing $requirements into $venv: some 300 MB, a minute or two"
     # The lists are complete. Without --no-deps pip would refuse numpy 2 beside MXNet, whose metadata says numpy<2.
-    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$root/$requirements" </dev/null ||
+    # Variables of pip that put packages elsewhere do not count.
+    env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_PYTHON -u PIP_DRY_RUN PIP_USER=0 \
+        "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps -r "$root/$requirements" </dev/null ||
         die "pip could not install $requirements; what it said is above"
     mkdir -p "$venv/.installed"
     # The test requirements include the others, so both are fresh now.

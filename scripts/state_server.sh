@@ -10,7 +10,7 @@
 #   --request-timeout S              seconds in which a request must arrive                              (10)
 #   --idle-timeout S                 seconds without a request after which a connection is closed        (300)
 #
-#   STATE_SERVER_HOST   address that it listens on; 0.0.0.0: all of this host   (127.0.0.1)
+#   STATE_SERVER_HOST   address that it listens on; 0.0.0.0: all of this host, :: its IPv6 ones too (127.0.0.1)
 #   STATE_SERVER_PORT   port that it listens on                                 (10010)
 #   ESYNC_TOKEN         when set, calls that change anything need it: set it for the workers too
 #   ESYNC_POLICY        rule of a job that a published worker begins            (preprint)
@@ -24,6 +24,10 @@ if is_help "$@"; then
 fi
 if [[ "${1:-}" != --* ]]; then
     no_arguments "$@"
+fi
+if [[ "${STATE_SERVER_PORT:-}" == *://* ]]; then
+    say "STATE_SERVER_PORT=$STATE_SERVER_PORT is Kubernetes' variable of a service, no port to listen on: 10010 it is"
+    unset STATE_SERVER_PORT
 fi
 python=$(project_python)
 cd "$root/SimpleStateServer"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from algorithms import ALGORITHMS
+from trainer import version
 from trainer.command_line import parse
 from trainer.run_logs.run_folder import RunFolder
 from utils import EXIT_OK, read_json, version_number
@@ -53,3 +57,27 @@ def test_the_program_tells_its_version(capsys):
 def test_a_run_logs_the_version(tmp_path):
     RunFolder(parse(["-ld", str(tmp_path), "-c", "1"])).describe({})
     assert read_json(tmp_path / "cpu" / "run.json")["versions"]["esync"] == version_number()
+
+
+@pytest.mark.parametrize("is_others", [False, True])
+def test_a_run_knows_its_commit_also_in_another_users_checkout(tmp_path, monkeypatch, is_others):
+    if is_others and os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    made = "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m a && git rev-parse HEAD"
+    head = subprocess.run(made, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+    for path in [tmp_path, *tmp_path.rglob("*")] if is_others else []:
+        os.chown(path, 65534, 65534)
+    monkeypatch.setattr(version, "ROOT", tmp_path)
+    assert version.commit.__wrapped__() == head
+
+
+@pytest.mark.parametrize(("path", "why"), [(None, "not a git repository"), ("", "No such file or directory: 'git'")])
+def test_a_commit_that_git_does_not_tell_is_a_line_in_the_log(tmp_path, monkeypatch, caplog, path, why):
+    caplog.set_level(logging.INFO)
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(version, "ROOT", tmp_path)
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    assert version.commit.__wrapped__() is None
+    (line,) = caplog.messages
+    assert line.startswith("run.json will not have the commit: ") and why in line

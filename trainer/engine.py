@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
+import warnings
 
 from trainer.runtime import lazy_operators, numpy_names
 from trainer.runtime.environment import prepare_environment, role_hidden
@@ -26,8 +28,11 @@ with contextlib.suppress(AttributeError):
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that is allowed
     ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 64 << 20)
 
+if sys.flags.optimize > 1:
+    raise SetupError("MXNet needs the docstrings that PYTHONOPTIMIZE=2 or -OO leaves out: unset it")
 prepare_environment(has_parameter_server=False)  # processes that join a parameter server prepare ps-lite's variables
-with role_hidden():
+with role_hidden(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of its import; PYTHONWARNINGS=error would end it
     lazy_operators.import_mxnet()
 
 import mxnet as mx  # noqa: E402

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -23,20 +24,26 @@ _GIT_S = 5.0
 
 @functools.cache  # each of a virtual cluster's thousand workers would run git
 def commit() -> str | None:
-    """The checked-out commit, with `-dirty` if files were changed since; None if this is no checkout."""
+    """The checked-out commit, with `-dirty` if files were changed since.
+
+    Returns:
+        None if this is no checkout; also if git fails, with a line in the log.
+    """
     if not (ROOT / ".git").exists():
         return None  # a parent folder may be a checkout of something else
     try:
         finished = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
-            cwd=ROOT,
+            ["git", "-c", "safe.directory=*", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
+            cwd=ROOT,  # it may belong to another user, whose program runs here anyway
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             capture_output=True,
             text=True,
             timeout=_GIT_S,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):  # no git here, or the checkout belongs to another user
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", "") or str(error)
+        logging.info("run.json will not have the commit: %s", said.strip().splitlines()[0])
         return None
     return finished.stdout.strip()
 

@@ -239,7 +239,7 @@ def _replaced_by(newcomer: Member, members: Sequence[Member]) -> set[int]:
 
 
 def _place_of(member: Member) -> tuple[bool, int, str, int]:
-    """Sort key of the ranks: IPv4 addresses as numbers, then host names; then the port."""
+    """Sort key of the ranks: IP addresses as numbers, then host names; then the port."""
     try:
         return (False, int(ipaddress.ip_address(member.address)), "", member.port)
     except ValueError:
@@ -250,7 +250,8 @@ def name(member: Member, rank: int | None = None) -> str:
     """A worker in messages, such as "worker 2 (gpu0 on host b, 10.0.0.3:4711)"."""
     of_rank = "" if rank is None else f" {rank}"
     place = " on host ".join(filter(None, (member.device, member.host)))
-    address = f"{member.address}:{member.port}"
+    host = f"[{member.address}]" if ":" in member.address else member.address
+    address = f"{host}:{member.port}"
     return f"worker{of_rank} ({f'{place}, ' if place else ''}{address})"
 
 

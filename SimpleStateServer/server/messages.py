@@ -46,6 +46,13 @@ Name = Annotated[
         description="1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'",
     ),
 ]
+Address = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9._:-]{1,64}\Z",
+        description="an IPv4 or IPv6 address or a host's name, of 1 to 64 characters",
+    ),
+]
 NumWorkers = Annotated[int, _whole(1, MAX_WORKERS)]
 Rank = Annotated[int, _whole(0, MAX_WORKERS - 1)]
 Count = Annotated[int, _whole(0, MAX_COUNT)]
@@ -273,7 +280,7 @@ class Member(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
 
     name: Name
-    address: Name
+    address: Address
     port: Port
     host: str
     device: str
@@ -328,7 +335,7 @@ class Join(Incoming, frozen=True):
     sender: Name
     job: Name
     num_workers: NumMembers
-    address: Name
+    address: Address
     port: Port
     device: Device = Device()
     min_workers: NumMembers | None = None

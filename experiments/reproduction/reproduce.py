@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from scripts.launch.roles import ROOT
 from scripts.run_lines import Progress, duration_text
 from scripts.run_process import Processes, make
 from trainer import version
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, EXIT_SETUP, SetupError, setup_logging, usable_cores
 
 LOGS = ROOT / "logs" / "reproduction"
 SIZES = {
@@ -75,7 +74,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--tables", action="store_true", help="only the tables and figures of what is done")
     parser.add_argument("--folder", type=Path, help="of the results (logs/reproduction/SIZE)")
-    parser.add_argument("--jobs", type=at_least(1), default=os.cpu_count() or 1, help="runs at the same time")
+    parser.add_argument("--jobs", type=at_least(1), default=len(usable_cores()), help="runs at the same time")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
     given = parser.parse_args(arguments)
     of_runs = [name for name in ("scale", "parts", "only", "tables", "folder") if getattr(given, name)]

@@ -30,6 +30,7 @@ from scripts.launch.roles import ROOT, LocalJobSpec, build_roles, local_layout
 from scripts.launch.run_option import run_of
 from scripts.launch.supervisor import JobOutcome, Supervisor, Timeouts
 from trainer import straggler_trace
+from trainer.rendezvous.cluster import allow_files
 from trainer.simulation import cluster_file
 from trainer.simulation.cluster_file import ClusterProfile, Worker
 from utils import SetupError
@@ -226,6 +227,7 @@ def run(
         build: makes the processes; tests give stand-ins.
         say: prints a line for the user.
     """
+    allow_files(len(build(job)))
     with job_options.claimed(job.log_folder):
         for line in warnings(job):
             say(line)

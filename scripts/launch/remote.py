@@ -39,7 +39,7 @@ from scripts.launch.ports import free_ports
 from scripts.launch.process import Kind, Process, Role
 from scripts.launch.restart_policy import files_in
 from scripts.launch.roles import JOB_FOLDER, ROOT, answers, base_environment
-from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError
+from utils import EXIT_OK, EXIT_SETUP, RUN_FILE, SetupError, usable_cores
 
 POLL_S = 0.1
 SILENCE_S = 60  # the launcher pings every few seconds, so a cut connection is noticed before TCP gives it up
@@ -247,7 +247,7 @@ def _leave(*_: object) -> NoReturn:
 def serve(agent: Agent) -> None:
     """Does what the launcher asks until stdin closes."""
     partial = b""
-    say("hello", python=sys.executable, root=str(ROOT), cores=os.cpu_count() or 1)
+    say("hello", python=sys.executable, root=str(ROOT), cores=len(usable_cores()))
     signal.alarm(SILENCE_S)
     while True:
         ready, _, _ = select.select([sys.stdin.fileno()], [], [], POLL_S)

@@ -17,6 +17,7 @@ from typing import Any
 from trainer.clock import RealClock
 from trainer.coordinator.client import StateClient, draw_job_number, job_id
 from trainer.coordinator.http import HttpLink
+from utils import authority
 
 SERVER_FOLDER = Path(__file__).resolve().parents[2] / "SimpleStateServer"
 
@@ -52,13 +53,17 @@ def clients(server: StateServerProcess, num_workers: int, **options: Any) -> lis
 
 @contextlib.contextmanager
 def running_state_server(
-    port: int = 0, command: Sequence[str] = ("runserver", "--noreload"), **environment: str
+    port: int = 0,
+    command: Sequence[str] = ("runserver", "--noreload"),
+    host: str = "127.0.0.1",
+    **environment: str,
 ) -> Iterator[StateServerProcess]:
-    """Starts `manage.py runserver` on 127.0.0.1 and ends it afterwards, whatever happens.
+    """Starts `manage.py runserver` and ends it afterwards, whatever happens.
 
     Args:
         port: where it listens; 0: a free port.
         command: of manage.py; the address is added.
+        host: address at which it listens.
         environment: variables such as ESYNC_TOKEN; none of the caller's own ESYNC_ variables reach the server.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ESYNC_", "DJANGO_"))}
@@ -66,7 +71,7 @@ def running_state_server(
         log = Path(folder) / "server.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", *command, f"127.0.0.1:{port}"],
+                [sys.executable, "manage.py", *command, authority(host, port)],
                 cwd=SERVER_FOLDER,
                 env={**inherited, "PYTHONUNBUFFERED": "1", **environment},
                 stdout=output,
@@ -74,7 +79,7 @@ def running_state_server(
             )
         try:
             port = _port(process, log)
-            yield StateServerProcess(f"http://127.0.0.1:{port}", port, process, log)
+            yield StateServerProcess(f"http://{authority(host, port)}", port, process, log)
         finally:
             process.terminate()
             try:
@@ -89,7 +94,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     give_up = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < give_up:
         said = log.read_text()
-        if match := re.search(r"server at http://127\.0\.0\.1:(\d+)/", said):
+        if match := re.search(r"server at http://(?:127\.0\.0\.1|\[::1\]):(\d+)/", said):
             return int(match[1])
         if process.poll() is not None:
             break

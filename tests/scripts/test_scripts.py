@@ -536,8 +536,10 @@ def test_what_a_package_says_that_it_needs_is_not_asked(ready):
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     (ready / "requirements.txt").write_text("needy==1\n")
-    done = set_up(ready, PIP_FIND_LINKS=str(ready))
+    elsewhere = {"PIP_TARGET": str(ready / "elsewhere"), "PIP_USER": "1"}
+    done = set_up(ready, PIP_FIND_LINKS=str(ready), PYTHONHOME="/nowhere", **elsewhere)
     assert done.returncode == 0, done.stderr
+    assert list((ready / ".venv").glob(f"lib/python3.*/site-packages/{info}"))
 
 
 def test_the_tests_run_with_every_python_that_is_there(copy):

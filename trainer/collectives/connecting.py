@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from trainer.collectives.tcp import TcpMesh
-from utils import PeerLost, SetupError
+from utils import PeerLost, SetupError, authority
 
 Address = tuple[str, int]  # host and port
 
@@ -109,7 +109,7 @@ def _call(other: int, address: Address, name: str, deadline: float, listens: boo
             if listens and isinstance(error, ConnectionRefusedError):
                 raise NotThere([other], f"{name} has ended ({error})") from None
             if time.monotonic() >= deadline:
-                raise PeerLost(f"{name} at {address[0]}:{address[1]} is not reached ({error})") from None
+                raise PeerLost(f"{name} at {authority(*address)} is not reached ({error})") from None
         time.sleep(PAUSE_S)
 
 
@@ -119,7 +119,7 @@ def _check_answer(
     """Reads the hello of the worker that was called."""
     handshake = _Handshake(connection)
     connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
-    where = f"{name} at {address[0]}:{address[1]}"
+    where = f"{name} at {authority(*address)}"
     try:
         while handshake.hello is None:
             handshake.read()

@@ -13,7 +13,7 @@ import requests
 
 from trainer.clock import Clock
 from trainer.coordinator.protocol import PATIENT, Message, NoAnswer, Reply, Timeouts
-from utils import SetupError
+from utils import SetupError, authority
 
 ROUND_TRIPS = 5  # whose median is the round trip time
 
@@ -40,7 +40,7 @@ class HttpLink:
         Args:
             delay_s: emulated network: added to each round trip.
         """
-        self.address = f"http://{host}:{port}"
+        self.address = f"http://{authority(host, port)}".replace("%", "%25")  # of a link-local address: its card
         self._clock = clock
         self._delay_s = delay_s
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import ipaddress
 import os
 import random
 import secrets
@@ -19,16 +20,18 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from trainer.rendezvous.config_check import join_names
-from utils import SetupError
+from utils import SetupError, authority
 
 TRY_S = 5.0  # one try to connect
 MOST_THREADS = 256
 # Below the ports of outgoing connections, so that the kernel gives none away before MXNet listens there.
 FREE_PORTS = range(10000, 32768)
 _SIOCGIFADDR = 0x8915
+_LINK_LOCAL = "20"  # scope of an address that needs the name of the card with it
 
 
 class Target(NamedTuple):
@@ -40,47 +43,89 @@ class Target(NamedTuple):
     token: str  # answered by the right process
 
 
-def own_address(towards: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The IPv4 address that MXNet will advertise.
+def check_ipv4(variable: str, host: str) -> None:
+    """Checks that a host of a job with a parameter server has an IPv4 address: MXNet knows no other ones.
 
     Args:
-        towards: this host's address on the way to the scheduler.
+        variable: that names the host.
 
     Raises:
-        SetupError: the chosen network card has no IPv4 address.
+        SetupError: it has only IPv6 addresses, or is unknown.
+    """
+    try:
+        if ":" not in host:
+            with contextlib.suppress(socket.gaierror):
+                socket.getaddrinfo(host, None, socket.AF_INET)
+                return
+        socket.getaddrinfo(host.strip("[]"), None, socket.AF_INET6)
+    except (OSError, UnicodeError) as error:
+        raise SetupError(f"{variable}={host!r} cannot be resolved ({_reason(error)})") from None
+    raise SetupError(
+        f"{variable}={host!r} is IPv6, and MXNet's parameter server knows IPv4 alone: give an IPv4 address in every "
+        "process of the job, or leave the parameter server out (--collective ring)"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """In words: of the system, or of a UnicodeError, which a name that no host can have raises."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def own_address(towards: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The address at which this process listens to the others.
+
+    Args:
+        towards: this host's address on the way to the scheduler or the state server.
+
+    Raises:
+        SetupError: the chosen network card has no address of that family.
     """
     if environment.get("DMLC_NODE_HOST"):
-        return environment["DMLC_NODE_HOST"]
+        return environment["DMLC_NODE_HOST"].strip("[]")
     card = environment.get("DMLC_INTERFACE")
-    return card_address(card) if card else towards
+    return card_address(card, family_of(towards)) if card else towards
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """IPv6 of an address with colons, else IPv4."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def address_towards(host: str, port: int) -> str:
-    """This host's IPv4 address on the way to another one; nothing is sent.
+    """This host's address on the way to another one, IPv4 where both are possible; nothing is sent.
 
     Raises:
         SetupError: the host is unknown, or has no route.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, port))
-        except OSError as error:
-            raise SetupError(f"there is no route to {host}: {error.strerror}") from None
-        return str(probe.getsockname()[0])
+    reason = ""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        found, reason = [], _reason(error)
+    for family, *_, place in sorted(found, key=lambda each: each[0] != socket.AF_INET):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(place)
+            except OSError as error:
+                reason = _reason(error)
+            else:
+                return str(probe.getsockname()[0])
+    raise SetupError(f"there is no route to {host}: {reason}")
 
 
-def card_address(card: str) -> str:
-    """The IPv4 address of a network card.
+def card_address(card: str, family: socket.AddressFamily = socket.AF_INET) -> str:
+    """The first address of a network card.
 
     Raises:
-        SetupError: the card does not exist, or has no such address.
+        SetupError: the card does not exist, or has no address of this family.
     """
     cards = [name for _, name in socket.if_nameindex()]
     if card not in cards:
         raise SetupError(f"DMLC_INTERFACE={card!r} is no network card of this host; choose from {', '.join(cards)}")
-    address = first_address(card)
+    is_ipv6 = family == socket.AF_INET6
+    address = first_ipv6_address(card) if is_ipv6 else first_address(card)
     if not address:
-        raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv4 address; choose another card")
+        raise SetupError(f"DMLC_INTERFACE={card!r} has no IPv{6 if is_ipv6 else 4} address; choose another card")
     return address
 
 
@@ -92,6 +137,18 @@ def first_address(card: str) -> str:
         except OSError:
             return ""
     return socket.inet_ntoa(answer[20:24])
+
+
+def first_ipv6_address(card: str) -> str:
+    """The first IPv6 address of a network card that other hosts can use as it is; empty if there is none."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:  # without IPv6
+        return ""
+    for digits, _, _, scope, _, name in map(str.split, lines):
+        if name == card and scope != _LINK_LOCAL:
+            return str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+    return ""
 
 
 class ProbeResponder:
@@ -150,22 +207,23 @@ def listen(address: str, port: int | None, remedy: str) -> socket.socket:
     if port is None:
         return listen_anywhere(address)
     try:
-        return socket.create_server((address, port), backlog=256)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+        return socket.create_server((address, port), backlog=256, family=family_of(address))
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None)
+        if number == errno.EADDRINUSE:
             problem = f"port {port} is in use at {address}"
-        elif error.errno == errno.EADDRNOTAVAIL:
+        elif number == errno.EADDRNOTAVAIL:
             problem = f"{address} is no address of this host"
         else:
-            problem = f"{address}:{port} cannot be listened at ({error.strerror})"
+            problem = f"{authority(address, port)} cannot be listened at ({_reason(error)})"
         raise SetupError(f"{problem}: {remedy}") from None
 
 
 def listen_anywhere(address: str) -> socket.socket:
     """A listening socket at a free port of this host's address, empty for all; raises SetupError."""
     for port in random.sample(FREE_PORTS, 100):
-        with contextlib.suppress(OSError):
-            return socket.create_server((address, port), backlog=256)
+        with contextlib.suppress(OSError, UnicodeError):
+            return socket.create_server((address, port), backlog=256, family=family_of(address))
     return listen(address, 0, "choose another address with DMLC_INTERFACE, or a port with PORT")
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from config import Config
 from flag_values import device_name
-from utils import SetupError
+from utils import SetupError, allow_open_files
 
 WORKER = "worker"
 ROLES = ("scheduler", "server", WORKER)
+OPEN_FILES, OPEN_FILES_EACH = 64, 8  # of a process, and more for each one of its job
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class ClusterSpec:
     @property
     def has_scheduler(self) -> bool:
         return bool(self.root_uri)
+
+    @property
+    def num_processes(self) -> int:
+        return int(self.has_scheduler) + self.num_servers + self.num_workers
 
     @classmethod
     def of_workers(cls, environment: Mapping[str, str] = os.environ) -> ClusterSpec:
@@ -64,6 +69,16 @@ class ClusterSpec:
             num_servers=_count(environment, "DMLC_NUM_SERVER"),
             num_workers=_count(environment, "DMLC_NUM_WORKER"),
         )
+
+
+def allow_files(num_processes: int) -> None:
+    """Allows a process of a job to open as many files as it needs; MXNet alone would wait without a word.
+
+    Raises:
+        SetupError: it may not.
+    """
+    files = OPEN_FILES + OPEN_FILES_EACH * num_processes
+    allow_open_files(files, files, f"a process of a job of {num_processes}")
 
 
 def _count(environment: Mapping[str, str], name: str, maximum: int = sys.maxsize) -> int:

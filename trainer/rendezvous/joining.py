@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from trainer.clock import Clock
 from trainer.coordinator.asker import Asker, Refused
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from utils import JobOver, PeerLost, SetupError
+from utils import JobOver, PeerLost, SetupError, authority
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # where a running job waits for the answer
@@ -33,7 +33,7 @@ class Peer(NamedTuple):
     device: str
 
     def called(self, rank: int) -> str:
-        return f"worker {rank} ({self.device} on host {self.host}, {self.address}:{self.port})"
+        return f"worker {rank} ({self.device} on host {self.host}, {authority(self.address, self.port)})"
 
 
 @dataclass(frozen=True)

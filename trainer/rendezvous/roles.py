@@ -20,22 +20,21 @@ from trainer.rendezvous.rendezvous_server import RendezvousServer
 from trainer.runtime import environment, library, zmq_guard
 from trainer.runtime.library import ServingStore
 from trainer.stop import SignalWatch
-from utils import JobOver, SetupError
+from utils import JobOver
 
 
 def check_address(cluster: ClusterSpec) -> None:
-    """Checks the scheduler's address, where there is a scheduler, DMLC_INTERFACE and PORT.
+    """Checks the addresses for MXNet, where there is a scheduler, and PORT.
 
     Raises:
-        SetupError: the name does not resolve, the network card does not exist, or PORT is no port.
+        SetupError: a name does not resolve, or not to IPv4; the network card does not exist, or PORT is no port.
     """
     if cluster.has_scheduler:
-        try:
-            socket.getaddrinfo(cluster.root_uri, cluster.root_port)
-        except OSError as error:
-            raise SetupError(f"DMLC_PS_ROOT_URI={cluster.root_uri!r} cannot be resolved ({error.strerror})") from None
-    if os.environ.get("DMLC_INTERFACE"):
-        addresses.card_address(os.environ["DMLC_INTERFACE"])
+        addresses.check_ipv4("DMLC_PS_ROOT_URI", cluster.root_uri)
+        if os.environ.get("DMLC_NODE_HOST"):
+            addresses.check_ipv4("DMLC_NODE_HOST", os.environ["DMLC_NODE_HOST"])
+        elif os.environ.get("DMLC_INTERFACE"):
+            addresses.card_address(os.environ["DMLC_INTERFACE"])
     addresses.chosen_port()
 
 

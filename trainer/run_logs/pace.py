@@ -8,13 +8,13 @@ from the logs. In virtual time computing takes no time, and the logs have no ent
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.run_logs.measure import EVALUATION, FORWARD_BACKWARD
 from trainer.run_logs.round_faults import is_quantity
 from trainer.run_logs.round_log import computing_seconds, seconds_in
+from utils import usable_cores
 
 EMULATED = "emulated_s"  # in a round's log: the mean of its steps' emulated times
 SLOWER = 1.2  # a step above this multiple of the emulated time is too slow
@@ -227,7 +227,7 @@ class Pacing:
 
     def before_training(self, took_s: float, busy_s: float, emulated_s: float) -> list[str]:
         """The warnings after the test steps; all workers call it. Arguments as Load's."""
-        mine = Load(self._host, sorted(os.sched_getaffinity(0)), took_s, busy_s, emulated_s)
+        mine = Load(self._host, usable_cores(), took_s, busy_s, emulated_s)
         loads = [Load(*each) for each in self._gather(mine) or [mine]]
         if why := overloaded(loads).get(self._host):
             first = next(load for load in loads if load.host == self._host)

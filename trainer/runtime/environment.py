@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import Enum
 
-from utils import SetupError
+from utils import SetupError, usable_cores
 
 INTERVAL, TIMEOUT = "PS_HEARTBEAT_INTERVAL", "PS_HEARTBEAT_TIMEOUT"
 MISSED = 3  # heartbeats that must fit into the time-out, so that a late one does not end the job
@@ -208,6 +208,8 @@ def prepare_environment(has_parameter_server: bool = True, environment: MutableM
     Raises:
         SetupError: a value is not allowed.
     """
+    if len(cores := usable_cores()) < (os.cpu_count() or 1) and not environment.get("OMP_NUM_THREADS", "").strip():
+        environment["OMP_NUM_THREADS"] = str(len(cores))  # OpenMP knows no CPU quota
     for name, value in judged(environment, has_parameter_server).items():
         if value is not None:
             environment[name] = value

@@ -12,7 +12,6 @@ import hashlib
 import logging
 import math
 import random
-import resource
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -51,7 +50,7 @@ from trainer.simulation.virtual_server import MemoryServer, MemoryTransport
 from trainer.steps import PLAIN
 from trainer.survival.checkpoint_manager import CheckpointManager, check_folder, checkpoints_of, wait_until_written
 from trainer.transport.protocol import Transport
-from utils import SetupError
+from utils import SetupError, allow_open_files
 
 EVALUATION_BATCH = 500  # larger than in training: it takes less time a sample
 # Up to this number each keeps the memory of its passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
@@ -82,7 +81,8 @@ class _Run:
         self._progress = progress
         self._clock = VirtualClock()
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
-        _allow_open_files(len(self._rows) + SPARE_FILES)
+        files = len(self._rows) + SPARE_FILES
+        allow_open_files(files, files, f"a cluster of {len(self._rows)} workers")
         self._learnt = None if config.network == NO_NETWORK else job_of(config)
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]
@@ -248,15 +248,6 @@ def _pace(seed: int, rank: int, spread: float) -> Callable[[], float]:
         return lambda: 1.0
     draw = random.Random(f"{seed}-{rank}")
     return lambda: draw.lognormvariate(0.0, spread)
-
-
-def _allow_open_files(wanted: int) -> None:
-    """Raises this process's limit of open files, as far as allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-        )
 
 
 def _lines_of(rank: int, clock: VirtualClock) -> Callable[[logging.LogRecord], bool]:

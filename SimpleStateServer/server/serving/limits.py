@@ -6,6 +6,7 @@ import resource
 from dataclasses import dataclass
 
 SPARE_FILES = 64  # open files besides the connections
+LEAST_CONNECTIONS = 16  # a worker keeps up to so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,10 @@ class ConnectionLimits:
 
 
 def allowed_connections(wanted: int) -> int:
-    """How many connections this process can have open, after raising its limit of open files."""
+    """How many connections this process can have open, after raising its limit of open files; may be negative."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted + SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < target:
         soft = target if hard == resource.RLIM_INFINITY else min(target, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - SPARE_FILES))
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft - SPARE_FILES)

@@ -11,6 +11,7 @@ from cluster_processes import cluster, device_folders, run_cluster, wait_for
 from state_server_process import running_state_server
 
 import simulate
+from trainer.rendezvous.addresses import first_ipv6_address
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
 from utils import EXIT_PEER_LOST, RUN_FILE, read_json
@@ -86,3 +87,16 @@ def test_when_a_worker_is_lost_all_others_end_with_a_line_that_names_it(
             assert len(errors) == 1, processes.log(name)
             assert "worker 1 (cpu1 on host " in errors[0] and errors[0].endswith(says)
         assert says in server.log.read_text()
+
+
+@pytest.mark.skipif(not first_ipv6_address("lo"), reason="no IPv6 here")
+def test_workers_and_their_state_server_meet_over_ipv6(tmp_path: Path, data: Path) -> None:
+    flags = ["-m", "esync", "-n", "mlp", "-c", "1", "--collective", "ring", "--dataset", "mnist", "-dd", str(data)]
+    flags += ["--max-rounds", "2", "-e", "9", "-ld", str(tmp_path / "logs")]
+    with running_state_server(command=("serve",), host="::1") as server, cluster(tmp_path, 2, start=False) as processes:
+        for rank, ip in enumerate(("::1", "[::1]")):
+            own = ["--device-name", f"cpu{rank}", "-ip", ip, "-port", str(server.port)]
+            processes.start_worker(rank, "main.py", *flags, *own)
+        processes.wait()
+    assert "(cpu0 on host" in processes.log("worker1") or "all 2 workers are connected" in processes.log("worker1")
+    assert read_json(tmp_path / "logs" / "cpu1" / RUN_FILE)["ended"] == "2 rounds done"

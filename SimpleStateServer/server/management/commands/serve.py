@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from server.serving.limits import ConnectionLimits, allowed_connections
+from server.serving.limits import LEAST_CONNECTIONS, SPARE_FILES, ConnectionLimits, allowed_connections
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 10010
@@ -57,6 +57,8 @@ class Command(BaseCommand):
             **{field: options[field] for _, field, *_ in _FLAGS} | {"connections": allowed_connections(wanted)},
             body_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         )
+        if limits.connections < (least := min(wanted, LEAST_CONNECTIONS)):
+            _fail(f"this process may not open {least + SPARE_FILES} files, which {least} connections need (ulimit -Hn)")
         if limits.connections < wanted:
             print(f"this process may have {limits.connections} connections open, not {wanted} (ulimit -n)", flush=True)
         try:
