@@ -67,7 +67,7 @@ def test_a_wrong_line_of_the_server_is_named(tmp_path, value):
         ("nan,\n", 2, "0 or more"),
         ("inf,\n", 2, "0 or more"),
         (",\n", 2, "0 or more"),
-        ("0.1,,\n", 2, r"has 3 values for 2 column\(s\)"),
+        ("0.1,,x\n", 2, r"has 3 values for 2 column\(s\)"),
         ("0.1,\n\n0.2,gone.csv\n", 4, r"gone\.csv cannot be read"),
         ("0.2,bad.csv\n", 2, r"bad\.csv, line 2: '1,2'"),
     ],
