@@ -81,7 +81,7 @@ def rows(path: Path, what: str) -> list[Row]:
         said = _NO_COMMENT.match(line)
         if said is None or not said[0].strip():
             continue
-        separator = separator or max(",;\t", key=said[0].count)
+        separator = separator or next((each for each in ";\t" if each in said[0]), ",")
         try:
             (row,) = csv.reader([said[0]], delimiter=separator, skipinitialspace=True, strict=True)
         except csv.Error as error:
