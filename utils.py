@@ -100,6 +100,11 @@ def die_on_error(what: str) -> Iterator[None]:
         os._exit(EXIT_BUG)
 
 
+def printable(text: str, longest: int = 1000) -> str:
+    """A text from elsewhere as a log, or the state server, may have it: one line of so many characters at most."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:longest])
+
+
 # --------------------------------------------------------------------------------------------- atomic files
 
 

@@ -12,10 +12,11 @@ up.
 
 from __future__ import annotations
 
-import csv
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
+from trainer import spreadsheet
 from trainer.emulation import COMPUTE, NETWORK, SAMPLE, Slowdown
 from utils import SetupError
 
@@ -31,17 +32,13 @@ def read(path: Path) -> tuple[Slowdown, ...]:
     Raises:
         SetupError: the file is missing or not of this form. The message names file and line.
     """
-    try:
-        with path.open(newline="") as file:
-            rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SetupError(f"straggler trace {path} cannot be read: {error}") from None
-    header = tuple(cell.strip() for cell in rows[0]) if rows else ()
-    if header not in (COLUMNS, (*COLUMNS, KIND)):
+    rows = spreadsheet.rows(path, "straggler trace")
+    columns = rows[0].columns() if rows else []
+    if tuple(filter(None, columns)) not in (COLUMNS, (*COLUMNS, KIND)):
         raise SetupError(
             f"straggler trace {path}: the first line must be {','.join(COLUMNS)}, and may have ,{KIND} after it"
         )
-    return tuple(_slowdown(path, number, header, row) for number, row in enumerate(rows[1:], start=2) if row)
+    return tuple(_slowdown(row, row.values(columns)) for row in rows[1:])
 
 
 def beside(file: Path, name: str, where: str) -> Path:
@@ -61,18 +58,16 @@ def beside(file: Path, name: str, where: str) -> Path:
     return path
 
 
-def _slowdown(path: Path, number: int, header: tuple[str, ...], row: list[str]) -> Slowdown:
+def _slowdown(row: spreadsheet.Row, cells: Mapping[str, str]) -> Slowdown:
+    kind = cells.get(KIND, COMPUTE)
     try:
-        values = [float(cell) for cell in row[: len(COLUMNS)]]
+        start_s, duration_s, extra_s = (float(cells[name]) for name in COLUMNS)
     except ValueError:
-        values = []
-    kind = row[-1].strip() if KIND in header else COMPUTE
-    if len(row) != len(header) or not values or not all(map(_is_time, values)) or kind not in KINDS:
-        last = f", and for {KIND} {', '.join(KINDS[:-1])} or {KINDS[-1]}" if KIND in header else ""
-        raise SetupError(
-            f"straggler trace {path}, line {number}: {','.join(row)!r}; give {', '.join(COLUMNS)}, each 0 or more{last}"
-        )
-    return Slowdown(values[0], values[1], values[2], kind)
+        start_s = duration_s = extra_s = math.nan
+    if not all(map(_is_time, (start_s, duration_s, extra_s))) or kind not in KINDS:
+        last = f", and for {KIND} {', '.join(KINDS[:-1])} or {KINDS[-1]}" if KIND in cells else ""
+        raise SetupError(f"{row.where}: {row.text!r}; give {', '.join(COLUMNS)}, each 0 or more{last}")
+    return Slowdown(start_s, duration_s, extra_s, kind)
 
 
 def _is_time(value: float) -> bool:

@@ -44,7 +44,8 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s state server | %(message)s", "datefmt": "%Y-%m-%d %H:%M:%S"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"limit": {"()": "server.log_limit.LogLimit"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["limit"]}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
         "server": {"level": STATE_SERVER_LOG_LEVEL},

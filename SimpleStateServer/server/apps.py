@@ -12,7 +12,6 @@ from server.handlers import Handlers
 from server.jobs import Jobs
 from server.metrics import StateCollector, exposition
 from server.receiver import Receiver
-from server.refusals import Refusals
 from server.response_cache import ResponseCache
 from server.router import Router
 from server.traffic import Traffic
@@ -28,10 +27,9 @@ class ServerConfig(AppConfig):
         self.registry = CollectorRegistry()
         self.response_cache = ResponseCache(time.monotonic)
         self.traffic = Traffic(self.registry)
-        self.refusals = Refusals(time.monotonic)
         self.router = Router(Handlers(Jobs(settings.STATE_SERVER_MAX_JOBS)), clock=time.monotonic)
         self.receiver = Receiver(
-            self.router, self.traffic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY, self.refusals
+            self.router, self.traffic, settings.STATE_SERVER_TOKEN, settings.STATE_SERVER_INIT_POLICY
         )
         self.registry.register(StateCollector(self.router))
         ProcessCollector(registry=self.registry)

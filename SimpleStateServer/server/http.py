@@ -57,7 +57,7 @@ def unreadable(request: HttpRequest) -> Answer | None:
     if not (length.isascii() and length.isdigit()):
         return error(f"Content-Length is {length[:40]!r}; give the number of bytes", 400)
     try:
-        if not request.body and "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", ""):
+        if not request.body and "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower():
             return error("chunked bodies are not read; send Content-Length", 411)
     except RequestDataTooBig:
         while request.read(65536):  # in pieces, so that it takes no memory

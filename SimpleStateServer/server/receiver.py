@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl
 from server import published, wire
 from server.answers import Answer, error, json_answer, refused
 from server.errors import BadMessage, Conflict
+from server.log_limit import note_refusal
 from server.messages import Query, Report, Response
 from server.policies import POLICIES
-from server.refusals import Refusals
 from server.router import Router
 from server.traffic import Traffic
 from server.worker import Action
@@ -38,15 +38,13 @@ class Receiver:
         traffic: counts answers and their time.
         token: when set, every call needs it.
         init_policy: of a `POST /init/` that names none.
-        refusals: their log.
     """
 
-    def __init__(self, router: Router, traffic: Traffic, token: str, init_policy: str, refusals: Refusals) -> None:
+    def __init__(self, router: Router, traffic: Traffic, token: str, init_policy: str) -> None:
         self._router = router
         self._traffic = traffic
-        self._authorization = f"Bearer {token}".encode() if token else b""
+        self._token = token.encode()
         self._init_policy = init_policy
-        self._refusals = refusals
         # A worker that sees it change knows that this server has lost its state.
         self._server = secrets.token_hex(4)
         self._calls: dict[str, Callable[[Mapping[str, str], bytes], Answer]] = {
@@ -81,7 +79,7 @@ class Receiver:
                 answer = error("the state server failed on this request; its log says why", 500)
         self._traffic.answered(path, answer.status, perf_counter() - begin)
         if answer.status != 200:
-            self._refusals.note(address, f"POST {path}", answer)
+            note_refusal(address, f"POST {path}", answer)
         return answer
 
     def _refusal(self, headers: Mapping[str, str]) -> Answer | None:
@@ -91,8 +89,9 @@ class Receiver:
         if "origin" in headers or "sec-fetch-site" in headers:
             origin = headers.get("origin", headers.get("sec-fetch-site", ""))[:80]
             return error(f"a page in a browser (Origin {origin!r}) may not send this; workers and programs may", 403)
-        if self._authorization and not hmac.compare_digest(
-            headers.get("authorization", "").encode(), self._authorization
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if self._token and not (
+            hmac.compare_digest(token.strip(" ").encode(), self._token) and scheme.lower() == "bearer"
         ):
             return error(
                 "this server needs a token; send 'Authorization: Bearer <token>' with the value of ESYNC_TOKEN",

@@ -11,7 +11,6 @@ several rows, for workers with different flags.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import shlex
 from collections import Counter
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flag_values import at_least, device_name, port
-from trainer import straggler_trace  # imports no MXNet, nor does the package
+from trainer import spreadsheet, straggler_trace  # they import no MXNet, nor does the package
 from utils import SetupError
 
 ROLES = ("scheduler", "server", "state-server")
@@ -149,41 +148,21 @@ def read(path: Path) -> Hosts:
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"hosts file {path} cannot be read: {error}") from None
-    header: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        where = f"hosts file {path}, line {number}"
-        line = re.sub(r"(^|\s)#.*", "", line)
-        if not line.strip():
-            continue
-        try:
-            (row,) = csv.reader([line], skipinitialspace=True, strict=True)
-        except csv.Error as error:
-            raise SetupError(f"{where}: {line!r} is no line of a CSV file: {error}") from None
-        cells = [cell.strip() for cell in row]
-        if not header:
-            header = cells
-            _check_header(where, header)
-        elif len(cells) > len(header):
-            raise SetupError(
-                f"{where}: {len(cells)} values, and the columns are {','.join(header)}: "
-                'put a value that has commas into quotes ("...")'
-            )
-        else:
-            yield _Row(where, dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False)))
+    rows = spreadsheet.rows(path, "hosts file")
+    columns = _columns(rows[0]) if rows else []
+    for row in rows[1:]:
+        yield _Row(row.where, dict.fromkeys(COLUMNS, "") | row.values(columns))
 
 
-def _check_header(where: str, header: list[str]) -> None:
-    unknown = [name for name in header if name not in COLUMNS]
-    twice = [name for name, count in Counter(header).items() if count > 1]
-    if unknown or twice or "address" not in header:
+def _columns(header: spreadsheet.Row) -> list[str]:
+    columns = header.columns()
+    names = [*filter(None, columns)]
+    if not {"address"} <= set(names) <= set(COLUMNS) or len(set(names)) < len(names):
         raise SetupError(
-            f"{where}: {','.join(header)!r} is no list of columns; give address and, each once, "
+            f"{header.where}: {header.text!r} is no list of columns; give address and, each once, "
             f"what you need of {', '.join(list(COLUMNS)[1:])}"
         )
+    return columns
 
 
 def _host(row: _Row) -> Host:

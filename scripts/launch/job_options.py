@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import fcntl
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from scripts.launch.supervisor import JobOutcome
 from trainer import command_line
 from trainer.jobs.sources import sources
 from trainer.rendezvous.config_check import ProcessInfo, differences
-from trainer.run_logs.earlier_runs import LOCK_FILE
+from trainer.run_logs.earlier_runs import LOCK_FILE, claim
 from utils import EXIT_OK, SetupError
 
 # main.py's flags that only the launcher sets.
@@ -326,10 +325,8 @@ def claimed(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise SetupError(f"log folder {folder}: {error.strerror}; choose another with --log-base") from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SetupError(f"another cluster writes its logs to {folder}: give this one its own --log-base") from None
+        if not claim(folder, lock):
+            raise SetupError(f"another cluster writes its logs to {folder}: give this one its own --log-base")
         yield
 
 

@@ -606,8 +606,9 @@ def test_with_a_token_every_post_needs_it(command: tuple[str, ...]) -> None:
                 assert_json_error(answer, 401)
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert state(server) == before
-        headers = {"Authorization": "Bearer s3cret"}
-        assert requests.post(f"{server.url}/init/", headers=headers, timeout=TIMEOUT_S).status_code == 200
+        for scheme in ("bearer", "BEARER ", "Bearer"):  # schemes are case-insensitive (RFC 9110, 11.1)
+            headers = {"Authorization": f"{scheme} s3cret"}
+            assert requests.post(f"{server.url}/init/", headers=headers, timeout=TIMEOUT_S).status_code == 200
         assert state(server)["policy"] == "journal"  # of ESYNC_POLICY
 
 
@@ -655,7 +656,7 @@ def test_a_failing_handler_is_a_json_500_without_a_trace(monkeypatch: pytest.Mon
             raise ZeroDivisionError("a bug that nobody should read about")
 
     app = apps.get_app_config("server")
-    receiver = Receiver(Router(Failing(), clock=time.monotonic), app.traffic, "", "preprint", app.refusals)
+    receiver = Receiver(Router(Failing(), clock=time.monotonic), app.traffic, "", "preprint")
     monkeypatch.setattr(app, "receiver", receiver)
     client = Client(raise_request_exception=False)
     assert client.post("/init/", "", content_type="application/x-www-form-urlencoded").status_code == 200

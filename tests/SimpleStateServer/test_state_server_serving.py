@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from server.answers import Answer, json_answer
 from server.curve import Curve, Point
-from server.refusals import MAX_KINDS, PAUSE_S, Refusals
+from server.jobs import Jobs
+from server.log_limit import AT_ONCE, MAX_KINDS, PAUSE_S, LogLimit, note_refusal
+from server.messages import Reset
 from server.serving.connections import Connections
 from server.serving.limits import ConnectionLimits
 from server.serving.protocol import LINGER_BYTES, Connection, Service
@@ -323,14 +327,26 @@ def test_a_curve_is_the_same_after_a_restart(lost: int, count: int) -> None:
     assert (restarted.best, restarted.last) == (whole.best, whole.last)
 
 
-def test_what_is_refused_again_and_again_is_one_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    refusals = Refusals(lambda: now)
+@pytest.fixture
+def limited(caplog: pytest.LogCaptureFixture) -> Iterator[list[float]]:
+    """What is logged is bounded by a clock that the test sets."""
+    now = [0.0]
+    limit = LogLimit(lambda: now[0])
+    caplog.handler.addFilter(limit)
+    caplog.set_level(logging.INFO)
+    yield now
+    caplog.handler.removeFilter(limit)
+
+
+def test_what_is_refused_again_and_again_is_one_line_in_ten_seconds(
+    limited: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = Answer(401, b'{"error": "no token"}', "application/json")
     for _ in range(1000):
-        refusals.note("10.0.0.1", "POST /init/", Answer(401, b'{"error": "no token"}', "application/json"))
-    refusals.note("10.0.0.2", "POST /init/", Answer(401, b'{"error": "no token"}', "application/json"))
-    now = PAUSE_S
-    refusals.note("10.0.0.1", "POST /init/", Answer(401, b'{"error": "no token"}', "application/json"))
+        note_refusal("10.0.0.1", "POST /init/", refusal)
+    note_refusal("10.0.0.2", "POST /init/", refusal)
+    limited[0] = PAUSE_S
+    note_refusal("10.0.0.1", "POST /init/", refusal)
     assert caplog.messages == [
         "POST /init/ from 10.0.0.1: 401: no token",
         "POST /init/ from 10.0.0.2: 401: no token",
@@ -338,17 +354,27 @@ def test_what_is_refused_again_and_again_is_one_line_in_ten_seconds(caplog: pyte
     ]
 
 
-def test_what_is_remembered_of_refusals_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = Refusals(lambda: 0.0)
-
+def test_what_is_remembered_of_refusals_is_bounded(limited: list[float], caplog: pytest.LogCaptureFixture) -> None:
     def told(number: int) -> bool:
         caplog.clear()
-        refusals.note(f"10.0.0.{number}", "POST /init/", Answer(401))
+        note_refusal(f"10.0.0.{number}", "POST /init/", Answer(401))
         return bool(caplog.messages)
 
     assert [told(0), told(0)] == [True, False]
     assert all(map(told, range(1, MAX_KINDS + 1)))
     assert told(0)  # it was forgotten
+
+
+def test_jobs_that_begin_and_end_for_ever_do_not_fill_the_log(
+    limited: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = Jobs(max_jobs=2)
+    for number in range(2000):
+        limited[0] = number / 100
+        jobs.begin(Reset("a-worker", f"job-{number}", 1, "journal"), limited[0])
+    begun = [line for line in caplog.messages if " begins | " in line]
+    assert len(begun) == len(caplog.messages) - len(begun) == AT_ONCE + 1  # and as many are forgotten
+    assert begun[AT_ONCE].startswith("job job-10") and begun[AT_ONCE].endswith(" more since the last such line)")
 
 
 def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

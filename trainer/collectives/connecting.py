@@ -118,10 +118,10 @@ def _check_answer(
 ) -> None:
     """Reads the hello of the worker that was called."""
     handshake = _Handshake(connection)
-    connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
     where = f"{name} at {authority(*address)}"
     try:
         while handshake.hello is None:
+            connection.settimeout(max(PAUSE_S, deadline - time.monotonic()))
             handshake.read()
     except (OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
@@ -134,7 +134,8 @@ def _check_answer(
 def _is_from(hello: object, job: str, rank: int, to: int) -> bool:
     if not isinstance(hello, dict) or hello.keys() != {"job", "from", "to"}:
         return False
-    known = isinstance(hello["job"], str) and hmac.compare_digest(hello["job"].encode(), job.encode())
+    given = str(hello["job"]).encode(errors="replace")
+    known = hmac.compare_digest(given, job.encode())
     return known and (hello["from"], hello["to"]) == (rank, to)
 
 
@@ -170,7 +171,10 @@ class _Handshake:
                 raise ValueError("no worker")
             self._wanted += length
         elif len(self._bytes) == self._wanted:
-            self.hello = json.loads(self._bytes[_FRAME.size :])
+            try:
+                self.hello = json.loads(self._bytes[_FRAME.size :])
+            except RecursionError:
+                raise ValueError("no worker") from None
 
 
 class _Acceptor:

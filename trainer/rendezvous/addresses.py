@@ -233,7 +233,7 @@ def unreachable(targets: Sequence[Target], try_s: float = TRY_S) -> list[str]:
     def attempt(target: Target) -> str:
         try:
             with socket.create_connection((target.address, target.port), try_s) as connection:
-                answer = connection.makefile("rb").readline().decode(errors="replace").strip()
+                answer = connection.makefile("rb").readline(64).decode(errors="replace").strip()
         except (OSError, ValueError) as error:  # ValueError: no host's name
             why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or str(error)
         else:

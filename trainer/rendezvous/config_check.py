@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.rendezvous.cluster import ROLES
-from utils import SetupError
+from utils import SetupError, printable
 
 # Keys of a set-up whose values are hashes.
 DATA, PROGRAM, JOB, FROZEN = "the data", "the program's files", "--job", "the frozen weights"
 MOST_NAMES = 5  # in one sentence
+LONGEST_NAME, LONGEST_VALUE = 255, 10_000  # characters, of what a process says of itself
 ADVICE = {
     DATA: "get the same files on every host (scripts/get_data.sh); give generators in data() a seed",
     FROZEN: "let network() give them the same values on every host",
@@ -53,9 +54,13 @@ class ProcessInfo:
             and type(process.port) is int
             and 0 < process.port < 65536
             and isinstance(process.setup, dict)
-            and are_texts([*texts, *process.setup, *process.setup.values()])
+            and are_texts([*texts, *process.setup], LONGEST_NAME)
+            and are_texts(process.setup.values())
         ):
-            raise SetupError(f"this process sent a wrong description: {fields!r:.200}; {ADVICE[PROGRAM]}")
+            raise SetupError(
+                f"this process sent a wrong description: {fields!r:.200}; names have at most {LONGEST_NAME} printable "
+                f"characters; {ADVICE[PROGRAM]}"
+            )
         return process
 
     def name(self, rank: int | None = None) -> str:
@@ -68,9 +73,9 @@ class ProcessInfo:
         return f"{self.role} {rank} ({place}, {self.address})"
 
 
-def are_texts(values: Iterable[Any]) -> bool:
-    """Whether values that came as JSON are all strings."""
-    return all(isinstance(value, str) for value in values)
+def are_texts(values: Iterable[Any], longest: int = LONGEST_VALUE) -> bool:
+    """Whether values that came as JSON are all strings of printable characters, with so many at most."""
+    return all(isinstance(value, str) and value == printable(value, longest) for value in values)
 
 
 def differences(processes: Sequence[ProcessInfo]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from trainer.clock import Clock
 from trainer.coordinator.asker import Asker, Refused
 from trainer.coordinator.protocol import BRIEF, PATIENT, Link, Message, NoAnswer, Timeouts
-from utils import JobOver, PeerLost, SetupError, authority
+from utils import JobOver, PeerLost, SetupError, authority, printable
 
 PAUSE_S = 0.1  # between two questions
 SHORT_PAUSE_S = 0.02  # where a running job waits for the answer
@@ -168,7 +168,7 @@ class Joining:
             cause: its own error, if that is the cause.
         """
         try:
-            said = self._ask({"msg_type": "LEFT", "lost": list(lost), "cause": _printable(cause)}, BRIEF)
+            said = self._ask({"msg_type": "LEFT", "lost": list(lost), "cause": printable(cause)}, BRIEF)
         except (NoAnswer, SetupError):
             return ""
         return str(said.get("reason", ""))
@@ -182,8 +182,3 @@ class Joining:
 
     def _complete(self, message: Message) -> Message:
         return {"sender": self._name, "receiver": "state-server", "job": self._job, **message}
-
-
-def _printable(text: str) -> str:
-    """As the state server accepts it."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:1000]

@@ -12,6 +12,8 @@ from typing import Any
 from trainer.rendezvous.config_check import ProcessInfo
 from utils import SetupError
 
+LINE_S = 30.0  # from the first byte of a line to its last
+
 
 @dataclass(eq=False)
 class Participant:
@@ -52,10 +54,20 @@ async def messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
 
     Raises:
         OSError: the connection broke.
-        SetupError: a line is no JSON, or too long.
+        SetupError: a line is no JSON, too long, or not complete in time; or the first one did not begin in time.
     """
+    begin = b""
     try:
-        while (line := await reader.readline()).endswith(b"\n"):  # else the process was killed within a line
+        while True:
+            async with asyncio.timeout(LINE_S):
+                line = begin + await reader.readline()
+            if not line.endswith(b"\n"):  # the process was killed within a line
+                return
             yield json.loads(line)
+            begin = await reader.read(1)  # the next line may come hours later
+    except TimeoutError as error:
+        if error.errno is not None:  # the network's
+            raise
+        raise SetupError(f"this process did not complete a line within {LINE_S:g} s") from None
     except (ValueError, RecursionError) as error:
         raise SetupError(f"this process sent a line that cannot be read ({error})") from None

@@ -32,11 +32,15 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from trainer import state_server_path  # noqa: F401  (the imports below need it)
 from trainer.rendezvous import addresses
 from trainer.rendezvous.addresses import ProbeResponder, Target
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import ProcessInfo
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, JobError, PeerLost, SetupError, die_on_error, fail
+
+# isort: split
+from server.log_limit import LogLimit
 
 # A ZeroMQ greeting with a padding of its own: MXNet's scheduler just takes it for an unfinished connection.
 HELLO = b"\xffESyncMXN\x7f"
@@ -50,8 +54,12 @@ GONE = "is gone: it was killed or has crashed"
 EVALUATOR = "evaluator"
 RENDEZVOUS_FAILED = "the rendezvous of the job's processes failed"
 ALL_DONE = "all workers are done"
+LONGEST_LINE = 1 << 22  # bytes: of the values of all workers
 # Seconds (macOS has TCP_KEEPALIVE in place of TCP_KEEPIDLE), and number of probes.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 8}
+
+log = logging.getLogger(__name__)  # of the server too
+log.addFilter(LogLimit())
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -79,6 +87,7 @@ class Lines:
 
         Raises:
             EOFError: the other side has closed the connection, or its process has ended.
+            SetupError: it is no rendezvous server: it sent something else than JSON objects, or too long a line.
         """
         self._socket.settimeout(timeout_s)
         while b"\n" not in self._received:
@@ -93,9 +102,16 @@ class Lines:
             if not chunk:
                 raise EOFError
             self._received += chunk
+            if len(self._received) > LONGEST_LINE:
+                break
         line, _, self._received = self._received.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
+        with contextlib.suppress(ValueError, RecursionError):
+            message = json.loads(line)
+            if isinstance(message, dict):
+                return message
+        raise SetupError(
+            f"what listens at DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT is no scheduler of this program: {line[:80]!r} came"
+        )
 
     def close(self) -> None:
         """Closes the connection, and wakes a thread in `receive`."""
@@ -165,12 +181,14 @@ class JobSession:
             try:
                 while (message := lines.receive(None)) and not self._left:
                     self._handle(message)
+            except SetupError as error:
+                self._end(str(error), EXIT_SETUP)
             except EOFError:
                 if not self._left:
                     self._end(f"the scheduler at {self._scheduler} {GONE}", EXIT_PEER_LOST)
             except OSError as error:
                 if not self._left:  # perhaps the network alone: MXNet's heartbeats tell whether the process is lost
-                    logging.warning("the connection to the scheduler at %s broke (%s)", self._scheduler, error.strerror)
+                    log.warning("the connection to the scheduler at %s broke (%s)", self._scheduler, error.strerror)
             self._lines = None
             self._gathered.put(None)
 
@@ -178,10 +196,10 @@ class JobSession:
         if "gathered" in message:
             self._gathered.put(message["values"])
         elif "warning" in message:
-            logging.warning("%s", message["warning"])
+            log.warning("%s", message["warning"])
         elif "lost" in message:
             self.lost |= {message["lost"]}
-            logging.warning("warning: %s; the others go on without it", message["why"])
+            log.warning("warning: %s; the others go on without it", message["why"])
         elif "end" in message:
             self._left = True
             self._end(message["end"], message["code"])
@@ -190,7 +208,7 @@ class JobSession:
 def end_process(text: str, code: int) -> NoReturn:
     """Ends this process with one line, from any thread."""
     if code == EXIT_OK:
-        logging.info("%s", text)
+        log.info("%s", text)
     else:
         fail(text)
     os._exit(code)
@@ -239,7 +257,7 @@ class RendezvousClient:
         while True:
             connection, first = self._reach_scheduler()
             if first == HELLO[:1]:
-                logging.warning(
+                log.warning(
                     "the scheduler at %s is a plain MXNet program: the set-ups of the workers cannot be compared",
                     self._scheduler,
                 )
@@ -322,9 +340,7 @@ class RendezvousClient:
             except (EOFError, OSError):  # OSError: keep-alive got no answer, or there is no route any more
                 if is_scheduler:
                     raise
-                logging.warning(
-                    "the scheduler at %s went away before the job was complete; trying again", self._scheduler
-                )
+                log.warning("the scheduler at %s went away before the job was complete; trying again", self._scheduler)
                 lines.close()
                 return None
             except JobError:
@@ -351,9 +367,9 @@ class RendezvousClient:
             elif "info" in message:
                 self._waits_for = message["info"].removeprefix("waiting for ")
                 self._reminded = time.monotonic()
-                logging.info("%s", message["info"])
+                log.info("%s", message["info"])
             elif "warning" in message:
-                logging.warning("%s", message["warning"])
+                log.warning("%s", message["warning"])
             elif "end" in message:
                 raise (SetupError if message["code"] == EXIT_SETUP else PeerLost)(message["end"])
             elif "go" in message:
@@ -372,5 +388,5 @@ class RendezvousClient:
                 f"waited for {self._waits_for}"
             )
         if now - self._reminded > self.remind_every_s + (0 if remind else 5):
-            logging.info("waiting for %s; trying on", self._waits_for)
+            log.info("waiting for %s; trying on", self._waits_for)
             self._reminded = now

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import logging
 import os
 import socket
 import threading
@@ -37,7 +36,7 @@ from trainer.rendezvous.config_check import (
     size_differs,
     verdict,
 )
-from trainer.rendezvous.participant import Participant, messages
+from trainer.rendezvous.participant import LINE_S, Participant, messages
 from trainer.rendezvous.rendezvous_client import (
     ALL_DONE,
     EVALUATOR,
@@ -46,11 +45,13 @@ from trainer.rendezvous.rendezvous_client import (
     REMIND_EVERY_S,
     RENDEZVOUS_FAILED,
     keep_alive,
+    log,
 )
 from trainer.runtime.environment import INTERVAL
-from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error
+from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, SetupError, die_on_error, printable
 
-LONGEST_LINE = 1 << 24  # bytes
+LONGEST_LINE = 1 << 18  # bytes; a connection can take the memory of two
+MOST_STRANGERS = 64  # connections beside those of the job's processes
 SETTLE_S = 3.0  # for more to connect, after a process with another number of processes
 LOOK_EVERY_S = 2.0  # between two checks that a plain MXNet program still listens
 LATE_S = 15.0  # for late processes to connect and get the reason for the end
@@ -88,7 +89,9 @@ class RendezvousServer:
         """
         self._listener = listener
         self._num_servers, self._num_workers = num_servers, num_workers
+        self._most_strangers = MOST_STRANGERS + 1 + num_servers + num_workers
         self._remind_every_s, self._settle_s, self._look_every_s = remind_every_s, settle_s, look_every_s
+        self._strangers: dict[Participant, None] = {}  # connections of unknown processes, the oldest first
         self._participants: list[Participant] = []
         self._state = JobState.WAITING
         self._end: dict[str, Any] = {}  # the last message to all
@@ -149,9 +152,15 @@ class RendezvousServer:
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with die_on_error(RENDEZVOUS_FAILED):
             participant = Participant(writer, writer.get_extra_info("peername")[0])
+            self._strangers[participant] = None
+            if len(self._strangers) > self._most_strangers:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.writer.transport.abort()
             try:
                 keep_alive(writer.get_extra_info("socket"))
-                first = await reader.readexactly(len(HELLO))
+                async with asyncio.timeout(LINE_S):
+                    first = await reader.readexactly(len(HELLO))
                 if first == HELLO:
                     await self._converse(participant, reader)
                 elif tcp_proxy.is_zero_mq(first):
@@ -163,13 +172,14 @@ class RendezvousServer:
             except OSError as error:
                 self._on_broken(participant, error)
             except SetupError as error:
-                logging.warning("a connection from %s was ended: %s", participant.address, error)
-                participant.send(end=str(error), code=EXIT_SETUP)
-                participant.error = str(error)
+                participant.error = printable(str(error))
+                log.warning("a connection from %s was ended: %s", participant.address, participant.error)
+                participant.send(end=participant.error, code=EXIT_SETUP)
                 self._on_closed(participant)
             else:
                 self._on_closed(participant)
             finally:
+                self._strangers.pop(participant, None)
                 with contextlib.suppress(ValueError):
                     self._participants.remove(participant)
                 writer.close()
@@ -194,7 +204,7 @@ class RendezvousServer:
             case {"fails": str(why)} if not participant.process:
                 if self._state in (JobState.WAITING, JobState.TRYING):
                     there = sum(other.role != "scheduler" for other in self._known())
-                    self._finish(why, EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
+                    self._finish(printable(why), EXIT_SETUP, late=self._num_servers + self._num_workers - there - 1)
                 else:
                     self._late -= 1
             case {"card": fields} if not participant.process:
@@ -211,11 +221,11 @@ class RendezvousServer:
                         other.send(go=self._scheduler_port)
             case {"rank": int(number)} if participant.process and self._may_have_rank(participant, number):
                 participant.rank = number
-            case {"gather": str(label), "value": value} if rank is not None:
+            case {"gather": str(label), "value": value} if rank is not None and not self._waits_for_values(rank):
                 self._gathered.setdefault(label, {})[rank] = value
                 self._answer_gathers()
             case {"last_words": str(text)} if participant.process:
-                participant.error = text
+                participant.error = printable(text)
             case {"leaves": True} if self._survives and rank is not None:
                 self._participants.remove(participant)
                 self._continue_without(rank, f"{participant.name} was asked to leave", on_request=True)
@@ -234,6 +244,9 @@ class RendezvousServer:
         taken = [other.worker_rank for other in self._known() if other is not participant]
         return participant.role != "worker" or (0 <= rank < self._num_workers and rank not in taken)
 
+    def _waits_for_values(self, rank: int) -> bool:
+        return any(rank in values for values in self._gathered.values())
+
     def _admit(self, participant: Participant, process: ProcessInfo) -> None:
         """Registers a process.
 
@@ -241,6 +254,7 @@ class RendezvousServer:
             SetupError: the job has enough of this role, or is running.
         """
         participant.process = process
+        self._strangers.pop(participant, None)
         if self._state is JobState.ENDED:
             self._late -= process.role != "scheduler"
             self._tell_end(participant)
@@ -255,7 +269,7 @@ class RendezvousServer:
             text = f"this job has its {wanted} {process.role}(s) already ({names})"
             raise SetupError(f"{text}: start no more, or all with a higher number{found and '; ' + found}")
         self._participants.append(participant)
-        logging.info("%s is here", participant.name)
+        log.info("%s is here", participant.name)
         self._check_complete()
 
     def _on_closed(self, participant: Participant) -> None:
@@ -264,7 +278,7 @@ class RendezvousServer:
             return
         self._participants.remove(participant)
         if self._state in (JobState.WAITING, JobState.TRYING):
-            logging.warning("%s went away before the job was complete", participant.name)
+            log.warning("%s went away before the job was complete", participant.name)
             self._state = JobState.WAITING
             self._check_complete()
         elif self._state is JobState.RUNNING and participant.process and not participant.said_goodbye:
@@ -280,7 +294,7 @@ class RendezvousServer:
             self._on_closed(participant)
             return
         why = error.strerror or error
-        logging.warning("the connection to %s broke (%s)", participant.name, why)  # missing heartbeats show its death
+        log.warning("the connection to %s broke (%s)", participant.name, why)  # missing heartbeats show its death
         self._cannot_gather = True
         self._answer_gathers()
 
@@ -471,9 +485,12 @@ class RendezvousServer:
 
     async def _serve_plain(self, participant: Participant, first: bytes, reader: asyncio.StreamReader) -> None:
         """Registers a plain MXNet program; in RUNNING, forwards its connection to MXNet's own scheduler."""
+        if len(self._plain()) >= self._most_strangers:
+            return
+        self._strangers.pop(participant, None)
         if participant.address not in self._plain_addresses:  # warn once: it may reconnect often
             self._plain_addresses.add(participant.address)
-            logging.warning("%s wants to take part: its set-up cannot be compared", participant.name)
+            log.warning("%s wants to take part: its set-up cannot be compared", participant.name)
         self._participants.append(participant)
         self._check_complete()
         running = self._loop.create_task(self._running.wait())

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
+import logging
 import os
 import re
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainer.run_logs.measure import LINES_FILE
 from utils import CHECKPOINT_FOLDER, EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy
@@ -103,6 +104,28 @@ def is_same_run(earlier: Any, before: Any) -> bool:
     """Whether two workers were started for the same run, by their --earlier."""
     names = Path(str(earlier)).name, Path(str(before)).name
     return names[0] == names[1] and bool(_RUN.fullmatch(names[0]))
+
+
+# ---------------------------------------------------------------------------------------------------------- locks
+
+_cannot_lock: dict[str, Path] = {}  # the first folder, by reason
+
+
+def claim(folder: Path, lock: IO[str]) -> bool:
+    """Claims a folder by its open lock file; whether no other process has. Warns where the file system cannot lock."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if _cannot_lock.setdefault(str(error.strerror), folder) == folder:
+            logging.warning(
+                "warning: the file system of %s cannot lock files (%s), so another run that writes there is not "
+                "noticed: give each run a log folder of its own",
+                folder,
+                error.strerror,
+            )
+    return True
 
 
 # ---------------------------------------------------------------------------------------------------------- moving

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import logging
 import platform
 import sys
@@ -17,7 +16,17 @@ import numpy as np
 from config import Config
 from trainer import version
 from trainer.engine import mx
-from trainer.run_logs.earlier_runs import LOCK_FILE, Notice, check, config_in, is_same_run, log_base, set_aside, written
+from trainer.run_logs.earlier_runs import (
+    LOCK_FILE,
+    Notice,
+    check,
+    claim,
+    config_in,
+    is_same_run,
+    log_base,
+    set_aside,
+    written,
+)
 from trainer.run_logs.scalars import TensorBoard, check_tensorboard
 from utils import EARLIER, RUN_AS_OWNER, RUN_FILE, SetupError, read_json, remedy, version_number, write_json
 
@@ -47,13 +56,11 @@ class RunFolder:
         except OSError as error:
             what_to_do = remedy("choose another with -ld (simulate.py: --log-base)", RUN_AS_OWNER)
             raise SetupError(f"log folder {self.path}: {error.strerror}; {what_to_do}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not claim(self.path, self._lock):
             raise SetupError(
                 f"another worker writes its logs to {self.path}: give each worker of a host its own --device-name, "
                 "each job of simulate.py its own --log-base"
-            ) from None
+            )
         if self._earlier is not None:
             if not self.path.is_relative_to(log_base(self._earlier)):
                 raise SetupError(f"--earlier {self._earlier} is not in the log tree that -ld {config.log_dir} is in")

@@ -14,7 +14,6 @@ the rest.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flag_values import above_zero, at_least
-from trainer import straggler_trace  # imports no MXNet, nor does the package
+from trainer import spreadsheet, straggler_trace  # they import no MXNet, nor does the package
 from utils import SetupError
 
 READY_MADE = Path(__file__).resolve().parents[2] / "scripts" / "clusters"
@@ -99,58 +98,48 @@ def read(path: Path) -> ClusterProfile:
     Raises:
         SetupError: the file or a trace is missing or malformed. The message names file and line.
     """
-    try:
-        with path.open(newline="") as file:
-            reader = csv.reader(file)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SetupError(f"cluster file {path} cannot be read: {error}") from None
+    rows = spreadsheet.rows(path, "cluster file")
     server_mbit_s = math.inf
-    if rows and rows[0][1][0] == SERVER:
-        server_mbit_s = _server(path, *rows.pop(0))
-    number, header = rows.pop(0) if rows else (1, [])
-    _check_header(path, number, header)
+    if rows and rows[0].columns()[0] == SERVER:
+        server_mbit_s = _server(rows.pop(0))
+    header = rows.pop(0) if rows else spreadsheet.Row(f"cluster file {path}", 1, "", [])
+    columns = header.columns()
+    _check_header(header, list(filter(None, columns)))
     if not rows:
-        raise SetupError(f"cluster file {path}, line {number + 1}: no worker; give one line for each, such as 0.1,")
-    return ClusterProfile(tuple(_worker(path, number, header, row) for number, row in rows), server_mbit_s)
+        raise SetupError(f"{header.file}, line {header.number + 1}: no worker; give one line for each, such as 0.1,")
+    return ClusterProfile(tuple(_worker(path, columns, row) for row in rows), server_mbit_s)
 
 
-def _server(path: Path, number: int, row: list[str]) -> float:
+def _server(row: spreadsheet.Row) -> float:
     try:
-        (text,) = row[1:]
+        (text,) = row.cells[1:]
         return float(above_zero(text))
     except (ValueError, argparse.ArgumentTypeError):
         raise SetupError(
-            f"cluster file {path}, line {number}: {','.join(row)!r}; give {SERVER}, a comma, and the Mbit/s each way "
-            "of the parameter server, above 0"
+            f"{row.where}: {row.text!r}; give {SERVER}, a comma, and the Mbit/s each way of the parameter server, "
+            "above 0"
         ) from None
 
 
-def _check_header(path: Path, number: int, header: Sequence[str]) -> None:
-    if "step_time_s" not in header or len(set(header)) < len(header) or not set(header) <= set(COLUMNS):
+def _check_header(header: spreadsheet.Row, columns: list[str]) -> None:
+    if "step_time_s" not in columns or len(set(columns)) < len(columns) or not set(columns) <= set(COLUMNS):
         raise SetupError(
-            f"cluster file {path}, line {number}: {','.join(header)!r}; the first line (the second, after {SERVER}) "
-            f"must name columns, step_time_s and any of {', '.join(COLUMNS[1:])}"
+            f"{header.where}: {header.text!r}; the first line (the second, after {SERVER}) must name columns, "
+            f"step_time_s and any of {', '.join(COLUMNS[1:])}"
         )
 
 
-def _worker(path: Path, number: int, header: Sequence[str], row: Sequence[str]) -> Worker:
-    where = f"cluster file {path}, line {number}"
-    if len(row) > len(header):
-        raise SetupError(
-            f"{where}: {','.join(row)!r} has {len(row)} values for {len(header)} column(s): give no more than "
-            f"{','.join(header)}"
-        )
+def _worker(path: Path, columns: Sequence[str], row: spreadsheet.Row) -> Worker:
     values: dict[str, Any] = {}
-    for name, text in zip(header, [*row, *[""] * (len(header) - len(row))], strict=True):
+    for name, text in row.values(columns).items():
         about = _FIELDS[name].metadata
         try:
             if text or name == "step_time_s":
                 values[name] = about["parse"](text)
         except (ValueError, argparse.ArgumentTypeError):
-            raise SetupError(f"{where}: {','.join(row)!r}; give for {name} {about['words']}") from None
+            raise SetupError(f"{row.where}: {row.text!r}; give for {name} {about['words']}") from None
     if trace := values.get("straggler_trace"):
-        values["straggler_trace"] = straggler_trace.beside(path, trace, where)
+        values["straggler_trace"] = straggler_trace.beside(path, trace, row.where)
     return Worker(**values)
 
 

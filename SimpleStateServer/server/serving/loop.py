@@ -15,6 +15,7 @@ import uvloop
 from django.apps import apps
 
 from server.answers import Answer, error
+from server.log_limit import note_refusal
 from server.serving.connections import Connections
 from server.serving.django import DjangoAnswers
 from server.serving.limits import ConnectionLimits
@@ -97,7 +98,7 @@ def make_service(listener: socket.socket, limits: ConnectionLimits) -> Service:
 
     def refused(address: str, answer: Answer) -> None:
         app.traffic.answered("", answer.status, 0.0)
-        app.refusals.note(address, "a request", answer)
+        note_refusal(address, "a request", answer)
 
     connections = Connections(limits, app.traffic.connections, app.traffic.connections_closed)
     return Service(limits, connections, answer, refused)

@@ -62,7 +62,7 @@ def test_a_row_is_a_host_with_its_workers(tmp_path):
         ("h1,-1,cpu,\n", 2, "column workers: -1 is out of range"),
         ("h1,1,tpu,\n", 2, "'tpu' is no device; give cpu, or gpu with its number"),
         ("h1,3,gpu0 gpu1,\n", 2, r"3 worker\(s\) and 2 devices \(gpu0 gpu1\)"),
-        ("h1,1,cpu,,,\n", 2, "6 values, and the columns are address,workers,devices,flags"),
+        ("h1,1,cpu,,,x\n", 2, r"has 6 values for 4 column\(s\), address,workers,devices,flags: put a value"),
         ('h1,1,cpu,"-b 1\n', 2, "is no line of a CSV file"),
         ("h1,1,cpu,-b '1\n", 2, "flags .*: No closing quotation"),
     ],

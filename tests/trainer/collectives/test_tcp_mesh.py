@@ -151,6 +151,8 @@ def frame(words: bytes) -> bytes:
         frame(b"[]"),
         frame(b"{}"),
         frame(b"\xff"),
+        frame(b"[" * MOST_BYTES),
+        frame(json.dumps({"job": "\ud800", "from": 1, "to": 0}).encode()),
         frame(json.dumps({"job": "another", "from": 1, "to": 0}).encode()),
         frame(json.dumps({"job": "a job", "from": 1, "to": 5}).encode()),
         frame(json.dumps({"job": "a job", "from": 7, "to": 0}).encode()),

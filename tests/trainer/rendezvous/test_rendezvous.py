@@ -18,13 +18,16 @@ import pytest
 from cluster_processes import cluster, free_ports, wait_for
 
 from trainer import command_line, version
-from trainer.rendezvous import addresses, rendezvous_server, tcp_proxy
+from trainer.rendezvous import addresses, participant, rendezvous_client, rendezvous_server, tcp_proxy
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.rendezvous.config_check import DATA as CONTENT
 from trainer.rendezvous.config_check import JOB, ProcessInfo, differences, missing, verdict
 from trainer.rendezvous.rendezvous_client import EVALUATOR, HELLO, Lines, RendezvousClient, tell_failure
 from trainer.rendezvous.rendezvous_server import RendezvousServer
 from utils import EXIT_OK, EXIT_PEER_LOST, EXIT_SETUP, PeerLost, SetupError
+
+# isort: split
+from server.log_limit import AT_ONCE, LogLimit
 
 DEADLINE_S = 30.0
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
@@ -34,6 +37,13 @@ GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # how a plain MXNet program begins
 def short_farewells(monkeypatch):
     """No member here ends when it is told to."""
     monkeypatch.setattr(rendezvous_server, "FAREWELL_S", 0.1)
+
+
+@pytest.fixture(autouse=True)
+def a_log_of_its_own():
+    """The log is bounded over all tests."""
+    rendezvous_client.log.filters.clear()
+    rendezvous_client.log.addFilter(LogLimit())
 
 
 @pytest.fixture(autouse=True)
@@ -488,6 +498,12 @@ WRONG = [
             {"setup": 5},
             {"setup": {"-b": ["64"]}},
             {"colour": "red"},
+            {"col\nour": "red"},
+            {"host": "b\n2026-11-21 12:00:00 worker | all is well"},
+            {"host": "\ud800"},
+            {"device": "\x1b[2J"},
+            {"address": "x" * 256},
+            {"setup": {"-b": "64\n"}},
         )
     ),
     b'{"tried": 1, "problems": []}',
@@ -507,7 +523,62 @@ def test_what_a_stranger_says_wrongly_ends_the_stranger_alone(caplog):
         stranger._socket.sendall(line + b"\n")
         assert end_of(stranger).startswith("this process s"), line
     assert "a connection from 127.0.0.1 was ended: this process s" in caplog.text
+    assert all(line.isprintable() for line in caplog.messages)
     for member in [*early, Member(job, "worker", "cpu0")]:
+        member.join()
+
+
+def test_strangers_that_come_for_ever_write_few_lines(caplog):
+    job = Job()
+    for _ in range(AT_ONCE + 20):
+        stranger = job.raw()
+        stranger._socket.sendall(b"{}\n")
+        end_of(stranger)
+    assert len(caplog.messages) <= AT_ONCE + 1
+
+
+def ending(sent):
+    """A server that takes a connection, sends this and closes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        with listener, listener.accept()[0] as connection, contextlib.suppress(OSError):
+            connection.sendall(sent)
+            connection.recv(1 << 16)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"{" * (1 << 23), b"{no JSON\n", b"{" + b"[" * 9999 + b"\n"], ids=["long", "no JSON", "deep"]
+)
+def test_what_only_begins_like_a_scheduler_is_named(sent):
+    spec = ClusterSpec("worker", "127.0.0.1", ending(sent), 1, 1)
+    with pytest.raises(SetupError, match=r"is no scheduler of this program: b'\{.{0,90}' came$"):
+        RendezvousClient(spec, "cpu0", {}, DEADLINE_S, environment={}).join()
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [b"", HELLO[:4], HELLO, HELLO + b'{"card": ', HELLO + b" " * (1 << 20), GREETING],
+    ids=["nothing", "part of a hello", "a hello", "half a line", "too long a line", "a greeting"],
+)
+def test_connections_that_do_not_go_on_are_few_and_end(monkeypatch, begins):
+    monkeypatch.setattr(rendezvous_server, "MOST_STRANGERS", 2)
+    for module in (rendezvous_server, participant):
+        monkeypatch.setattr(module, "LINE_S", 0.3)
+    job = Job(num_workers=1)
+    crowd = [socket.create_connection(("127.0.0.1", job.port), DEADLINE_S) for _ in range(40)]
+    for each in crowd:
+        with contextlib.suppress(OSError):  # ended already
+            each.sendall(begins)
+    wait_for(lambda: len(job.server._strangers) + len(job.server._plain()) <= 5, "the end of most")
+    if begins == GREETING:
+        for each in crowd:
+            each.close()
+    wait_for(lambda: not job.server._strangers and not job.server._plain(), "the end of all", DEADLINE_S)
+    for member in job.start("cpu0"):
         member.join()
 
 

@@ -1,12 +1,15 @@
 """A worker's log folder: one worker's alone, and what of an earlier run stays in it."""
 
+import errno
 import logging
 import os
 import time
 
 import pytest
 
+from scripts.launch import job_options
 from trainer.command_line import parse
+from trainer.run_logs import earlier_runs
 from trainer.run_logs.run_folder import RunFolder
 from utils import RUN_FILE, SetupError, write_json
 
@@ -20,6 +23,20 @@ def test_two_workers_of_one_host_do_not_share_a_log_folder(tmp_path):
     with pytest.raises(SetupError, match=r"another worker writes its logs .* its own --device-name"):
         folder(tmp_path)
     assert folder(tmp_path, "--device-name", "cpu1").path != first.path
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_a_file_system_without_locks_is_named_once_and_the_job_begins(tmp_path, monkeypatch, caplog, code):
+    def flock(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(earlier_runs.fcntl, "flock", flock)
+    monkeypatch.setattr(earlier_runs, "_cannot_lock", {})
+    with job_options.claimed(tmp_path):
+        folder(tmp_path)
+        folder(tmp_path)  # another worker's, or this one's
+    (line,) = caplog.messages
+    assert line.startswith(f"warning: the file system of {tmp_path} cannot lock files ({os.strerror(code)})")
 
 
 @pytest.mark.parametrize(
