@@ -70,7 +70,7 @@ def _name_rows(figure: Figure, axes: Axes, names: Sequence[str], bars: int = 1) 
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     row = max(_ROW_INCHES * bars, *(height_of(label, SMALL) for label in labels))
-    return len(labels) * row * 1.25
+    return len(labels) * row * 1.2
 
 
 def _title(figure: Figure, axes: Axes, title: str) -> float:
@@ -122,8 +122,9 @@ def draw_computing_ratio(
         handles = {bar.get_label(): bar for axes in rows for bar in axes.containers}
         inches += legend(figure, list(handles.values()), loc="outside upper center")
     else:
-        rows[-1].set_xlabel("computing time ratio: each device, quartiles, median")
-    figure.set_figheight(0.5 + inches + note_below(figure, note if marked else "", doubts))
+        rows[-1].set_xlabel("computing time ratio")
+    key = "" if has_room else "coloured strokes: devices; box: quartiles; black: median, least and greatest"
+    figure.set_figheight(0.5 + inches + note_below(figure, key, note if marked else "", doubts))
 
 
 def _draw_groups(
