@@ -80,7 +80,7 @@ def _points(path: Path, metric: Metric) -> Iterator[tuple[float, float]]:
         heads = {(head or "").strip().lower(): head for head in rows.fieldnames or []}
         time = next((heads[name] for name in (_TIME, _WALL_TIME) if name in heads), None)
         if time is None or _VALUE not in heads:
-            there = ", ".join(rows.fieldnames or [])[:80] or "nothing"
+            there = ", ".join(rows.fieldnames or [])[:80]
             raise SetupError(f"{path} begins with {there!r}; its columns should be {_COLUMNS}")
         begin_s, last_s = 0.0 if _TIME in heads else None, -math.inf
         for row in rows:

@@ -37,7 +37,7 @@ def test_published_files_are_read_from_their_first_row_or_by_their_own_time(tmp_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "begins with 'nothing'; its columns should be Value, and Time"),
+        ("", "begins with ''; its columns should be Value, and Time"),
         ("time_s;acc\n1;0.5\n", "begins with 'time_s;acc'; its columns should be"),
         ("Time,Value\n", "holds no row below its head"),
         ("Time,Value\n0,0.1\n1,2.98\n", "line 3: Value is 2.98, no number from 0 to 1, as the accuracy of these logs"),
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_such_curve_is_named_in_one_line(tmp_path, text, said)
     "text", ["acc.csv", "=acc.csv", "BSP=", "_BSP=acc.csv", "B\nSP=acc.csv", f"{'x' * 61}=acc.csv"]
 )
 def test_a_flag_without_a_name_for_the_legend_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no NAME=FILE.csv"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no NAME=FILE"):
         csv_curves.beside(text)
 
 
@@ -71,14 +71,11 @@ def test_they_are_drawn_beside_ours_in_looks_of_their_own(tmp_path, monkeypatch,
         write_sync(base)
     assert summary.main(["-b", str(tmp_path), "-n", NETWORK]) == 0
     path, drawn = written(tmp_path, EXPORTED), {}
-    monkeypatch.setattr(
-        draw, "save_figures", lambda figures, *others: drawn.update({each[0]: each for each in figures})
-    )
+    monkeypatch.setattr(draw, "save_figures", lambda found, *others: drawn.update({each[0]: each for each in found}))
     flags = ["-b", str(tmp_path), "-n", NETWORK, "--over", "seconds", "rounds", f"--beside=ASP $={path}"]
     assert draw.main([*flags, f"--beside=again={path}"]) == 0
-    assert (
-        "files beside ours have seconds alone: they are left out of the accuracy over rounds" in capsys.readouterr().err
-    )
+    told = "files beside ours have seconds alone: they are left out of the accuracy over rounds"
+    assert told in capsys.readouterr().err
     figure = Figure()
     drawn["accuracy-iid"][2](figure, drawn["accuracy-iid"][1])
     lines = {line.get_label(): line for line in figure.axes[0].lines}
