@@ -227,8 +227,6 @@ def _tune(given: argparse.Namespace, others: Sequence[str], processes: Processes
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and makes the missing runs, or tunes; returns the exit code."""
-    setup_logging("sweep")
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     try:
         return summary.run_tool(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
     except KeyboardInterrupt:
@@ -237,6 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _do(arguments: Sequence[str]) -> int:
+    setup_logging("sweep")
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
     given, others = parse(arguments)
     processes = Processes(given.log_base / "tuning")
     with processes.stopped_by_signals():
