@@ -71,7 +71,7 @@ class EventKind:
     name: str
     marker: str  # as matplotlib takes it
     size: float  # points; so is `edge`
-    edge: float = 1.8
+    edge: float = 1.2
     is_hollow: bool = True  # else a tick across the curve
     is_frequent: bool = False  # marked from the first evaluation on only
 
@@ -148,12 +148,12 @@ STATE_SERVER_FLAGS = ("state_server_ip", "state_server_port", "query_delay")
 
 # --------------------------------------------------------------------------------------------------- the table
 
-RELEASE = EventKind("release", "|", 8, 1.2, is_hollow=False, is_frequent=True)  # a newer global model
-SWITCH = EventKind("switch", "|", 22, 2.6, is_hollow=False)  # the next phase began
-GREEDY = EventKind("greedy", "*", 14)  # this straggler policy acted
-ELASTIC = EventKind("elastic", "d", 12)
-MEMBERS = EventKind("members", "P", 9)  # workers were lost, or joined
-RESUME = EventKind("resume", "s", 9)  # the job continued from a checkpoint
+RELEASE = EventKind("release", "|", 6, 0.9, is_hollow=False, is_frequent=True)  # a newer global model
+SWITCH = EventKind("switch", "|", 15, 2.0, is_hollow=False)  # the next phase began
+GREEDY = EventKind("greedy", "*", 9)  # this straggler policy acted
+ELASTIC = EventKind("elastic", "d", 8)
+MEMBERS = EventKind("members", "P", 6.5)  # workers were lost, or joined
+RESUME = EventKind("resume", "s", 6)  # the job continued from a checkpoint
 
 TABLE = (
     Algorithm(

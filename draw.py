@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import reprlib
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
@@ -32,42 +29,43 @@ from matplotlib.figure import Figure
 
 from flag_values import at_least, finite
 from report import definitions, metrics, run_tables, tables
-from report.definitions import AUTO, DEFINITIONS, MARK, MODEL_BYTES, RATIO, TRAFFIC, Numbers, published_note
-from report.figures import draw_bars, draw_computing_ratio, draw_curves, draw_curves_of_runs
-from report.metrics import IID, MODES, NON_IID, SSGD, Curve, Device, Devices, Event, Mode, Warn, compared
-from report.runs import Run, by_mode, estimate, mean_ratios, of_one_metric
-from report.statistics import Estimate
-from report.x_axes import SECONDS, X_AXES, XAxis
+from report.csv_curves import beside, read_beside
+from report.definitions import AUTO, DEFINITIONS, MODEL_BYTES
+from report.figure_set import bar_figures, curve_figures, save_figures
+from report.metrics import (
+    LOCAL,
+    MODES,
+    SSGD,
+    STANDALONE,
+    Device,
+    Devices,
+    Mode,
+    Warn,
+    compared,
+)
+from report.runs import Run, of_one_metric
+from report.style import PAGE, WIDTHS, style
+from report.x_axes import X_AXES
 from summary import warning
 from trainer.metric import ACCURACY, Metric, logged_value
 from utils import SetupError
 
-KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
 ALL = "all"  # of X_AXES
-STYLE = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "grid.alpha": 0.35,
-    "hatch.linewidth": 0.7,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,  # text stays text
-    "savefig.dpi": 150,
-}
+
 
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def read_summaries(network_folder: Path, base: Path, warn: Warn) -> dict[Mode, Devices]:
-    """Reads all summaries; where there are only logs, `warn` gets the command that makes one.
+def read_summaries(
+    network_folder: Path, base: Path, warn: Warn, modes: Sequence[Mode] = tuple(MODES.values())
+) -> dict[Mode, Devices]:
+    """Reads the summaries of these modes; where there are only logs, `warn` gets the command that makes one.
 
     Raises:
         SetupError: no summary of distributed training can be read.
     """
     runs: dict[Mode, Devices] = {}
-    for mode in MODES.values():
+    for mode in modes:
         folder = network_folder / mode.name
         command = _summary_command(base, network_folder.name, mode)
         if not (folder / mode.file_name).exists():
@@ -113,136 +111,7 @@ def read_standalone(network_folder: Path, warn: Warn) -> tuple[Metric, float] | 
     return metric, value
 
 
-# ------------------------------------------------------------------------------------------------- figures
-
-
-NamedFigure = tuple[str, Mapping[Mode, Any], Callable[[Figure, Any], None]]  # file name, data, drawing function
-
-
-def curve_figures(
-    network: str,
-    curves: Mapping[Mode, Curve],
-    events: Mapping[Mode, Sequence[Event]],
-    standalone: float | None,
-    x_axis: XAxis = SECONDS,
-    runs: Mapping[Mode, Sequence[Devices]] | None = None,
-    metric: Metric = ACCURACY,
-) -> list[NamedFigure]:
-    """The metric over an axis on each split, marks at events of the device that evaluated, doubts about `runs`."""
-    return _of_each_split(
-        {mode: curve for mode, curve in curves.items() if curve},
-        partial(draw_curves, standalone=standalone, events=events, x_axis=x_axis, metric=metric),
-        network,
-        x_axis,
-        runs or {},
-        metric,
-    )
-
-
-def _of_each_split(
-    data: Mapping[Mode, Any],
-    draw: Callable[..., None],
-    network: str,
-    x_axis: XAxis,
-    runs: Mapping[Mode, Sequence[Devices]],
-    metric: Metric,
-) -> list[NamedFigure]:
-    figures: list[NamedFigure] = []
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", metric.name)
-    for name, split in ((f"{stem}-iid", IID), (f"{stem}-non-iid", NON_IID)):
-        its = {mode: value for mode, value in compared(data).items() if mode.split == split}
-        note = tables.short_doubts_of({mode: devices for mode, devices in runs.items() if mode in its})
-        figures.append((name + x_axis.suffix, its, partial(draw, title=f"{network}, {split}", note=note)))
-    return figures
-
-
-def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigure]:
-    """Throughput, traffic and computing time of distributed training; `warn` gets what is left out."""
-    devices = compared(by_mode([run.devices for run in runs]))
-    numbers = {mode: its for mode, its in by_mode([run.numbers for run in runs]).items() if mode in devices}
-    speeds = {mode: estimate([metrics.throughput(run.values()) for run in its]) for mode, its in devices.items()}
-    loads = {mode: estimate([run.traffic for run in its]) for mode, its in numbers.items()}
-    by_size = [mode for mode, its in numbers.items() if any(run.traffic_published for run in its)]
-    by_aggregation = [mode for mode, its in numbers.items() if any(run.ratios_published for run in its)]
-    if 0 < len(by_size) < len(devices) or 0 < len(by_aggregation) < len(devices):
-        warn(
-            f"numbers with {MARK} follow the published definition, the others are measured: compare them with "
-            "--definitions published"
-        )
-    ratios = {
-        mode: mean_ratios([_ratios(mode, *run, warn) for run in zip(devices[mode], its, strict=True)])
-        for mode, its in numbers.items()
-    }
-    doubts = tables.short_doubts_of(devices)
-    return [
-        ("throughput", speeds, partial(draw_bars, title=network, label="data throughput (samples/s)", doubts=doubts)),
-        (
-            "traffic",
-            _known(loads, by_size, warn),
-            partial(
-                draw_bars,
-                title=network,
-                label="traffic load (MB/s)",
-                marked=by_size,
-                note=published_note(TRAFFIC),
-                doubts=doubts,
-            ),
-        ),
-        (
-            "computing-time",
-            {mode: its for mode, its in ratios.items() if its},
-            partial(
-                draw_computing_ratio,
-                title=network,
-                marked=by_aggregation,
-                note=published_note(RATIO),
-                doubts=doubts,
-            ),
-        ),
-    ]
-
-
-def _known(
-    loads: Mapping[Mode, float | Estimate | None], by_size: Collection[Mode], warn: Warn
-) -> dict[Mode, float | Estimate]:
-    for mode, load in loads.items():
-        if load is None:
-            lack = "do not count the bytes of every worker"
-            if mode in by_size:
-                lack += ", nor hold the size of the model: give it with --model-bytes"
-            warn(f"{mode.title} left out of the traffic figure: its logs {lack}")
-    return {mode: load for mode, load in loads.items() if load is not None}
-
-
-def _ratios(mode: Mode, devices: Devices, numbers: Numbers, warn: Warn) -> Mapping[tuple[str, str], float]:
-    unknown = ["/".join(key) for key in devices if key not in numbers.ratios]
-    if unknown:
-        warn(f"{mode.title}: no computing time of {', '.join(unknown)}; make its summary anew with summary.py")
-    return numbers.ratios
-
-
-def save_figures(
-    figures: Sequence[NamedFigure],
-    folder: Path,
-    new_figure: Callable[[], Figure],
-    say: Callable[[str], None],
-) -> None:
-    """Draws each figure that has data as PNG and PDF; `say` gets their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data, draw in figures:
-        files = {folder / f"{name}.{kind}": metadata for kind, metadata in KINDS.items()}
-        if not data:
-            say(f"no figure {name}: the logs have no numbers for it")
-            for path in files:
-                path.unlink(missing_ok=True)  # drawn from other logs
-            continue
-        figure = new_figure()
-        draw(figure, data)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # otherwise each file would compute the layout again
-        for path, metadata in files.items():
-            figure.savefig(path, metadata=metadata)
-            say(str(path))
+# -------------------------------------------------------------------------------------------- command line
 
 
 def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
@@ -260,14 +129,12 @@ def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
     return pyplot.figure
 
 
-# -------------------------------------------------------------------------------------------- command line
-
-
 def _draw(options: argparse.Namespace) -> None:
     base, network = options.base, options.network
     folders = summary.find_runs(base, network, warning)
     runs, metric = of_one_metric([_read_run(folder, options) for folder in folders], warning)
     target = tables.target_for(options.target, metric, [curve for run in runs for curve in run.curves.values()])
+    others = read_beside(options.beside, {mode for run in runs for mode in run.devices}, metric)
     if len(runs) == 1:
         (run,) = runs
         table = tables.table(run.devices, run.numbers, run.curves, target, metric)
@@ -275,16 +142,18 @@ def _draw(options: argparse.Namespace) -> None:
     else:
         table = run_tables.table(runs, target, metric)
         lines, out = run_tables.speed_up_lines(runs, target, metric), base / "figures" / network
-    _print_table(network, table, runs, folders)
+    out = _made(options.out or out)
+    print(f"{network}\n{table}")
+    there = {mode for run in runs for mode in run.devices}
+    if absent := [name for name in options.mode or () if MODES[name] not in there]:
+        print(f"no logs of: {', '.join(absent)}")
     axes = [X_AXES[name] for name in options.over]
-    draw_run = _figures_of_run if len(runs) == 1 else _figures_of_runs
-    figures = draw_run(network, runs, axes, metric)
-    figures += bar_figures(network, runs, warning)
-    print(f"Speed-up over {SSGD.title}, as time to test {metric.name} {tables.target_text(target, metric)}:")
+    figures = curve_figures(network, runs, warning, axes, metric, target, others) + bar_figures(network, runs, warning)
+    print(f"\nSpeed-up over {SSGD.title}, as time to test {metric.name} {tables.target_text(target, metric)}:")
     print("\n".join(lines) or "nothing to compare", end="\n\n")
     new_figure = _window_figure(warning) if options.show else None
-    with mpl.rc_context(STYLE):
-        save_figures(figures, options.out or out, new_figure or Figure, print)
+    with style(options.width):
+        save_figures(figures, out, new_figure or Figure, print)
         if new_figure is not None:
             from matplotlib import pyplot
 
@@ -292,7 +161,8 @@ def _draw(options: argparse.Namespace) -> None:
 
 
 def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
-    devices = read_summaries(network_folder, network_folder.parent, warning)
+    modes = [mode for mode in MODES.values() if not options.mode or mode.name in options.mode]
+    devices = read_summaries(network_folder, network_folder.parent, warning, modes)
     model_bytes = options.model_bytes or MODEL_BYTES.get(options.network)
     return Run(
         devices,
@@ -301,40 +171,27 @@ def _read_run(network_folder: Path, options: argparse.Namespace) -> Run:
             for mode, its in devices.items()
         },
         {mode: evaluator(mode, its, options.eval_duration, warning) for mode, its in devices.items()},
-        read_standalone(network_folder, warning),
+        _read_standalone(network_folder, devices.get(LOCAL, {}), warning) if LOCAL in modes else None,
     )
 
 
-def _print_table(network: str, table: str, runs: Sequence[Run], folders: Sequence[Path]) -> None:
-    print(f"{network}\n{table}")
-    there = {mode for run in runs for mode in run.devices}
-    absent = [
-        mode.name
-        for mode in MODES.values()
-        if mode not in there and not any(_has_logs(folder / mode.name) for folder in folders)
-    ]
-    print(f"no logs of: {', '.join(absent)}\n" if absent else "")
+def _read_standalone(network_folder: Path, devices: Devices, warn: Warn) -> tuple[Metric, float] | None:
+    """read_standalone, but None of a run that ended at its target."""
+    if any(device.at_target for device in devices.values()):
+        warn(f"{STANDALONE.title} ended at its target, so its last value is no final one, and there is no line for it")
+        return None
+    return read_standalone(network_folder, warn)
 
 
-def _figures_of_run(network: str, runs: Sequence[Run], axes: Sequence[XAxis], metric: Metric) -> list[NamedFigure]:
-    figures, (run,) = [], runs
-    standalone = run.standalone and run.standalone[1]
-    for x_axis in axes:
-        curves, events = run.drawn_over(x_axis, warning)
-        figures += curve_figures(network, curves, events, standalone, x_axis, by_mode([run.devices]), metric)
-    return figures
-
-
-def _figures_of_runs(network: str, runs: Sequence[Run], axes: Sequence[XAxis], metric: Metric) -> list[NamedFigure]:
-    figures = []
-    devices = by_mode([run.devices for run in runs])
-    known = [run.standalone[1] for run in runs if run.standalone is not None]
-    standalone = sum(known) / len(known) if known else None
-    for x_axis in axes:
-        curves = by_mode([run.drawn_over(x_axis, warning)[0] for run in runs])
-        draw = partial(draw_curves_of_runs, standalone=standalone, x_axis=x_axis, metric=metric)
-        figures += _of_each_split(curves, draw, network, x_axis, devices, metric)
-    return figures
+def _made(folder: Path) -> Path:
+    """The folder of the figures, before anything is printed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"{folder} cannot be the folder of the figures ({error.strerror}): give another with -o"
+        ) from None
+    return folder
 
 
 def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> Device | None:
@@ -357,10 +214,36 @@ def evaluator(mode: Mode, devices: Devices, eval_duration: int, warn: Warn) -> D
     return device
 
 
+def _modes(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in MODES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no mode; choose from {', '.join(MODES)}")
+    return names
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table, saves the figures and returns the exit code: 2 without summaries."""
     parser = summary.tree_parser("Draw the figures of a network's summaries, and print the numbers behind them.")
     parser.add_argument("-o", "--out", type=Path, help="folder for the figures (BASE/NETWORK/figures)")
+    parser.add_argument(
+        "-m", "--mode", type=_modes, help="of these modes alone, with commas; those not there are named"
+    )
+    parser.add_argument(
+        "--width",
+        choices=WIDTHS,
+        default=PAGE,
+        help="of the figures in print, with text of at least 7 pt: "
+        + ", ".join(f"{name} ({inches:g} in)" for name, inches in WIDTHS.items())
+        + " (%(default)s)",
+    )
+    parser.add_argument(
+        "--beside",
+        type=beside,
+        action="append",
+        default=[],
+        metavar="NAME=FILE.csv",
+        help="a curve of another program, over seconds, with that name; may be repeated",
+    )
     parser.add_argument("--target", type=finite, help=tables.TARGET_HELP)
     parser.add_argument(
         "--over",

@@ -10,6 +10,7 @@ the standard library alone. Durations are in seconds, sizes in bytes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import re
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
@@ -216,9 +217,10 @@ def _sound_events(values: Any, read: Callable[[Any], Event], where: Path | str, 
 
 
 def _of_run_file(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Rank, number of workers and size of the model; published logs have no run.json."""
+    """Rank, number of workers, size of the model, and its end; published logs have no run.json."""
     values = {key: run.get(key) for key in ("rank", "num_workers", "parameter_bytes")}
-    return {key: value for key, value in values.items() if isinstance(value, int) and is_quantity(value)}
+    found = {key: value for key, value in values.items() if isinstance(value, int) and is_quantity(value)}
+    return found | ({"at_target": True} if f" {utils.REACHED} " in str(run.get("ended")) else {})
 
 
 def _check_ranks(folder: Path, devices: Devices, warn: Warn) -> None:
@@ -282,17 +284,25 @@ def tree_parser(description: str | None, **more: Any) -> argparse.ArgumentParser
     return parser
 
 
-def run_tool(work: Callable[[], None]) -> int:
-    """Runs `work` and returns the exit code; an error becomes one line on stderr."""
+def run_tool(work: Callable[[], int | None]) -> int:
+    """Runs `work` and returns its exit code; an error becomes one line on stderr."""
+    out, err = utils.Output(sys.stdout), utils.Output(sys.stderr)
+    with contextlib.redirect_stdout(cast(TextIO, out)), contextlib.redirect_stderr(cast(TextIO, err)):
+        code = _code_of(work)
+        out.flush()
+        err.flush()
+    return code if code or (out.is_read and err.is_read) else utils.EXIT_PIPE
+
+
+def _code_of(work: Callable[[], int | None]) -> int:
     try:
-        work()
+        return work() or utils.EXIT_OK
     except JobError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:  # a folder that cannot be read or written
         print(f"error: {error}", file=sys.stderr)
         return utils.EXIT_SETUP
-    return utils.EXIT_OK
 
 
 def warning(message: str) -> None:

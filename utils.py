@@ -30,12 +30,14 @@ EXIT_BUG = 1  # an unexpected error; the traceback is in the log
 EXIT_SETUP = 2  # a flag, a file, a device, a port or an address is wrong; nothing was trained or overwritten
 EXIT_PEER_LOST = 3  # another process of the job died or stopped responding
 EXIT_FORCED = 130  # a second signal: stopped at once
+EXIT_PIPE = 141  # done, but the reader of the output left before its end: 128 + SIGPIPE
 
 # Texts in workers' logs and run files that other programs look for.
 BEGINS = "training begins"  # all workers are there
 STOPPED = "a signal came"  # why a worker was stopped
 LEFT = "left the job, which goes on without it"  # the same with --leave
 DIVERGED = "training has diverged"  # why a worker ends
+REACHED = "reached"  # a job, its target
 
 
 class JobError(Exception):
@@ -62,15 +64,42 @@ class JobOver(JobError):
     exit_code = EXIT_OK
 
 
-# ------------------------------------------------------------------------------------------------- logging
+# ------------------------------------------------------------------------------------------------- output
 
 
 LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
+class Output:
+    """Stdout or stderr, whose reader may leave, as head does: what comes then is dropped, and the work goes on."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.is_read = stream, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self.is_read = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # else Python tells it when it ends
+
+
 def setup_logging(role: str) -> None:
     """Sends log lines as `2026-11-21 12:00:01 role | text`: errors to stderr, all others to stdout."""
-    normal, errors = logging.StreamHandler(sys.stdout), logging.StreamHandler(sys.stderr)
+    normal, errors = logging.StreamHandler(Output(sys.stdout)), logging.StreamHandler(Output(sys.stderr))
     normal.addFilter(lambda record: record.levelno < logging.ERROR)
     errors.setLevel(logging.ERROR)
     logging.basicConfig(

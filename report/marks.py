@@ -32,15 +32,19 @@ class Marks:
 def place_marks(curves: Mapping[Mode, Curve], events: Mapping[Mode, Sequence[Event]]) -> list[Marks]:
     """Places events on the curves and thins out those of a kind; modes without a curve have no marks.
 
-    Events of a frequent kind have no marks before the first evaluation, where the curve begins.
+    Events of a frequent kind have no marks before the first evaluation, where the curve begins; none has one after the
+    end of the longest curve, where the axis ends.
     """
     found = []
+    end = max((curve[-1][0] for curve in curves.values() if curve), default=0.0)
     for name, kind in EVENTS.items():
         times = {
             mode: [
                 event.elapsed_s
                 for event in events.get(mode, [])
-                if event.kind == name and (not kind.is_frequent or event.elapsed_s >= curve[0][0])
+                if event.kind == name
+                and event.elapsed_s <= end
+                and (not kind.is_frequent or event.elapsed_s >= curve[0][0])
             ]
             for mode, curve in curves.items()
             if curve

@@ -145,6 +145,7 @@ class Device:
     step_s: float | None = None  # this and the next two as in trainer/run_logs/pace.py
     emulated_s: float | None = None
     evaluation_share: float | None = None
+    at_target: bool | None = None  # the job ended there: its last value is no final one
     metric: Metric = ACCURACY
 
     def __post_init__(self) -> None:

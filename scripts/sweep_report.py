@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from algorithms import ENTRIES
-from draw import STYLE, save_figures
 from report import statistics
+from report.figure_set import save_figures
 from report.figures import draw_curves_of_runs
 from report.metrics import IID, Curve, Mode
 from report.run_tables import times_text, values_text
 from report.statistics import FEWEST_RUNS, coverage
+from report.style import style
 from report.tables import aligned, markdown, target_text
 from scripts.run_lines import Run, programs
 from trainer.metric import ACCURACY, Metric, metric_of
@@ -191,9 +191,9 @@ def write(folder: Path, lines: Sequence[SweepLine], target: float | None, say: C
         len(drawn) == MOST_CURVES < len(by_point(lines))
     )
     say("\n" + "\n".join([*aligned(rows), notes(lines)]) + "\n")
-    with mpl.rc_context(STYLE):
+    with style():
         title = f"{', '.join(dict.fromkeys(line.network for line in lines))}{more}"
-        draw = partial(draw_curves_of_runs, title=title, standalone=None, metric=metric_in(lines))
+        draw = partial(draw_curves_of_runs, title=title, standalone=None, metric=metric_in(lines), target=target)
         save_figures([(NAME, drawn, draw)], folder, Figure, say)
     page = [f"# {folder.name}", markdown(rows), notes(lines), *([f"![{title}]({NAME}.png)"] if drawn else [])]
     for suffix, content in ((".md", "\n\n".join(page) + "\n"), (".csv", as_csv(lines, target))):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import partial
 
+import matplotlib as mpl
 import pytest
 from log_tree import (
     NETWORK,
@@ -20,13 +21,16 @@ from log_tree import (
 from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 import draw
 import summary
 from algorithms import ENTRIES, EVENTS
-from report import figures, metrics
+from report import bars, figure_set, figures, metrics
 from report.definitions import RATIO, TRAFFIC, published_note
 from report.metrics import Event
+from report.style import WIDTHS, style
+from report.x_axes import SECONDS
 from trainer.metric import ACCURACY
 
 FIGURES = ("accuracy-iid", "accuracy-non-iid", "throughput", "traffic", "computing-time")
@@ -88,9 +92,19 @@ def test_the_table_holds_the_numbers_worked_by_hand(real_run):
         "MB/s = bytes pushed and pulled; computing ratio = time of batches, passes and local updates / elapsed time",
         "* as published: MB/s = the model's size once a worker and round",
     ]
-    absent = [name for name in metrics.MODES if name not in ("esync", "sync")]
-    assert f"no logs of: {', '.join(absent)}" in lines
+    assert "no logs of" not in result.stdout
     assert "ESync, i.i.d.: 3.0x (ESync 8.0 s, SSGD 24.0 s)" in lines
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_modes_can_be_chosen_and_those_without_logs_are_named(tree, capsys):
+    assert draw_all(tree, "-m", "esync,dcasgd") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "no logs of: dcasgd" in lines
+    assert not any(line.startswith("SSGD ") for line in lines)
+    with pytest.raises(SystemExit, match="2"):
+        draw_all(tree, "-m", "esync,fast")
+    assert "'fast' is no mode; choose from esync," in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("unpainted")
@@ -137,10 +151,14 @@ def test_a_full_tree_gives_five_figures_as_png_and_pdf(tmp_path, capsys):
         assert {f"{out}/{name}.png", f"{out}/{name}.pdf"} <= set(printed)
 
 
-def test_the_same_numbers_give_the_same_files(tmp_path):
-    one = ("one", {metrics.MODES["esync"]: [(4.0, 0.5)]}, partial(figures.draw_curves, title="", standalone=None))
-    for run in ("first", "second"):
-        draw.save_figures([one], tmp_path / run, Figure, str)
+def test_the_same_numbers_give_the_same_files_whatever_the_users_settings_are(tmp_path):
+    curves = {metrics.MODES["esync"]: [(4.0, 0.5)]}
+    one = ("one", curves, partial(figures.draw_curves, title="$ is no formula", standalone=0.9, target=0.8))
+    of_the_user = {"text.usetex": True, "font.size": 22, "axes.facecolor": "yellow", "legend.loc": "center"}
+    for run, settings in (("first", {}), ("second", of_the_user)):
+        (tmp_path / run).mkdir()
+        with mpl.rc_context(settings), style():
+            figure_set.save_figures([one], tmp_path / run, Figure, str)
     for name in ("one.png", "one.pdf"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
@@ -151,14 +169,32 @@ def test_a_figure_without_numbers_is_left_out_and_its_old_file_goes(real_run):
     assert saved(base) == sorted(f"{name}.{kind}" for name in FIGURES if "non" not in name for kind in ("png", "pdf"))
 
 
-def test_the_standalone_accuracy_is_a_dotted_line():
+def test_the_standalone_accuracy_is_a_dotted_line_and_the_target_a_dashed_one():
     figure = Figure()
-    figures.draw_curves(figure, {metrics.MODES["esync"]: [(4.0, 0.5), (8.0, 0.8)]}, "lenet", standalone=0.926)
-    curve, line = figure.axes[0].lines
+    figures.draw_curves(figure, {metrics.MODES["esync"]: [(4.0, 0.5), (8.0, 0.7)]}, "lenet", 0.926, target=0.8)
+    curve, line, target = figure.axes[0].lines
     assert list(curve.get_xdata()) == [4.0, 8.0]
-    assert list(curve.get_ydata()) == [0.5, 0.8]
+    assert list(curve.get_ydata()) == [0.5, 0.7]
     assert (line.get_linestyle(), set(line.get_ydata())) == (":", {0.926})
     assert line.get_label() == "Standalone (0.926)"
+    assert (target.get_linestyle(), set(target.get_ydata())) == ("--", {0.8})
+    assert target.get_label() == "target (0.80)"
+    low, high = figure.axes[0].get_ylim()
+    assert low < 0.5 and high > 0.926
+
+
+@pytest.mark.usefixtures("unpainted")
+@pytest.mark.parametrize(("ended", "has_line"), [("test accuracy 0.9000 reached 0.9", False), ("2 rounds done", True)])
+def test_a_standalone_run_that_ended_at_its_target_has_no_line(tree, capsys, monkeypatch, ended, has_line):
+    found = []
+    monkeypatch.setattr(draw, "save_figures", lambda figures, *others: found.extend(figures))
+    write_device(tree / NETWORK / "local" / "a" / "cpu", [sync_round(1, 1.0, 0.9)], {"rank": 0, "ended": ended})
+    summarise(tree)
+    assert draw_all(tree) == 0
+    figure = Figure()
+    found[0][2](figure, found[0][1])
+    assert ("Standalone (0.900)" in [line.get_label() for line in figure.axes[0].lines]) == has_line
+    assert ("Standalone ended at its target" in capsys.readouterr().err) != has_line
 
 
 @pytest.mark.parametrize(("end_s", "label", "end"), [(600.0, "time (s)", 600.0), (7200.0, "time (min)", 120.0)])
@@ -169,28 +205,28 @@ def test_long_runs_have_their_time_in_minutes(end_s, label, end):
     assert figure.axes[0].lines[0].get_xdata()[-1] == end
 
 
-def test_bars_are_as_high_as_the_numbers():
+def test_bars_are_as_long_as_the_numbers():
     figure = Figure()
     values = {metrics.MODES[name]: value for name, value in (("esync", 51.2), ("sync", 10.7), ("esync-niid", 50.0))}
-    figures.draw_bars(figure, values, "lenet", "data throughput (samples/s)")
+    bars.draw_bars(figure, values, "lenet", "data throughput (samples/s)")
     axes = figure.axes[0]
-    assert [bar.get_height() for bar in axes.patches] == [51.2, 10.7, 50.0]
-    assert axes.get_ylabel() == "data throughput (samples/s)"
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["ESync", "SSGD"]
+    assert [bar.get_width() for bar in axes.patches] == [51.2, 10.7, 50.0]
+    assert axes.get_xlabel() == "data throughput (samples/s)"
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["ESync", "SSGD"]
 
 
 def test_figures_mark_the_numbers_of_the_published_definition_and_say_what_it_is():
     esync, sync = metrics.MODES["esync"], metrics.MODES["sync"]
     figure = Figure()
-    figures.draw_bars(figure, {esync: 51.2, sync: 10.7}, "lenet", "traffic load (MB/s)", [sync], "* as published")
+    bars.draw_bars(figure, {esync: 51.2, sync: 10.7}, "lenet", "traffic load (MB/s)", [sync], "* as published")
     assert [text.get_text() for text in figure.axes[0].texts] == ["51.2", "10.7*"]
     assert figure.get_supxlabel() == "* as published"
     figure, ratios = Figure(), {("a", "cpu"): 0.5}
-    figures.draw_computing_ratio(figure, {esync: ratios, sync: ratios}, "lenet", [sync], "* as published")
+    bars.draw_computing_ratio(figure, {esync: ratios, sync: ratios}, "lenet", [sync], "* as published")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ESync", "SSGD*"]
     assert figure.get_supxlabel() == "* as published"
     figure = Figure()
-    figures.draw_computing_ratio(figure, {esync: ratios}, "lenet", [], "* as published")
+    bars.draw_computing_ratio(figure, {esync: ratios}, "lenet", [], "* as published")
     assert figure.get_supxlabel() == ""
 
 
@@ -198,9 +234,8 @@ FOUR = ("esync", "sync", "async", "dcasgd")
 ALL = [algorithm.name for algorithm in metrics.COMPARED]
 
 
-def many_devices(modes=FOUR):
-    hosts = ("node-17.cluster.example.org", "node-18.cluster.example.org")
-    keys = [(host, f"gpu{number}") for host in hosts for number in range(7)]
+def many_devices(modes=FOUR, hosts=2):
+    keys = [(f"node-{host + 17}.cluster.example.org", f"gpu{number}") for host in range(hosts) for number in range(7)]
     return {metrics.MODES[name]: dict.fromkeys(keys, 0.5) for name in modes}
 
 
@@ -212,8 +247,8 @@ def every_kind(modes):
     return {metrics.MODES[name]: [Event(1.5, kind, "") for kind in [*EVENTS] * 40] for name in modes}
 
 
-def drawn(draw_function, *arguments):
-    with draw.mpl.rc_context(draw.STYLE):
+def drawn(draw_function, *arguments, width="page"):
+    with style(width):
         figure = Figure()
         FigureCanvasAgg(figure)
         draw_function(figure, *arguments)
@@ -221,73 +256,59 @@ def drawn(draw_function, *arguments):
     return figure
 
 
+def flat(modes):
+    return {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices(modes)}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    "figure",
+    ("draw_function", "arguments"),
     [
-        lambda: drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1"),
-        lambda: drawn(
-            figures.draw_curves,
-            {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices()},
-            "resnet50-v1, i.i.d.",
-            0.926,
-        ),
-        lambda: drawn(figures.draw_computing_ratio, many_devices(ALL), "resnet50-v1"),
-        lambda: drawn(
-            figures.draw_curves,
-            {mode: [(1.0, 0.1), (2.0, 0.9)] for mode in many_devices(ALL)},
-            "resnet50-v1, i.i.d.",
-            0.926,
-            every_kind(ALL),
-        ),
-        lambda: drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1", MARKED, published_note(RATIO)),
-        lambda: drawn(
-            figures.draw_bars, dict.fromkeys(MARKED, 1.0), "lenet", "traffic (MB/s)", MARKED, published_note(TRAFFIC)
-        ),
+        (bars.draw_computing_ratio, (many_devices(hosts=1), "resnet50-v1")),
+        (bars.draw_computing_ratio, (many_devices(ALL), "resnet50-v1", MARKED, published_note(RATIO))),
+        (figures.draw_curves, (flat(FOUR), "resnet50-v1, i.i.d.", 0.926)),
+        (figures.draw_curves, (flat(ALL), "resnet50-v1", 0.9, every_kind(ALL), SECONDS, "a note " * 20, ACCURACY, 0.8)),
+        (bars.draw_bars, (dict.fromkeys(MARKED, 1.0), "lenet", "traffic (MB/s)", MARKED, published_note(TRAFFIC))),
+        (bars.draw_bars, (dict.fromkeys([*metrics.MODES.values()][:-1], 12345.6), "lenet", "traffic (MB/s)")),
     ],
-    ids=[
-        "fourteen devices",
-        "four curves and a line",
-        "fourteen devices, all modes",
-        "all curves, a line and marks",
-        "a note below fourteen devices",
-        "a note below a bar",
-    ],
+    ids=["seven devices", "all modes, a note", "four curves", "all curves, lines, marks, a note", "a bar", "all bars"],
 )
-def test_legends_and_labels_cover_nothing_and_are_not_cut_off(figure):
-    figure = figure()
+def test_all_text_fits_is_not_small_and_covers_nothing(draw_function, arguments, width):
+    figure = drawn(draw_function, *arguments, width=width)
+    assert figure.get_figwidth() == WIDTHS[width]
+    texts = [each for each in figure.findobj(Text) if each.get_text() and each.get_visible()]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    for text, (words, box) in zip(texts, boxes, strict=True):
+        assert text.get_fontsize() >= 7
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1, words
     axes = figure.axes[0]
-    legends = [legend.get_window_extent() for legend in figure.legends]
-    legends += [note.get_window_extent() for note in figure.texts if note.get_text()]
-    for box in (*legends, axes.get_tightbbox()):
-        assert box.x0 >= 0
-        assert box.y0 >= 0
-        assert box.x1 <= figure.bbox.x1
-        assert box.y1 <= figure.bbox.y1
-    for legend in legends:
+    for legend in (legend.get_window_extent() for legend in figure.legends):
         assert not legend.overlaps(axes.get_tightbbox())  # with title and labels
-
-
-def test_the_labels_of_all_bars_do_not_touch():
-    values = dict.fromkeys((mode for mode in metrics.MODES.values() if mode != metrics.LOCAL), 12345.6)
-    axes = drawn(figures.draw_bars, values, "lenet", "data throughput (samples/s)").axes[0]
-    for labels in (axes.texts, axes.get_xticklabels()):
-        boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
-        assert len(boxes) in (len(ALL), len(ALL) + len(metrics.SPLIT))
-        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one[1].overlaps(other[1]), (one, other)
 
 
 def test_each_device_has_its_group_and_each_mode_its_bar():
-    figure = drawn(figures.draw_computing_ratio, many_devices(), "resnet50-v1")
+    figure = drawn(bars.draw_computing_ratio, many_devices(), "resnet50-v1")
     assert len(figure.axes[0].patches) == 14 * 4
     centres = [bar.get_x() + bar.get_width() / 2 for bar in figure.axes[0].patches]
     assert sorted(round(centre) for centre in centres) == sorted([*range(14)] * 4)
 
 
+def test_more_devices_than_have_room_are_a_distribution():
+    figure = drawn(bars.draw_computing_ratio, many_devices(hosts=15), "resnet50-v1", MARKED)
+    (axes,) = figure.axes
+    assert axes.get_title(loc="left") == "resnet50-v1, i.i.d., 105 devices"
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["ESync", "SSGD*", "ASGD", "DC-ASGD"]
+    assert [len(line.get_xdata()) for line in axes.lines if line.get_marker() == "|"] == [105] * 4
+    assert figure.get_figheight() < 2.5
+
+
 def test_devices_are_named_as_shortly_as_they_can_be_told_apart():
-    assert figures.device_labels([("vm", "cpu"), ("vm", "gpu0")]) == ["cpu", "gpu0"]
-    assert figures.device_labels([("a.lan", "cpu"), ("b.lan", "cpu")]) == ["a/cpu", "b/cpu"]
-    assert figures.device_labels([("a.lan", "cpu"), ("a.wan", "cpu")]) == ["a.lan/cpu", "a.wan/cpu"]
-    assert figures.device_labels([("10.0.0.1", "cpu"), ("11.0.0.2", "cpu")]) == ["10.0.0.1/cpu", "11.0.0.2/cpu"]
+    assert bars.device_labels([("vm", "cpu"), ("vm", "gpu0")]) == ["cpu", "gpu0"]
+    assert bars.device_labels([("a.lan", "cpu"), ("b.lan", "cpu")]) == ["a/cpu", "b/cpu"]
+    assert bars.device_labels([("a.lan", "cpu"), ("a.wan", "cpu")]) == ["a.lan/cpu", "a.wan/cpu"]
+    assert bars.device_labels([("10.0.0.1", "cpu"), ("11.0.0.2", "cpu")]) == ["10.0.0.1/cpu", "11.0.0.2/cpu"]
 
 
 # --------------------------------------------------------------------------- summaries that are not as they should be
@@ -455,7 +476,10 @@ def test_standalone_training_alone_is_nothing_to_draw(tmp_path, capsys):
 def test_an_output_folder_that_cannot_be_made_ends_in_one_line(tree, capsys):
     (tree / "out").write_text("a file in the way")
     assert draw_all(tree, "-o", str(tree / "out")) == 2
-    assert f"'{tree}/out'" in capsys.readouterr().err.splitlines()[-1]
+    said = capsys.readouterr()
+    *_, last = said.err.splitlines()
+    assert last == f"error: {tree}/out cannot be the folder of the figures (File exists): give another with -o"
+    assert said.out == ""
 
 
 # ------------------------------------------------------------------------------------------------ as a program

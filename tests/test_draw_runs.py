@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 import draw
 import summary
-from report import figures, metrics, run_tables
+from report import bars, figures, metrics, run_tables
 from report.bands import band
 from report.metrics import Event
 from report.runs import Run, by_mode, estimate, mean_ratios
@@ -119,11 +119,11 @@ def test_medians_are_drawn_in_their_bands_and_two_runs_as_they_are():
 
 def test_bars_of_means_have_the_ends_of_their_intervals():
     figure = Figure()
-    figures.draw_bars(figure, {ESYNC: Estimate(50.0, 40.0, 55.0), SYNC: 10.0}, "lenet", "data throughput")
+    bars.draw_bars(figure, {ESYNC: Estimate(50.0, 40.0, 55.0), SYNC: 10.0}, "lenet", "data throughput")
     (axes,) = figure.axes
-    assert [bar.get_height() for bar in axes.patches] == [50.0, 10.0]
+    assert [bar.get_width() for bar in axes.patches] == [50.0, 10.0]
     (line,) = axes.collections
-    assert line.get_segments()[0][:, 1].tolist() == [40.0, 55.0]
+    assert line.get_segments()[0][:, 0].tolist() == [40.0, 55.0]
 
 
 def test_a_title_stays_where_there_is_a_line_of_standalone_training():

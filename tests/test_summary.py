@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -691,3 +692,17 @@ def test_the_reader_knows_the_stages_that_the_writer_uses(tmp_path):
     assert device["computing_time_list"] == [6.0]  # 2 s get_batch, 4 s forward and backward
     assert device["aggregate_time_list"] == [8.0]
     assert device["elapsed_time_list"] == [15.0]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_nobody_reads_to_its_end_costs_no_summary_and_no_words(tmp_path, unbuffered):
+    write_esync(tmp_path)
+    write_sync(tmp_path)
+    command = [sys.executable, "summary.py", "-b", tmp_path, "-n", NETWORK]
+    reader, pipe = os.pipe()
+    os.close(reader)  # as head does before the end
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, env=environment, timeout=60)
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+    assert len([*tmp_path.glob(f"{NETWORK}/*/*.json")]) == 2

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from trainer.metric import ACCURACY, Metric
-from utils import EXIT_FORCED
+from utils import EXIT_FORCED, REACHED
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -59,7 +59,7 @@ class Limits:
     def reached(self, elapsed_s: float, value: float | None) -> str:
         """The reason in words if time or the metric's last value has reached its limit, else an empty string."""
         if self.target is not None and value is not None and self.metric.reached(value, self.target):
-            return f"test {self.metric.name} {self.metric.text(value)} reached {self.target}"
+            return f"test {self.metric.name} {self.metric.text(value)} {REACHED} {self.target}"
         if self.max_seconds and elapsed_s >= self.max_seconds:
             return f"{elapsed_s:.1f} s of {self.max_seconds:g} s passed"
         return ""

@@ -9,16 +9,17 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
-import draw as draw_program
 from algorithms import ENTRIES
 from experiments.reproduction.published import FINAL_MINUTES
 from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
-from report.figures import draw_bars, draw_computing_ratio, draw_curves, draw_curves_of_runs
+from report.bars import draw_bars, draw_computing_ratio
+from report.figure_set import NamedFigure, save_figures
+from report.figures import draw_curves, draw_curves_of_runs
 from report.metrics import IID as IID_TITLE
 from report.metrics import NON_IID, STANDALONE, Mode
+from report.style import style
 from scripts.run_lines import IID
 
 DRAWN = {  # titles by file name
@@ -38,13 +39,13 @@ def drawn(rows: Sequence[Row]) -> dict[str, str]:
 def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
     """Draws each that has data as PNG and PDF into the folder, and prints their paths."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each font in a PDF
-    with mpl.rc_context(draw_program.STYLE):
-        draw_program.save_figures(figures(rows), folder, Figure, say)
+    with style():
+        save_figures(figures(rows), folder, Figure, say)
 
 
-def figures(rows: Sequence[Row], only: str = "") -> list[draw_program.NamedFigure]:
+def figures(rows: Sequence[Row], only: str = "") -> list[NamedFigure]:
     """All figures, or the one of a file name, with their data (empty without runs)."""
-    found: list[draw_program.NamedFigure] = []
+    found: list[NamedFigure] = []
     evaluated = _first([row for row in rows if row.curve], TRAINING)
     for name, split in (("accuracy-iid", IID_TITLE), ("accuracy-non-iid", NON_IID)):
         runs = {mode: its for mode, its in evaluated.items() if mode.split == split}

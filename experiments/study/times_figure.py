@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 
 from algorithms import Entry
 from report.bands import band
-from report.figures import curve_look, draw_band, legend_of_curves, note_below
+from report.figures import curve_look, draw_band, legend_of_curves
 from report.metrics import Curve
 from report.statistics import median
+from report.style import note_below
 from report.tables import span, target_text
 
 
@@ -29,7 +30,7 @@ def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]
         if its is not None:
             look = curve_look(entry, len(its.at), number, len(rows))
             draw_band(above, its, 1.0, look)
-        look = {"color": entry.look.colour, "markersize": 5, "linestyle": ""}
+        look = {"color": entry.look.colour, "linestyle": ""}
         ended = [seconds for _, seconds in runs if math.isfinite(seconds)]
         missed = [curve[-1][0] for curve, seconds in runs if curve and math.isinf(seconds)]
         below.plot(ended, [number] * len(ended), marker=entry.look.marker, alpha=0.7, **look)
@@ -38,7 +39,7 @@ def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]
         if math.isfinite(middle):
             below.plot([middle, middle], [number - 0.35, number + 0.35], color=entry.look.colour, linewidth=2)
     above.axhline(target, color="black", linewidth=0.8, linestyle=":")
-    above.set_title(title, loc="left", fontsize="medium")
+    above.set_title(title, loc="left")
     above.set_ylabel("test accuracy")
     best = [accuracy for runs in rows.values() for curve, _ in runs for _, accuracy in curve]
     above.set_ylim(target - 0.25, max([target, *best]) + 0.01)
@@ -48,7 +49,7 @@ def draw_times(figure: Figure, rows: Mapping[Entry, Sequence[tuple[Curve, float]
     below.set_xlabel(f"time (s); of the points: to test accuracy {target_text(target)}")
     runs_each = span({len(runs) for runs in rows.values()})
     legend_of_curves(figure, above)
-    figure.set_size_inches(7.5, 6.0)
+    figure.set_figheight(6.0)
     note_below(
         figure,
         f"Lines and upright strokes: medians of {runs_each} runs; bands: their intervals, up to the first run's end. "

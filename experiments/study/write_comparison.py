@@ -15,20 +15,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from algorithms import ENTRIES  # noqa: E402
-from draw import STYLE  # noqa: E402
 from experiments import markdown  # noqa: E402
 from experiments.study import comparison, comparison_tables  # noqa: E402
 from experiments.study.comparison import REPORT, TUNING, Comparison, Workload  # noqa: E402
 from experiments.study.comparison_tables import SPLIT_WORDS  # noqa: E402
 from experiments.study.times_figure import draw_times  # noqa: E402
 from flag_values import accuracy, several  # noqa: E402
+from report.style import style  # noqa: E402
 from report.tables import target_text  # noqa: E402
 from scripts import run_lines  # noqa: E402
 from summary import run_tool  # noqa: E402
@@ -78,7 +77,7 @@ def write(folder: Path, targets: Sequence[float], target: float | None) -> None:
             for entry in DRAWN
             if (runs := its.runs(REPORT, job, entry))
         }
-        with mpl.rc_context(STYLE):  # before the figure is made: its layout belongs to the style
+        with style():  # before the figure is made: its layout belongs to the style
             figure = Figure()
             draw_times(figure, rows, target, _title(job, target))
             figure.savefig(folder / name)

@@ -7,8 +7,10 @@ import draw
 import summary
 from algorithms import EVENTS
 from report import figures, metrics
+from report.figure_set import curve_figures
 from report.marks import Marks, place_marks, thinning
 from report.metrics import Event
+from report.runs import Run
 
 WBSP, WBSP_PCC, SWITCH = (metrics.MODES[name] for name in ("wbsp", "wbsp-pcc", "sync-switch"))
 
@@ -133,13 +135,16 @@ def test_only_the_events_of_the_device_that_evaluated_are_drawn(tmp_path):
     assert summary.main(["-b", str(tmp_path), "-n", NETWORK]) == 0
     runs = draw.read_summaries(tmp_path / NETWORK, tmp_path, pytest.fail)
     device = draw.evaluator(SWITCH, runs[SWITCH], 1, pytest.fail)
-    [(_, curves, draw_on), _] = draw.curve_figures(NETWORK, {SWITCH: device.curve}, {SWITCH: device.events}, None)
+    run = Run(runs, {}, {SWITCH: device})
+    [(_, curves, draw_on), _] = curve_figures(NETWORK, [run], pytest.fail)
     figure = Figure()
     draw_on(figure, curves)
     assert [line.get_xydata().tolist() for line in lines_of(figure, "switch")] == [[[8.0, 1.0]]]
     assert lines_of(figure, "greedy") == []
 
 
-def test_marks_after_the_last_evaluation_are_not_cut_off():
-    figure = accuracy_figure({SWITCH: FAST}, {SWITCH: [Event(16.0, "switch", "")]})
-    assert figure.axes[0].get_xlim()[1] > 16.0
+def test_an_axis_ends_with_the_longest_curve_and_later_events_are_left_out():
+    curves = {SWITCH: FAST, WBSP: [(4.0, 0.5), (10.0, 0.8)]}
+    figure = accuracy_figure(curves, {SWITCH: [Event(at, "switch", "") for at in (9.0, 16.0)]})
+    assert figure.axes[0].get_xlim() == (0.0, 10.0)
+    assert [line.get_xdata().tolist() for line in lines_of(figure, "switch")] == [[9.0]]

@@ -16,9 +16,9 @@ from log_tree import NETWORK, ROOT, device, esync_round, run_program, write_devi
 from matplotlib.figure import Figure
 from one_worker import HandClock, Steps, a_context, some_batch
 
-import draw
 import summary
-from report import metrics, tables
+from report import figure_set, metrics, tables
+from report.runs import Run
 from scripts import demo
 from trainer.emulation import COMPUTE, SAMPLE, Slowdown
 from trainer.emulation import NETWORK as LINK
@@ -258,15 +258,16 @@ def slow_run() -> dict[metrics.Mode, metrics.Devices]:
     return {metrics.MODES[name]: {("alpha", "cpu0"): device(**about)} for name, about in modes.items()}
 
 
-@pytest.mark.parametrize("events", [{}, {"sync": [metrics.Event(1.0, "members", "")]}], ids=["", "marks"])
-def test_figures_say_it_in_a_few_words_of_the_modes_that_they_show(events: dict) -> None:
+@pytest.mark.parametrize("events", [None, [[1.0, "members", ""]]], ids=["", "marks"])
+def test_figures_say_it_in_a_few_words_of_the_modes_that_they_show(events: list | None) -> None:
     runs = {mode: [devices] for mode, devices in slow_run().items()}
     slow = "steps took longer than emulated, by at most these factors: SSGD 3.0"
     busy = "evaluations took much of a worker's time: Alone 25%"
     assert tables.short_doubts_of(runs) == f"{slow}; {busy}"
-    curves = {metrics.MODES[name]: [(1.0, 0.5)] for name in ("sync", "esync-niid")}
-    marked = {metrics.MODES[name]: its for name, its in events.items()}
-    first, second = draw.curve_figures(NETWORK, curves, marked, None, runs=runs)
+    evaluated = device(accuracy_list=[0.5], accuracy_time_list=[1.0], event_list=events)
+    by_mode = {mode: devices for mode, [devices] in runs.items()} | {metrics.MODES["esync-niid"]: {}}
+    run = Run(by_mode, {}, {metrics.MODES[name]: evaluated for name in ("sync", "esync-niid")})
+    first, second = figure_set.curve_figures(NETWORK, [run], pytest.fail)
     for (_, data, paint), note in ((first, slow), (second, "")):
         shown = Figure()
         paint(shown, data)

@@ -1,0 +1,148 @@
+"""The figures of the runs of a network: their data, the functions that draw them, their files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from report import metrics, tables
+from report.bars import draw_bars, draw_computing_ratio
+from report.definitions import MARK, RATIO, TRAFFIC, Numbers, published_note
+from report.figures import draw_curves, draw_curves_of_runs
+from report.metrics import IID, NON_IID, Curve, Devices, Mode, Warn, compared
+from report.runs import Run, by_mode, estimate, mean_ratios
+from report.statistics import Estimate
+from report.x_axes import SECONDS, XAxis
+from trainer.metric import ACCURACY, Metric
+
+KINDS: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}}  # no date: same data, same file
+NamedFigure = tuple[str, Mapping[Mode, Any], Callable[[Figure, Any], None]]  # file name, data, drawing function
+
+
+def curve_figures(
+    network: str,
+    runs: Sequence[Run],
+    warn: Warn,
+    axes: Sequence[XAxis] = (SECONDS,),
+    metric: Metric = ACCURACY,
+    target: float | None = None,
+    others: Mapping[Mode, Curve] = MappingProxyType({}),
+) -> list[NamedFigure]:
+    """The metric over each axis on each split, with marks at events of the device that evaluated, and the `others`
+    beside ours; of several runs medians and bands."""
+    figures: list[NamedFigure] = []
+    devices = by_mode([run.devices for run in runs])
+    known = [run.standalone[1] for run in runs if run.standalone is not None]
+    more = {"standalone": sum(known) / len(known) if known else None, "metric": metric, "target": target}
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", metric.name)
+    for x_axis in axes:
+        found = [run.drawn_over(x_axis, warn) for run in runs]
+        curves: Mapping[Mode, Any] = by_mode([compared(curves) for curves, _ in found])
+        beside: Mapping[Mode, Any] = {mode: [curve] for mode, curve in others.items()}
+        draw: Callable[..., None] = draw_curves_of_runs
+        if len(runs) == 1:
+            curves, beside = compared(found[0][0]), others
+            draw = partial(draw_curves, events=found[0][1])
+        if others and x_axis is not SECONDS:
+            warn(f"files beside ours have seconds alone: they are left out of the {metric.name} over {x_axis.label}")
+            beside = {}
+        for name, split in ((f"{stem}-iid", IID), (f"{stem}-non-iid", NON_IID)):
+            its = {mode: value for mode, value in curves.items() if mode.split == split}
+            note = tables.short_doubts_of({mode: devices[mode] for mode in its})
+            drawn = partial(draw, title=f"{network}, {split}", note=note, x_axis=x_axis, **more)
+            figures.append((name + x_axis.suffix, its and {**its, **beside}, drawn))
+    return figures
+
+
+def bar_figures(network: str, runs: Sequence[Run], warn: Warn) -> list[NamedFigure]:
+    """Throughput, traffic and computing time of distributed training; `warn` gets what is left out."""
+    devices = compared(by_mode([run.devices for run in runs]))
+    numbers = {mode: its for mode, its in by_mode([run.numbers for run in runs]).items() if mode in devices}
+    speeds = {mode: estimate([metrics.throughput(run.values()) for run in its]) for mode, its in devices.items()}
+    loads = {mode: estimate([run.traffic for run in its]) for mode, its in numbers.items()}
+    by_size = [mode for mode, its in numbers.items() if any(run.traffic_published for run in its)]
+    by_aggregation = [mode for mode, its in numbers.items() if any(run.ratios_published for run in its)]
+    if 0 < len(by_size) < len(devices) or 0 < len(by_aggregation) < len(devices):
+        warn(
+            f"numbers with {MARK} follow the published definition, the others are measured: compare them with "
+            "--definitions published"
+        )
+    ratios = {
+        mode: mean_ratios([_ratios(mode, *run, warn) for run in zip(devices[mode], its, strict=True)])
+        for mode, its in numbers.items()
+    }
+    doubts = tables.short_doubts_of(devices)
+    return [
+        ("throughput", speeds, partial(draw_bars, title=network, label="data throughput (samples/s)", doubts=doubts)),
+        (
+            "traffic",
+            _known(loads, by_size, warn),
+            partial(
+                draw_bars,
+                title=network,
+                label="traffic load (MB/s)",
+                marked=by_size,
+                note=published_note(TRAFFIC),
+                doubts=doubts,
+            ),
+        ),
+        (
+            "computing-time",
+            {mode: its for mode, its in ratios.items() if its},
+            partial(
+                draw_computing_ratio,
+                title=network,
+                marked=by_aggregation,
+                note=published_note(RATIO),
+                doubts=doubts,
+            ),
+        ),
+    ]
+
+
+def _known(
+    loads: Mapping[Mode, float | Estimate | None], by_size: Collection[Mode], warn: Warn
+) -> dict[Mode, float | Estimate]:
+    for mode, load in loads.items():
+        if load is None:
+            lack = "do not count the bytes of every worker"
+            if mode in by_size:
+                lack += ", nor hold the size of the model: give it with --model-bytes"
+            warn(f"{mode.title} left out of the traffic figure: its logs {lack}")
+    return {mode: load for mode, load in loads.items() if load is not None}
+
+
+def _ratios(mode: Mode, devices: Devices, numbers: Numbers, warn: Warn) -> Mapping[tuple[str, str], float]:
+    unknown = ["/".join(key) for key in devices if key not in numbers.ratios]
+    if unknown:
+        warn(f"{mode.title}: no computing time of {', '.join(unknown)}; make its summary anew with summary.py")
+    return numbers.ratios
+
+
+def save_figures(
+    figures: Sequence[NamedFigure],
+    folder: Path,
+    new_figure: Callable[[], Figure],
+    say: Callable[[str], None],
+) -> None:
+    """Draws each figure that has data as PNG and PDF; `say` gets their paths."""
+    for name, data, draw in figures:
+        files = {folder / f"{name}.{kind}": metadata for kind, metadata in KINDS.items()}
+        if not data:
+            say(f"no figure {name}: the logs have no numbers for it")
+            for path in files:
+                path.unlink(missing_ok=True)  # drawn from other logs
+            continue
+        figure = new_figure()
+        draw(figure, data)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # otherwise each file would compute the layout again
+        for path, metadata in files.items():
+            figure.savefig(path, metadata=metadata)
+            say(str(path))
