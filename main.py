@@ -7,6 +7,9 @@ Exit codes: 0 ended as asked, 1 an error in the program, 2 wrong flags or set-up
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import logging
 import os
 import sys
@@ -19,7 +22,7 @@ from trainer.command_line import parse
 from trainer.jobs.sources import sources
 from trainer.rendezvous.cluster import ClusterSpec
 from trainer.runtime.environment import prepare_environment
-from utils import EXIT_BUG, EXIT_OK, JobError, JobOver, SetupError, fail, setup_logging
+from utils import EXIT_BUG, EXIT_OK, EXIT_SETUP, JobError, JobOver, SetupError, fail, missing_package, setup_logging
 
 
 def run_role(config: Config) -> int:
@@ -87,6 +90,9 @@ def guarded(work: Callable[[], int]) -> int:
         fail(str(error))
         leave(error.exit_code)
     except Exception as error:
+        if told := missing_package(error):
+            fail(told)
+            leave(EXIT_SETUP)
         logging.exception("an error in the program")
         fail(f"{type(error).__name__}: {error}")
         leave(EXIT_BUG)
@@ -99,4 +105,4 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

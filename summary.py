@@ -9,6 +9,9 @@ the standard library alone. Durations are in seconds, sizes in bytes.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import itertools
 import json
@@ -22,6 +25,7 @@ from typing import Any
 
 import utils
 from algorithms import OWNERS, TransportKind
+from flag_parser import FlagParser
 from report import export, metrics, tables
 from report.job_logs import WorkerFolder, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
@@ -274,7 +278,7 @@ def read_summary(path: Path, warn: Warn) -> Devices:
 
 def tree_parser(description: str | None, **more: Any) -> argparse.ArgumentParser:
     """A parser with the two flags of a network's folder in the log tree; `more` is for argparse."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **more)
+    parser = FlagParser(description=description, **more)
     parser.add_argument("-b", "--base", type=Path, default=Path("logs"), help="folder of all logs (%(default)s)")
     parser.add_argument("-n", "--network", default="resnet18-v1", help="the network, a folder in it (%(default)s)")
     return parser
@@ -392,4 +396,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

@@ -58,6 +58,18 @@ class JobOver(JobError):
     exit_code = EXIT_OK
 
 
+# Packages that programs import at once (requirements.in).
+PACKAGES = ("django", "greenlet", "httptools", "matplotlib", "msgspec", "mxnet", "numpy", "uvloop")
+
+
+def missing_package(error: BaseException) -> str:
+    """What to do about an import of a package that is not installed; empty for another error."""
+    package = str(getattr(error, "name", "")).partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in PACKAGES:
+        return ""
+    return f"there is no {package} for {sys.executable}: scripts/setup.sh makes .venv, whose python has it"
+
+
 # ------------------------------------------------------------------------------------------------- logging
 
 

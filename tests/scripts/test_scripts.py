@@ -391,7 +391,9 @@ def shell(command: list[str | Path], cwd: Path = ROOT, **environment: str) -> su
 
 @pytest.mark.parametrize("script", COMMANDS, ids=lambda path: path.name)
 def test_every_script_has_help_and_runs_from_any_folder(script, tmp_path):
-    done = shell([script, "--help"], cwd=tmp_path)
+    stub(tmp_path / "bin" / "python3", f'exec {sys.executable} -S "$@"')  # without packages, as in a fresh clone
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    done = shell([script, "--help"], cwd=tmp_path, PATH=path, VENV=str(tmp_path / "none"))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"usage: scripts/{script.name}" in done.stdout
 
@@ -414,8 +416,9 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     for folder_of_files in ("scripts", "trainer"):
         compiled = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
-    for name in ("algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py", "VERSION"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("algorithms", "config", "flag_parser", "flag_values", "rates", "start", "utils"):
+        shutil.copy(ROOT / f"{name}.py", tmp_path)
+    shutil.copy(ROOT / "VERSION", tmp_path)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
 
     def told(*more: str) -> list[str]:
