@@ -13,7 +13,17 @@ die() {
 # Prints the comment at the head of the calling script: its help.
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 
-is_help() { [[ "${1:-}" == -h || "${1:-}" == --help ]]; }
+# Whether the arguments before `--` ask for help.
+is_help() {
+    local word
+    for word in "$@"; do
+        case "$word" in
+        -h | --help) return 0 ;;
+        --) return 1 ;;
+        esac
+    done
+    return 1
+}
 
 no_arguments() { [[ $# == 0 ]] || die "unknown argument '$1'; see $0 --help"; }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -396,6 +397,29 @@ def test_every_script_has_help_and_runs_from_any_folder(script, tmp_path):
     done = shell([script, "--help"], cwd=tmp_path, PATH=path, VENV=str(tmp_path / "none"))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"usage: scripts/{script.name}" in done.stdout
+
+
+@pytest.mark.parametrize("words", ["demo.sh --seconds 9 --help", "reproduce.sh --quick -h", "worker.sh -m sync --help"])
+def test_help_behind_other_options_starts_nothing(words, copy):
+    name, *arguments = words.split()
+    done = shell([SCRIPTS / name, *arguments], VENV=str(copy / "none"))
+    assert (done.returncode, done.stderr) == (0, "") and f"usage: scripts/{name}" in done.stdout
+    assert not (copy / "none").exists()
+
+
+def test_a_user_without_root_is_told_all_missing_debian_packages_at_once(copy):
+    python = stub(
+        copy / "bin" / "python3.11",
+        f'case "$2" in *ensurepip* | *libquadmath* | *libgomp*) exit 1 ;; *) exec {sys.executable} "$@" ;; esac',
+    )
+    stub(copy / "bin" / "id", "echo 1000")
+    stub(copy / "bin" / "apt-get", "exit 1")
+    done = set_up(copy, PYTHON=str(python), PATH=f"{copy}/bin:{os.environ['PATH']}")
+    (line,) = done.stderr.splitlines()
+    found = re.search(r"run 'sudo apt-get install (.*)', then this again$", line)
+    number = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert {*found[1].split()} == {f"python{number}-venv", "libgomp1", "libquadmath0"}, line
+    assert (done.returncode, (copy / ".venv").exists()) == (2, False)
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
