@@ -9,24 +9,24 @@ marks at events, data throughput, traffic load and computing time ratio. Of seve
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+
+    sys.path.insert(0, __file__.rpartition("/")[0] or ".")  # PYTHONSAFEPATH leaves it out
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import json
 import reprlib
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
-
-import summary  # first: it tells which package is missing
-
-# isort: split
 
 import matplotlib as mpl
 from matplotlib.backends.registry import BackendFilter, backend_registry
 from matplotlib.figure import Figure
 
+import summary
 from flag_values import at_least, finite
 from report import definitions, metrics, run_tables, tables
 from report.csv_curves import beside, read_beside
@@ -279,4 +279,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

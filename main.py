@@ -7,14 +7,18 @@ Exit codes: 0 ended as asked, 1 an error in the program, 2 wrong flags or set-up
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+
+    sys.path.insert(0, __file__.rpartition("/")[0] or ".")  # PYTHONSAFEPATH leaves it out
+    import start  # first: what it does is for the other imports too
+
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
 from config import MPI, PS, Config
 from trainer.command_line import parse
@@ -90,10 +94,10 @@ def guarded(work: Callable[[], int]) -> int:
     except JobError as error:
         fail(str(error))
         leave(error.exit_code)
-    except ModuleNotFoundError as error:
-        fail(missing_package(error))
-        leave(EXIT_SETUP)
     except Exception as error:
+        if told := missing_package(error):
+            fail(told)
+            leave(EXIT_SETUP)
         logging.exception("an error in the program")
         fail(f"{type(error).__name__}: {error}")
         leave(EXIT_BUG)
@@ -106,4 +110,4 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

@@ -12,6 +12,12 @@ Exit codes: 0 done, or stopped by a first Ctrl-C with complete logs; 1, 2 and 13
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+
+    sys.path.insert(0, __file__.rpartition("/")[0] or ".")  # PYTHONSAFEPATH leaves it out
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import dataclasses
 import logging
@@ -22,10 +28,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
-
 from algorithms import ENTRIES, OWNERS, Workers, folder_name
 from config import MPI, NETWORKS, NO_NETWORK, Config, preset_flags
+from flag_parser import FlagParser
 from flag_values import above_zero, at_least, seeds
 from main import guarded
 from scripts.launch import job_options, local_cluster
@@ -85,9 +90,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     Raises:
         SetupError: the cluster file is wrong, or a flag means nothing here.
     """
-    parser = argparse.ArgumentParser(
-        prog="simulate.py", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
-    )
+    parser = FlagParser(prog="simulate.py", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("-m", "--mode", default="esync", help=f"one or several, with commas: {', '.join(ENTRIES)}")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cluster", default="nine-ways", metavar="FILE", help="a CSV file, or one of scripts/clusters")
@@ -105,7 +108,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[SimulatedR
     parser.add_argument("--again", action="store_true", help="repeat runs that are done")
     parser.add_argument("--beside", default="", help=argparse.SUPPRESS)  # modes of the set that a run belongs to
     parser.add_argument("--set-aside", default="", type=Path, help=argparse.SUPPRESS)  # where a set moves earlier runs
-    own, others = parser.parse_known_args(arguments)  # the others are main.py's, whose parser refuses unknown ones
+    # The others are main.py's, whose parser refuses unknown ones. In a launcher's command line `--` divides the two.
+    own, others = parser.parse_known_args([word for word in arguments if word != "--"])
+    own.flags = parser.flags
     modes = own.mode.split(",")
     is_of_set = bool(own.beside)
     if not is_of_set:
@@ -181,7 +186,7 @@ def _config(own: argparse.Namespace, words: Sequence[str]) -> Config:
         words,
         warn=lambda text: logging.warning("warning: %s", text),
         program=command_line.Program(
-            "simulate.py", "simulate.py --help", (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
+            "simulate.py", own.flags, (*NETWORKS, NO_NETWORK), partial(_nowhere, own.evaluation_time)
         ),
         beside=own.beside.split(","),
     )
@@ -250,4 +255,4 @@ def _do(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

@@ -9,6 +9,12 @@ the standard library alone. Durations are in seconds, sizes in bytes.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+
+    sys.path.insert(0, __file__.rpartition("/")[0] or ".")  # PYTHONSAFEPATH leaves it out
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import contextlib
 import itertools
@@ -21,10 +27,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
-
 import utils
 from algorithms import OWNERS, TransportKind
+from flag_parser import FlagParser
 from report import export, metrics, tables
 from report.job_logs import WorkerFolder, newest
 from report.metrics import LOCAL, MODES, STANDALONE_FILE, Device, Devices, Event, Mode, Warn
@@ -278,7 +283,7 @@ def read_summary(path: Path, warn: Warn) -> Devices:
 
 def tree_parser(description: str | None, **more: Any) -> argparse.ArgumentParser:
     """A parser with the two flags of a network's folder in the log tree; `more` is for argparse."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **more)
+    parser = FlagParser(description=description, **more)
     parser.add_argument("-b", "--base", type=Path, default=Path("logs"), help="folder of all logs (%(default)s)")
     parser.add_argument("-n", "--network", default="resnet18-v1", help="the network, a folder in it (%(default)s)")
     return parser
@@ -404,4 +409,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

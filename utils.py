@@ -14,7 +14,6 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 
@@ -62,6 +61,18 @@ class JobOver(JobError):
     """The job has ended without this process, or continues without it."""
 
     exit_code = EXIT_OK
+
+
+# Packages that programs import at once (requirements.in).
+PACKAGES = ("django", "greenlet", "httptools", "matplotlib", "msgspec", "mxnet", "numpy", "uvloop")
+
+
+def missing_package(error: BaseException) -> str:
+    """What to do about an import of a package that is not installed; empty for another error."""
+    package = str(getattr(error, "name", "")).partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in PACKAGES:
+        return ""
+    return f"there is no {package} for {sys.executable}: scripts/setup.sh makes .venv, whose python has it"
 
 
 # ------------------------------------------------------------------------------------------------- output
@@ -218,23 +229,6 @@ def parsed_json(content: bytes, where: str) -> Any:
 
 
 os.environ.pop("PYTHONSAFEPATH", None)  # with it `python -m` does not find this project's modules
-
-
-def missing_package(error: ModuleNotFoundError) -> str:
-    """Tells which Python has a package that this one lacks."""
-    python = Path(__file__).resolve().parent / ".venv" / "bin" / "python"
-    return f"{sys.executable} has no package {error.name}: run {python} instead, which scripts/setup.sh makes"
-
-
-def _say_missing(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """In place of a traceback."""
-    if isinstance(error, ModuleNotFoundError):
-        print(f"error: {missing_package(error)}", file=sys.stderr)
-        sys.exit(EXIT_SETUP)
-    sys.__excepthook__(kind, error, trace)
-
-
-sys.excepthook = _say_missing
 
 
 def usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[int]:

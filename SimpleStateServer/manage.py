@@ -5,19 +5,21 @@ One process: the state tables live in its memory.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
-
-try:
-    from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
-except ModuleNotFoundError as missing:
-    print(f"error: {sys.executable} has no package {missing.name}: run it with .venv/bin/python", file=sys.stderr)
-    sys.exit(2)
 
 
 def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
+    if "serve" in sys.argv[:2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the server handles it: no traceback
+    try:
+        from django.core.exceptions import ImproperlyConfigured
+        from django.core.management import execute_from_command_line
+    except ModuleNotFoundError:
+        print(f"error: there is no Django for {sys.executable}: scripts/setup.sh makes .venv with it", file=sys.stderr)
+        sys.exit(2)
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
     try:

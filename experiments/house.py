@@ -8,7 +8,9 @@ of two workers in memory. A name of a part of `config` is a name in trainer/ tha
 
 from __future__ import annotations
 
-import argparse
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import ast
 import re
 import subprocess
@@ -19,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from experiments import markdown
+from flag_parser import FlagParser
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = "import sys, {}; print(*(m.__file__ for m in [*sys.modules.values()] if getattr(m, '__file__', None)))"
@@ -142,9 +145,9 @@ def measured() -> dict[str, tuple[str, str]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
-    argparse.ArgumentParser(prog="python -m experiments.house", description=__doc__).parse_args(arguments)
+    FlagParser(prog="python -m experiments.house", description=__doc__).parse_args(arguments)
     print(markdown.table([["", "here", "aim"], *([name, *both] for name, both in measured().items())]))
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

@@ -7,6 +7,9 @@ python -m experiments.own_job table FOLDER            # the table, of FOLDER/vir
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import csv
 import importlib.util
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.markdown import table as as_table
+from flag_parser import FlagParser
 from trainer.run_logs.round_log import read_rounds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,7 +160,7 @@ def _at(curve: Sequence[Sequence[float]], samples: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, or prints the table."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="python -m experiments.own_job", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kinds = parser.add_subparsers(dest="kind", required=True)
@@ -173,4 +177,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

@@ -15,7 +15,17 @@ die() {
 # Prints the comment at the head of the calling script: its help.
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 
-is_help() { [[ "${1:-}" == -h || "${1:-}" == --help ]]; }
+# Whether the arguments before `--` ask for help.
+is_help() {
+    local word
+    for word in "$@"; do
+        case "$word" in
+        -h | --help) return 0 ;;
+        --) return 1 ;;
+        esac
+    done
+    return 1
+}
 
 no_arguments() { [[ $# == 0 ]] || die "unknown argument '$1'; see $0 --help"; }
 
@@ -152,9 +162,14 @@ new_venv() {
         die "$venv has Python $("$venv/bin/python" -c "$version"), and $("$python" -c "$version") is wanted: remove it" \
             "(rm -r $venv), or keep it and name another folder: VENV=$root/.venv-$("$python" -c "$version") $0"
     fi
-    if ! runs "$python" 'import ensurepip, venv'; then # Debian and Ubuntu put it into a package of its own
-        need_packages "$python cannot make virtual environments" "python$("$python" -c "$version")-venv"
-    fi
+    # All at once, so that root is needed once.
+    local library packages=()
+    runs "$python" 'import ensurepip, venv' || packages+=("python$("$python" -c "$version")-venv") # of Debian and Ubuntu
+    for library in "${!mxnet_needs[@]}"; do
+        [[ $(uname -m) != x86_64 ]] || runs "$python" "import ctypes; ctypes.CDLL('$library')" ||
+            packages+=("${mxnet_needs[$library]}")
+    done
+    [[ ${#packages[@]} == 0 ]] || need_packages "$python cannot make an environment with MXNet yet" "${packages[@]}"
     say "making $venv with $("$python" --version)"
     rm -rf "$venv"
     mkdir -p "$venv"
@@ -175,13 +190,15 @@ ensure_mxnet_hook() {
     fi
 }
 
-# MXNet's wheel contains OpenBLAS and libgfortran, and needs these of the system. Slim images lack them.
+# MXNet's wheel contains OpenBLAS and libgfortran, and needs these libraries of the system. Slim images lack them.
+declare -A mxnet_needs=([libgomp.so.1]=libgomp1 [libquadmath.so.0]=libquadmath0 [libstdc++.so.6]=libstdc++6)
+
+# An environment that was copied, or made where these were, may be without them.
 need_libraries() {
     local library missing=() mxnet=("$venv"/lib/python3.*/site-packages/mxnet/libmxnet.so)
-    local -A package=([libgomp.so.1]=libgomp1 [libquadmath.so.0]=libquadmath0 [libstdc++.so.6]=libstdc++6)
     [[ -e "${mxnet[0]}" ]] || return 0
     for library in $(ldd "${mxnet[0]}" | awk '/not found/ {print $1}' | sort -u); do
-        missing+=("${package[$library]:-$library}")
+        missing+=("${mxnet_needs[$library]:-$library}")
     done
     [[ ${#missing[@]} == 0 ]] || need_packages "MXNet lacks shared libraries" "${missing[@]}"
 }

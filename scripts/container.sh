@@ -10,7 +10,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if is_help "$@"; then
+if is_help "${1:-}"; then # not of the command that it runs
     usage && role_variables && exit
 fi
 case "${1:-}" in

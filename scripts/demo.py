@@ -8,6 +8,9 @@ first in this one run, and by how much. Flags after `--` go to every worker's ma
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import dataclasses
 import shlex
@@ -20,6 +23,7 @@ from pathlib import Path
 import summary
 from algorithms import OWNERS
 from config import names_of
+from flag_parser import FlagParser
 from flag_values import above_zero, finite
 from report import metrics, tables
 from scripts import get_data
@@ -43,10 +47,7 @@ EVAL_SECONDS = 2.0
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The demo's own options, and the arguments for main.py."""
-    own, for_main = job_options.split(arguments)
-    parser = argparse.ArgumentParser(
-        prog="scripts/demo.sh", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
-    )
+    parser = FlagParser(prog="scripts/demo.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     job_options.add_network(parser)
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, help="of training with each algorithm")
     parser.add_argument("--workers", default=STEP_TIMES_S, help="step times, as in local_cluster.sh")
@@ -62,7 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--seed", type=int, default=0, help="of initial weights and shuffling")
     job_options.add_log_base(parser, ROOT / "logs" / "demo")
     parser.add_argument("--data-dir", type=Path, default=ROOT / "data", help="folder that holds fashion-mnist")
-    given = parser.parse_args(own)
+    given, for_main = job_options.parse(parser, arguments)
     given.log_base = job_options.log_base(given)
     return given, list(for_main)
 
@@ -136,9 +137,7 @@ def last_lines(runs: Mapping[metrics.Mode, metrics.Devices], target: float | Non
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        start.run(lambda: main(sys.argv[1:]))
     except (SetupError, get_data.DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_SETUP)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_FORCED)

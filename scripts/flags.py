@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 from collections.abc import Iterator
 from pathlib import Path
 
 from algorithms import DISTRIBUTED_FLAGS, STATE_SERVER_FLAGS, SUM_FLAGS, titles_of
 from config import AMONG_WORKERS, FIELDS, names_of, one_of
+from flag_parser import FlagParser
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
 HEAD = ("| flag | default | algorithms | same on all | meaning |", "| --- | --- | --- | --- | --- |")
@@ -62,5 +66,11 @@ def updated(page: str) -> str:
     return before + "\n".join(table()) + "\n" + "".join(f"\n{text}" for text in after)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Writes the table."""
+    FlagParser(prog="python -m scripts.flags", description=__doc__).parse_args()
     PAGE.write_text(updated(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    start.run(main)

@@ -7,7 +7,9 @@ data folder by hand (docs/install.md).
 
 from __future__ import annotations
 
-import argparse
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import ast
 import gzip
 import hashlib
@@ -19,6 +21,8 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from flag_parser import FlagParser
 
 ROOT = Path(__file__).resolve().parent.parent
 DEBIAN_FOLDER = Path("usr/share/datasets/fashion-mnist")
@@ -163,7 +167,7 @@ def _checked(paths: Iterable[Path], sums: dict[str, str]) -> list[Path]:
 
 def main() -> int:
     """Parses the command line, gets the data, returns the exit code."""
-    parser = argparse.ArgumentParser(prog="scripts/get_data.sh", description=__doc__)
+    parser = FlagParser(prog="scripts/get_data.sh", description=__doc__)
     parser.add_argument(
         "folder",
         nargs="?",
@@ -181,4 +185,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

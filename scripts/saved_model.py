@@ -5,6 +5,9 @@ A model is named by its description, such as logs/cpu/best.json or final.json.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import importlib.metadata
 import json
@@ -15,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from config import DATASETS
+from flag_parser import FlagParser
 from utils import EXIT_OK, EXIT_SETUP, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,14 +116,14 @@ def check_onnx() -> None:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; a mistake ends the process with exit code 2."""
-    parser = argparse.ArgumentParser(prog="scripts/saved_model.sh", description=__doc__, allow_abbrev=False)
+    parser = FlagParser(prog="scripts/saved_model.sh", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="evaluate | onnx")
-    model = argparse.ArgumentParser(add_help=False)
+    model = FlagParser(add_help=False)
     model.add_argument("model", type=Path, help="the model's description, such as logs/cpu/best.json")
-    test = commands.add_parser("evaluate", parents=[model], help="test accuracy, on the CPU", allow_abbrev=False)
+    test = commands.add_parser("evaluate", parents=[model], help="test accuracy, on the CPU")
     test.add_argument("--dataset", default="", help="test data (default: the dataset of the training)")
     test.add_argument("-dd", "--data-dir", type=Path, default=ROOT / "data", help="default: %(default)s")
-    convert = commands.add_parser("onnx", parents=[model], help="conversion to ONNX", allow_abbrev=False)
+    convert = commands.add_parser("onnx", parents=[model], help="conversion to ONNX")
     convert.add_argument("output", nargs="?", type=Path, help="default: beside the model, such as best.onnx")
     return parser.parse_args(arguments)
 
@@ -139,4 +143,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    start.run(lambda: main(sys.argv[1:]))

@@ -14,6 +14,9 @@ Exit codes: 0 all done, 1 some runs failed, 2 something to put right, 130 stoppe
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import itertools
 import logging
@@ -28,6 +31,7 @@ from typing import Any
 import summary
 from algorithms import ENTRIES
 from config import LEARNING_RATES, names_of
+from flag_parser import FlagParser
 from flag_values import above_zero, at_least, seeds
 from report import metrics
 from scripts import run_lines, tune
@@ -160,9 +164,7 @@ def _measured(line: SweepLine, about: Mapping[str, Any], devices: metrics.Device
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The sweep's own options, and all other words; a bad value ends the process with exit code 2."""
-    parser = argparse.ArgumentParser(
-        "scripts/sweep.sh", description=__doc__, formatter_class=job_options.HelpFormatter, allow_abbrev=False
-    )
+    parser = FlagParser("scripts/sweep.sh", description=__doc__, formatter_class=job_options.HelpFormatter)
     parser.add_argument("--modes", type=job_options.names(ENTRIES), default="esync", help=f"of {', '.join(ENTRIES)}")
     parser.add_argument("--seeds", type=seeds, default="0", help="such as 0,1,2 or 0..4")
     parser.add_argument("--on", choices=BACK_ENDS, default=VIRTUAL, help="real processes here, or virtual time")
@@ -246,4 +248,4 @@ def _do(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

@@ -10,6 +10,9 @@ Exit codes: 0 done, 2 something to put right first, 130 stopped.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import importlib.util
 import sys
@@ -31,7 +34,7 @@ from summary import warning
 from trainer.emulation import Slowdown
 from trainer.metric import Metric
 from trainer.simulation import cluster_file
-from utils import EXIT_FORCED, SetupError
+from utils import SetupError
 
 TRACE_FILE = "trace.json"
 FEW_WORKERS = 8  # up to this number each worker is left out in turn
@@ -77,10 +80,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Says why, and returns the exit code."""
     given = parse(arguments)
-    try:
-        return summary.run_tool(lambda: _why(given))
-    except KeyboardInterrupt:
-        return EXIT_FORCED
+    return summary.run_tool(lambda: _why(given))
 
 
 def _why(given: argparse.Namespace) -> None:
@@ -265,4 +265,4 @@ def _progress(what: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

@@ -43,9 +43,9 @@ from trainer.command_line import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (
-    *("algorithms.py", "config.py", "draw.py", "flag_values.py", "main.py", "rates.py", "simulate.py", "summary.py"),
-    *("CONTRIBUTING.md", "README.md", "VERSION", "pyproject.toml", "docs", "models", "report", "scripts", "trainer"),
-    *("tests", "SimpleStateServer", "utils.py"),
+    *("algorithms.py", "config.py", "draw.py", "flag_parser.py", "flag_values.py", "main.py", "rates.py"),
+    *("simulate.py", "start.py", "summary.py", "utils.py", "CONTRIBUTING.md", "README.md", "VERSION", "pyproject.toml"),
+    *("docs", "models", "report", "scripts", "trainer", "tests", "SimpleStateServer"),
 )
 TIMEOUT_S = 180.0
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+import functools
 import importlib
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -17,7 +18,8 @@ import simulate
 from experiments.reproduction import reproduce
 from experiments.study import study
 from experiments.switch_point import find_switch_point
-from scripts import demo, flags, why
+from flag_parser import FlagParser
+from scripts import demo, flags, sweep, why
 from scripts.launch import cluster, local_cluster
 from trainer import command_line
 from trainer.simulation import cluster_file
@@ -31,7 +33,7 @@ PAGES = (
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 EXAMPLE = re.findall(r"^```\w+ (\S+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)  # files that it makes
-USERS = "my_job.py"  # a job file of the reader
+USERS = ("my_job.py", "mine.py")  # job files of the reader
 HISTORY = ("CHANGELOG.md",)  # tells of files that are gone
 FOLDERS = ("examples", "experiments", "docs", "models", "report", "scripts", "SimpleStateServer", "tests", "trainer")
 GONE = r"git show (\w+):([\w./-]+)"  # a file that was measured with, in the last commit that has it
@@ -55,7 +57,7 @@ def test_every_link_leads_somewhere(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY], ids=lambda page: page.stem)
 def test_every_file_of_the_project_that_is_named_exists(page):
     names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
-    for word in {*re.findall(FILE, re.sub(GONE, "", page.read_text()))} - {*EXAMPLE, USERS}:
+    for word in {*re.findall(FILE, re.sub(GONE, "", page.read_text()))} - {*EXAMPLE, *USERS}:
         assert (ROOT / word).exists() or (page.parent / word).exists() or word in names, word
 
 
@@ -80,27 +82,72 @@ def test_the_table_of_flags_is_up_to_date():
 # ---------------------------------------------------------------------------------------------------- commands
 
 
-def commands(program: str) -> Iterator[str]:
-    """What follows the program on the lines of code that call it, without what the shell makes of them."""
-    for page in PAGES:
-        lines = re.findall(r"^    (.+)$", page.read_text().replace("\\\n", " "), re.MULTILINE)
-        for line in lines:
-            called = re.match(rf"(?:\S+=\S+ |nohup )*{re.escape(program)}((?: .*)?)$", line.strip())
-            if called:
-                yield re.sub(r" >.*| \| .*", "", called[1]).strip()
+# The shell reads the pages: it knows quotes, variables, loops and `;`. Programs only write what they are called with.
+SCRIPTS = [f"scripts/{path.name}" for path in (ROOT / "scripts").glob("*.sh")]
+CALLED = (*SCRIPTS, ".venv/bin/python", "../.venv/bin/python", "docker")
+PRELUDE = """
+PATH=
+exec 3>calls
+called() { printf -v words '%s\\037' "$@"; printf '%s\\036' "$words" >&3; }
+for name in cd exec exit kill trap; do eval "$name() { :; }"; done
+function nohup { "$@"; }
+function id { echo 1000; }
+function .venv/bin/mpiexec { shift 2; "$@"; }
+"""
+IN_IMAGE = {"worker": "scripts/worker.sh", "scheduler": "scripts/scheduler.sh", "server": "scripts/server.sh"}
+IN_IMAGE |= {"state-server": "scripts/state_server.sh"}
+
+
+def calls_of(page: Path, folder: Path) -> Iterator[list[str]]:
+    """The words of each call of a program in the page's blocks of code that are indented."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    blocks = [dedent(block) for block in re.findall(r"(?:^    .+\n)+", text, re.MULTILINE)]
+    script = [PRELUDE, *(f'function {name} {{ called {name} "$@"; }}' for name in CALLED)]
+    for block in blocks:  # one that holds output too may be no program as a whole
+        lines = block.replace("\\\n", " ").splitlines()
+        script += [f"eval {shlex.quote(block)} || {{", *(f"eval {shlex.quote(line)}" for line in lines), ":; }"]
+    command = ["bash", "-c", "\n".join([*script, "wait"]), page.name]
+    subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+    for call in (folder / "calls").read_text().split("\036")[:-1]:
+        yield call.split("\037")[:-1]
+
+
+def named(call: list[str]) -> tuple[str, list[str]]:
+    """The program of a call as the tests below name it, and its arguments."""
+    program, *rest = call
+    if program == "docker":
+        behind = rest[rest.index("esync") + 1 :] if "run" in rest else []
+        if behind and behind[0] in IN_IMAGE:
+            return IN_IMAGE[behind[0]], behind[1:]
+        return (".venv/bin/python main.py", behind) if behind else ("docker", rest)
+    if program in SCRIPTS:
+        return program, rest
+    size = 2 if rest[0] == "-m" else 1
+    return " ".join([".venv/bin/python", *rest[:size]]), rest[size:]
+
+
+@functools.cache
+def commands() -> dict[str, list[str]]:
+    """The arguments of all calls, by program."""
+    found: dict[str, list[str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "logs").mkdir()
+        for page in PAGES:
+            for call in calls_of(page, Path(folder)):
+                program, arguments = named(call)
+                found.setdefault(program, []).append(shlex.join(arguments))
+    return found
 
 
 def known(program: str) -> list[str]:
-    # Without those of the shell's variables, and of the algorithm that CONTRIBUTING adds.
-    found = [command for command in dict.fromkeys(commands(program)) if not re.search(r"\$|sign-sgd|easgd", command)]
+    # Without those of the algorithm that CONTRIBUTING adds.
+    found = [each for each in dict.fromkeys(commands()[program]) if not re.search(r"sign-sgd|easgd", each)]
     assert found, program
     return found
 
 
 def words(command: str) -> list[str]:
-    return [
-        str(ROOT / "examples" / "table.py") if word == USERS else word for word in shlex.split(command, comments=True)
-    ]
+    return [str(ROOT / "examples" / "table.py") if Path(word).name in USERS else word for word in shlex.split(command)]
 
 
 @pytest.mark.parametrize("command", known(".venv/bin/python simulate.py"))
@@ -147,11 +194,8 @@ def test_a_command_for_a_study_is_one(command):
     assert study.parse(words(command))[1].runs
 
 
-EXPERIMENTS = re.findall(
-    r"^    \.venv/bin/python (experiments/\S+\.py)", "".join(map(Path.read_text, PAGES)), re.MULTILINE
-)
 PROGRAMS = {
-    **{f".venv/bin/python {name}": name[:-3].replace("/", ".") for name in dict.fromkeys(EXPERIMENTS)},
+    **{name: name.split()[1][:-3].replace("/", ".") for name in commands() if " experiments/" in name},
     ".venv/bin/python draw.py": "draw",
     ".venv/bin/python summary.py": "summary",
     "scripts/fault_drill.sh": "experiments.fault_drill.fault_drill",
@@ -172,8 +216,8 @@ def test_a_command_of_another_program_has_flags_that_it_takes(module, command, m
         parse(parser, arguments, namespace)
         raise Parsed
 
-    parse = argparse.ArgumentParser.parse_args
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+    parse = FlagParser.parse_args
+    monkeypatch.setattr(FlagParser, "parse_args", parse_args)
     with pytest.raises(Parsed):
         importlib.import_module(module).main(words(command))
 
@@ -181,6 +225,38 @@ def test_a_command_of_another_program_has_flags_that_it_takes(module, command, m
 @pytest.mark.parametrize("command", known("scripts/why.sh"))
 def test_a_command_that_asks_why_is_one(command):
     assert why.parse(words(command)).network == "lenet"
+
+
+@pytest.mark.parametrize("command", known("scripts/sweep.sh"))
+def test_a_command_for_a_sweep_is_one(command):
+    given, others = sweep.parse(words(command))
+    assert sweep.split_flags(others)[1] if given.tune else sweep.tasks_of(given, others)
+
+
+WITHOUT = ("get_data", "scheduler", "server", "setup", "state_server", "test")  # arguments
+OTHERS = {
+    "docker",
+    ".venv/bin/python -m pip",
+    ".venv/bin/python -m pytest",
+    ".venv/bin/python manage.py",
+}  # not of this project
+PARSED = {"simulate.py", "main.py", "experiments/study/study.py"}
+SHELL = ("local_cluster", "worker", "cluster", "find_switch_point", "demo", "reproduce", "why", "sweep")
+
+
+def test_every_program_of_the_pages_is_asked_above_and_scripts_without_arguments_get_none():
+    parsed = {*PROGRAMS, *OTHERS, *(f".venv/bin/python {name}" for name in PARSED)}
+    scripts = {f"scripts/{name}.sh" for name in (*SHELL, *WITHOUT)}
+    assert commands().keys() <= parsed | scripts | {".venv/bin/python -m scripts.flags"}
+    for name in WITHOUT:
+        assert {"--test"} >= {*commands().get(f"scripts/{name}.sh", [])} - {""}, name
+
+
+def test_the_shell_finds_loops_variables_and_what_other_programs_start():
+    assert any("--collective mpi" in each for each in commands()[".venv/bin/python main.py"])
+    assert sum("wbsp-h3" in each for each in commands()["scripts/local_cluster.sh"]) == 2  # in a loop
+    assert any("cpu2" in each for each in commands()["scripts/worker.sh"])  # in a container
+    assert not any("$" in each for found in commands().values() for each in found)
 
 
 def test_every_ready_made_cluster_that_is_named_exists():

@@ -300,7 +300,7 @@ def test_with_a_backup_worker_the_others_do_not_wait_for_the_slowest(place):
         (["--workers", "0.1,x"], "'0.1,x' is no list of step times; give seconds with commas"),
         (["--workers", "3"], "3 is a number of workers, and a virtual worker needs its step time"),
         (["--workers", "0.1", "--cluster", "paper"], "--cluster: not allowed with argument --workers"),
-        (["--misspelt", "1"], "unrecognized arguments: --misspelt 1"),
+        (["--misspelt", "1"], "unknown argument --misspelt"),
     ],
 )
 def test_what_means_nothing_is_refused(flags, complaint, capsys):

@@ -10,6 +10,7 @@ from typing import Any
 
 from algorithms import ALGORITHMS, ENTRIES, OWNERS, STATE_SERVER_FLAGS, TransportKind, modes_of, titles_of
 from config import AMONG_WORKERS, CONTINUE, FIELDS, MPI, NETWORKS, RESTART, Config, names_of, one_of
+from flag_parser import FlagParser
 from trainer.collectives.compression import check_flags as check_compression
 from utils import SetupError, version_number
 
@@ -19,13 +20,13 @@ class Program:
     """A program that takes these flags.
 
     Attributes:
-        usage: one line; None for argparse's own.
+        flags: those that it takes beside these, for the error of an unknown one.
         networks: choices of -n.
         nowhere: fields of Config without a meaning for this program, given the others, each with the reason.
     """
 
     name: str = "main.py"
-    usage: str | None = None
+    flags: Collection[str] = ()
     networks: Sequence[str] = NETWORKS
     nowhere: Callable[[Config], Mapping[str, str]] = lambda config: {}
 
@@ -44,13 +45,12 @@ def parse(
         beside: other modes and presets for the same command line: their flags are no errors.
     """
     program = program or Program()
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog=program.name,
-        usage=program.usage,
         description="Train one model on machines of different speed. The role comes from DMLC_ROLE "
         "(scheduler, server, worker); without it only local mode runs.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
+        elsewhere=dict.fromkeys(program.flags, ""),
     )
     parser.add_argument("--version", action="version", version=f"ESync on MXNet {version_number()}")
     for name, field in FIELDS.items():

@@ -15,6 +15,13 @@ tables of the raw files in a folder are printed, and written into its README.md.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import contextlib
 import json
@@ -28,12 +35,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import markdown
+from flag_parser import FlagParser
+from scripts.launch.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from experiments import markdown  # noqa: E402
-from scripts.launch.ports import free_ports  # noqa: E402
-
 KVSTORE, MPI = "kvstore", "mpi"
 RATE = 1e-6  # of steps that hardly change the network
 
@@ -230,7 +236,7 @@ def measure(number: int, options: argparse.Namespace) -> dict[str, list[float]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--collectives", nargs="*", default=["ring", "butterfly", "binary-blocks"])
     parser.add_argument("--network", default="resnet18-v1")
@@ -257,4 +263,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

@@ -8,6 +8,13 @@ table of the means, and writes it into README.md beside OUTPUT. The same program
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import json
 import sys
@@ -19,10 +26,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import simulate
 from experiments import markdown
+from flag_parser import FlagParser
 from trainer.run_logs.round_log import read_rounds
 from utils import write_json
 
@@ -118,7 +124,7 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Makes the missing runs, and the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="JSON of all runs; only missing ones are made")
     output = parser.parse_args(arguments).output
     runs: list[dict[str, Any]] = json.loads(output.read_text()) if output.exists() else []
@@ -135,4 +141,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

@@ -7,6 +7,13 @@ Microseconds from message to answer in the handlers, without HTTP. CPU time leav
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import heapq
 import math
@@ -17,7 +24,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from flag_parser import FlagParser
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "SimpleStateServer"))
 
 from server.handlers import Handlers
@@ -102,7 +110,7 @@ def timed_queries(rule: str, num_workers: int, least: int, seed: int) -> Iterato
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = FlagParser(description=__doc__, formatter_class=form)
     parser.add_argument(
         "--workers", type=at_least(1), nargs="+", default=[10, 1000, 10000], metavar="N",
         help="numbers of workers (10 1000 10000)",
@@ -113,4 +121,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

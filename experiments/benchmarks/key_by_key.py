@@ -10,14 +10,19 @@ waits for others, they hardly differ.
 
 from __future__ import annotations
 
-import argparse
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from algorithms import TransportKind
+from flag_parser import FlagParser
 from trainer import straggler_trace
 from trainer.engine import mx
 from trainer.simulation import cluster_file
@@ -78,7 +83,7 @@ def samples_per_s(kind: TransportKind) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
-    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
+    FlagParser(description=__doc__).parse_args(arguments)
     print("| key by key | samples/s | published |\n| --- | --- | --- |")
     for kind, (title, published) in PUBLISHED.items():
         simulated = samples_per_s(kind)
@@ -86,4 +91,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

@@ -24,6 +24,13 @@ With --messages: only the production server's memory while this number of questi
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import contextlib
 import json
@@ -39,13 +46,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.benchmarks import process_stat
+from experiments.benchmarks.process_stat import HOST
+from flag_parser import FlagParser
+from scripts.launch.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from experiments.benchmarks import process_stat  # noqa: E402
-from experiments.benchmarks.process_stat import HOST  # noqa: E402
-from scripts.launch.ports import free_ports  # noqa: E402
-
 HERE, PUBLISHED = Path(__file__).resolve().parent, ROOT / "tests" / "helpers" / "published_program.py"
 JSON_TYPE = "application/json"
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -241,7 +247,7 @@ def memory(program: str, constant: str, messages: int) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     names = [way.name for way in WAYS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=counts, default=[1, 32, 200, 1000], help="1,32,200,1000")
     parser.add_argument("--rounds", type=int, default=4, help="alternations")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
@@ -276,4 +282,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

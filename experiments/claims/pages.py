@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import markdown
 from experiments.claims.claims import Claims, read
+from flag_parser import FlagParser
 from scripts.launch.roles import ROOT
 from summary import run_tool
 from utils import SetupError, write_atomically
@@ -37,7 +40,7 @@ def written(claims: Claims) -> dict[Path, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the pages; returns the exit code."""
     name, form = "python -m experiments.claims.pages", argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(name, description=__doc__, formatter_class=form).parse_args(arguments)
+    FlagParser(name, description=__doc__, formatter_class=form).parse_args(arguments)
 
     def write() -> None:
         for page, text in written(read()).items():
@@ -48,4 +51,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

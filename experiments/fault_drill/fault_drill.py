@@ -23,6 +23,9 @@ between two rounds (in brackets: from the signal until the new worker has done t
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import json
 import random
@@ -39,6 +42,7 @@ from experiments.fault_drill.drilled_job import FLAGS, Job, listening
 from experiments.fault_drill.drilled_logs import BATCH, END_S, LONGEST_S, noticed_s
 from experiments.fault_drill.drilled_tables import is_in_order, soak_table, summary, table
 from experiments.fault_drill.faults import FAULTS, can_happen, of_soak
+from flag_parser import FlagParser
 from utils import append_line
 
 LAST_S = 15.0  # of a soak, without a new fault
@@ -110,7 +114,7 @@ def soak(way: str, mode: str, seconds: float, folder: Path, choose: random.Rando
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the missing jobs and prints the table."""
     name, form = "scripts/fault_drill.sh", argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(name, description=__doc__, formatter_class=form)
+    parser = FlagParser(name, description=__doc__, formatter_class=form)
     parser.add_argument("--ways", default=f"{CONTINUE},{RESTART}")
     parser.add_argument("--modes", default=",".join(FLAGS))
     parser.add_argument("--faults", default=",".join(FAULTS))
@@ -151,4 +155,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unmounts the disk, removes the hosts
-    sys.exit(main())
+    start.run(main)

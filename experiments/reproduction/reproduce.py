@@ -15,6 +15,9 @@ Exit codes: 0 done, 1 some runs failed or a claim does not agree, 2 something to
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import logging
 import sys
@@ -29,6 +32,7 @@ from experiments.claims import claims as all_claims
 from experiments.reproduction import reproduction, reproduction_figures, reproduction_run
 from experiments.reproduction.reproduction import Row
 from experiments.reproduction.reproduction_parts import PARTS, SCALES, Scale, with_seed
+from flag_parser import FlagParser
 from flag_values import at_least, several
 from scripts import get_data, run_lines
 from scripts.launch import job_options
@@ -51,9 +55,7 @@ SIZES = {
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; a bad value ends the process with exit code 2."""
     form = job_options.HelpFormatter
-    parser = argparse.ArgumentParser(
-        "scripts/reproduce.sh", description=__doc__, formatter_class=form, allow_abbrev=False
-    )
+    parser = FlagParser("scripts/reproduce.sh", description=__doc__, formatter_class=form)
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help="only make this one again; --list shows them")
     size = parser.add_mutually_exclusive_group()
     for name, words in SIZES.items():
@@ -226,7 +228,7 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        start.run(lambda: main(sys.argv[1:]))
     except (SetupError, get_data.DataError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_SETUP)

@@ -14,6 +14,13 @@ table goes to README.md of the second folder too, between the marks of `real and
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import dataclasses
 import math
@@ -24,18 +31,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from algorithms import ENTRIES
+from experiments import markdown
+from experiments.study import comparison
+from experiments.study.comparison import REPORT, RunLine
+from experiments.study.study_run import measured
+from flag_parser import FlagParser
+from scripts import run_lines
+from scripts.run_lines import IID, unmade
+from scripts.run_process import Processes, make
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from algorithms import ENTRIES  # noqa: E402
-from experiments import markdown  # noqa: E402
-from experiments.study import comparison  # noqa: E402
-from experiments.study.comparison import REPORT, RunLine  # noqa: E402
-from experiments.study.study_run import measured  # noqa: E402
-from scripts import run_lines  # noqa: E402
-from scripts.run_lines import IID, unmade  # noqa: E402
-from scripts.run_process import Processes, make  # noqa: E402
-
 MARK = "real and virtual"  # of the table on the page
 
 
@@ -90,7 +96,7 @@ def reported(folder: Path, cluster: str, network: str, entries: Sequence[str]) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Makes the missing runs, until the budget is spent, and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("virtual", type=Path, help="folder of the comparison")
     parser.add_argument("real", type=Path, help="folder of what is made")
     parser.add_argument("--cluster", default="nine-ways")
@@ -122,4 +128,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

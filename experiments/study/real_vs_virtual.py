@@ -18,6 +18,13 @@ load of the machine's cores. The virtual cluster has these costs (overhead_s and
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import dataclasses
 import itertools
@@ -31,15 +38,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from algorithms import ENTRIES, OWNERS, Workers  # noqa: E402
-from config import NO_NETWORK  # noqa: E402
-from experiments import markdown  # noqa: E402
-from scripts.run_lines import RUNS_FILE  # noqa: E402
-from trainer import version  # noqa: E402
-from trainer.run_logs.measure import (  # noqa: E402
+from algorithms import ENTRIES, OWNERS, Workers
+from config import NO_NETWORK
+from experiments import markdown
+from flag_parser import FlagParser
+from scripts.run_lines import RUNS_FILE
+from trainer import version
+from trainer.run_logs.measure import (
     EVALUATION,
     FORWARD_BACKWARD,
     GET_BATCH,
@@ -47,10 +52,11 @@ from trainer.run_logs.measure import (  # noqa: E402
     GLOBAL_UPDATE,
     LOCAL_UPDATE,
 )  # fmt: skip
-from trainer.run_logs.round_log import read_rounds  # noqa: E402
-from trainer.simulation import cluster_file  # noqa: E402
-from utils import append_line, read_json, write_json  # noqa: E402
+from trainer.run_logs.round_log import read_rounds
+from trainer.simulation import cluster_file
+from utils import append_line, read_json, write_json
 
+ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ("nine-ways", "demo", "wbsp-h1", "sync-switch-1x10ms", "wbsp-h2")
 MODES = tuple(name for name, entry in ENTRIES.items() if OWNERS[name].is_distributed and entry.workers is Workers.ALL)
 TARGETS = (0.8, 0.7, 0.6, 0.5)  # the table has the first that all runs of a row reached
@@ -323,7 +329,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Makes the missing runs, until the budget is spent, and the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", default=",".join(CLUSTERS))
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--seeds", default="0,1,2")
@@ -359,4 +365,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start.run(main)

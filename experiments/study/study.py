@@ -16,6 +16,13 @@ Exit codes: 0 all done or the budget is spent, 1 some runs failed, 2 something t
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import itertools
 import logging
@@ -28,24 +35,23 @@ from typing import Any
 
 import numpy as np
 
+from algorithms import ENTRIES, OWNERS
+from config import NETWORKS, names_of
+from experiments.study import comparison
+from experiments.study.comparison import PHASES, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload
+from experiments.study.study_run import BATCH, Task, measured, step_times_s
+from experiments.study.write_comparison import TARGET, TARGETS
+from flag_parser import FlagParser
+from flag_values import above_zero, accuracy, at_least, below_one, several
+from scripts import run_lines
+from scripts.launch import job_options
+from scripts.run_lines import BY_CLASS, SPLITS
+from scripts.run_process import Processes, make
+from trainer import version
+from trainer.simulation import cluster_file
+from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from algorithms import ENTRIES, OWNERS  # noqa: E402
-from config import NETWORKS, names_of  # noqa: E402
-from experiments.study import comparison  # noqa: E402
-from experiments.study.comparison import PHASES, REPORT, TUNING, UNTUNED, Comparison, RunLine, Workload  # noqa: E402
-from experiments.study.study_run import BATCH, Task, measured, step_times_s  # noqa: E402
-from experiments.study.write_comparison import TARGET, TARGETS  # noqa: E402
-from flag_values import above_zero, accuracy, at_least, below_one, several  # noqa: E402
-from scripts import run_lines  # noqa: E402
-from scripts.launch import job_options  # noqa: E402
-from scripts.run_lines import BY_CLASS, SPLITS  # noqa: E402
-from scripts.run_process import Processes, make  # noqa: E402
-from trainer import version  # noqa: E402
-from trainer.simulation import cluster_file  # noqa: E402
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging  # noqa: E402
-
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
 MODEL_BYTES = {"paper": 44.7e6, "journal": 44.7e6}  # ResNet-18's, whose times these clusters have
 # Flags that a mode needs in so short a job; the same for all step sizes.
@@ -266,9 +272,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     Raises:
         SetupError: a cluster file is wrong.
     """
-    own, more = job_options.split(arguments)
     name, form = "experiments/study/study.py", job_options.HelpFormatter
-    parser = argparse.ArgumentParser(name, description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = FlagParser(name, description=__doc__, formatter_class=form)
     names = job_options.names
     parser.add_argument("--folder", type=Path, default=Path("results/comparison"), help="of the results")
     parser.add_argument("--clusters", type=names(None), default=",".join(CLUSTERS), help="files, or ready-made ones")
@@ -294,7 +299,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
     parser.add_argument("--budget", type=above_zero, default=float("inf"), help="seconds after which no run is begun")
     parser.add_argument("--again-failed", action="store_true", help="also runs that have failed before")
     parser.add_argument("--any-version", action="store_true", help="runs of another version of the program count")
-    given = parser.parse_args(own)
+    given, more = job_options.parse(parser, arguments)
     if given.range[0] >= given.range[1]:
         parser.error(f"--range {given.range[0]:g} {given.range[1]:g}: the first must be less than the second")
     if given.tuned_in and TUNING in given.phases:
@@ -333,4 +338,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

@@ -10,6 +10,13 @@ codes: 0 done, 2 something to put right.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import sys
 from collections.abc import Sequence
@@ -17,22 +24,21 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from algorithms import ENTRIES
+from experiments import markdown
+from experiments.study import comparison, comparison_tables
+from experiments.study.comparison import REPORT, TUNING, Comparison, Workload
+from experiments.study.comparison_tables import SPLIT_WORDS
+from experiments.study.times_figure import draw_times
+from flag_parser import FlagParser
+from flag_values import accuracy, several
+from report.style import style
+from report.tables import target_text
+from scripts import run_lines
+from summary import run_tool
+from utils import write_atomically
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from algorithms import ENTRIES  # noqa: E402
-from experiments import markdown  # noqa: E402
-from experiments.study import comparison, comparison_tables  # noqa: E402
-from experiments.study.comparison import REPORT, TUNING, Comparison, Workload  # noqa: E402
-from experiments.study.comparison_tables import SPLIT_WORDS  # noqa: E402
-from experiments.study.times_figure import draw_times  # noqa: E402
-from flag_values import accuracy, several  # noqa: E402
-from report.style import style  # noqa: E402
-from report.tables import target_text  # noqa: E402
-from scripts import run_lines  # noqa: E402
-from summary import run_tool  # noqa: E402
-from utils import write_atomically  # noqa: E402
-
 TARGETS = (0.80, 0.85, 0.87)
 TARGET = 0.85  # chooses step sizes; on the page, unless all runs end at a greater one
 DRAWN = ("esync-outer", "esync", "sync", "without-slow", "async", "alone")  # in a figure more cannot be told apart
@@ -87,7 +93,7 @@ def write(folder: Path, targets: Sequence[float], target: float | None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses and writes; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help=f"holds {run_lines.RUNS_FILE}")
     words = f"accuracy on the page (the least at which runs on the test set end, and at least {TARGET})"
     parser.add_argument("--target", type=accuracy, help=words)
@@ -98,4 +104,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start.run(main)

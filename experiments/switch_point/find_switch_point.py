@@ -12,6 +12,9 @@ Exit codes: 0 found, 2 something to put right first, 3 a process of a trial died
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import shlex
 import sys
@@ -25,6 +28,7 @@ import summary
 from experiments.switch_point import trial_table
 from experiments.switch_point.switch_search import Goal, Plan, Trial, converged_accuracy, next_trial, phases
 from experiments.switch_point.trial_table import result_lines, trial_line
+from flag_parser import FlagParser
 from flag_values import above_zero, at_least, fraction
 from report import metrics
 from scripts.launch import job_options, local_cluster
@@ -46,9 +50,8 @@ Build = Callable[[LocalJobSpec], list[Role]]
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """The search's own options with those of a local cluster, and the flags for main.py."""
-    own, for_main = job_options.split(arguments)
     name, form = "scripts/find_switch_point.sh", job_options.HelpFormatter
-    parser = argparse.ArgumentParser(name, description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = FlagParser(name, description=__doc__, formatter_class=form)
     parser.set_defaults(mode="sync-switch")
 
     def option(flag: str, words: str, **more: Any) -> None:
@@ -60,7 +63,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]
     option("--runs", "trials of each share, each with its own seed; means count", type=at_least(1), default=1)
     option("--table", f"file of the trials (default: LOG_BASE/NETWORK/{TABLE_FILE})", type=Path)
     local_cluster.add_job(parser)
-    given = parser.parse_args(own)
+    given, for_main = job_options.parse(parser, arguments)
     given.log_base = job_options.log_base(given)  # of the table and all trials
     vars(given).pop("run", None)
     if "table" not in given:
@@ -247,7 +250,4 @@ def main(arguments: Sequence[str], build: Build = build_roles) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # between two trials: the table is whole
-        sys.exit(EXIT_FORCED)
+    start.run(lambda: main(sys.argv[1:]))

@@ -16,6 +16,9 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process or a 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import contextlib
 import dataclasses
@@ -27,6 +30,7 @@ from pathlib import Path
 
 from algorithms import ENTRIES, Workers
 from config import END
+from flag_parser import FlagParser
 from flag_values import port
 from scripts.launch import hosts_file, job_options, restart_policy
 from scripts.launch.changed_hosts import HostChanges
@@ -63,14 +67,12 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     Raises:
         SetupError: the hosts file is wrong, or a flag for the workers contradicts the job.
     """
-    own, worker_arguments = job_options.split(arguments)
     columns = "\n".join(f"  {name:<16} {text}" for name, text in hosts_file.COLUMNS.items())
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="scripts/cluster.sh",
         description=__doc__,
         epilog=f"columns of the hosts file, in any order:\n{columns}",
         formatter_class=job_options.HelpFormatter,
-        allow_abbrev=False,
     )
     job_options.add_mode(parser)
     parser.add_argument("--hosts", type=Path, required=True, default=argparse.SUPPRESS, metavar="FILE", help="a CSV")
@@ -84,7 +86,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     )
     parser.add_argument("--ssh", default="ssh", help="the ssh command and its options, such as 'ssh -F FILE'")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be started")
-    given = parser.parse_args(own)
+    given, worker_arguments = job_options.parse(parser, arguments)
     job_options.check_options(given)
     job_options.check_ports(given.root_port, given.state_server_port)
     job = JobSpec(
@@ -388,4 +390,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    start.run(lambda: main(sys.argv[1:]))

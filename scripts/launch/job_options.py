@@ -11,6 +11,7 @@ from pathlib import Path
 import config
 from algorithms import ENTRIES, OWNERS, Workers
 from config import preset_flags
+from flag_parser import FlagParser
 from flag_values import at_least, several
 from scripts.launch.ports import port_or_zero
 from scripts.launch.restarts import DEFAULT_RESTARTS
@@ -80,11 +81,19 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
     """Shows defaults, and the module's docstring unchanged."""
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The arguments before `--`, and those behind it."""
+def parse(parser: FlagParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """Parses what is before `--`, and returns what is behind it, main.py's flags, as it is.
+
+    A flag on the wrong side of `--` ends the process with exit code 2, as a bad value does.
+    """
     words = list(arguments)
     cut = words.index("--") if "--" in words else len(words)
-    return words[:cut], tuple(words[cut + 1 :])
+    mains = {name for field in config.FIELDS for name in config.names_of(field)}
+    parser.elsewhere = dict.fromkeys(mains, "it is a flag of main.py: give it behind `--`")
+    for word in words[cut + 1 :]:
+        if (flag := word.partition("=")[0]) in {*parser.flags} - {*mains, "-h", "--help"}:
+            parser.error(f"{flag} is an option of this script: give it before `--`")
+    return parser.parse_args(words[:cut]), tuple(words[cut + 1 :])
 
 
 def add_job(parser: argparse.ArgumentParser, data_dir: Path) -> None:

@@ -10,6 +10,9 @@ Exit codes: 0 done or stopped, 2 something to put right first, 3 a process died,
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import argparse
 import contextlib
 import dataclasses
@@ -18,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import config
 from algorithms import ENTRIES, OWNERS, Workers
+from flag_parser import FlagParser
 from flag_values import several
 from scripts.launch import job_options, restart_policy
 from scripts.launch.console import console
@@ -50,16 +54,14 @@ def parse(arguments: Sequence[str]) -> LocalJobSpec:
         SetupError: a port is in use, the cluster file is wrong, an option does nothing in the mode, or a flag behind
             `--` contradicts the cluster.
     """
-    own, worker_arguments = job_options.split(arguments)
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="scripts/local_cluster.sh",
         description=__doc__,
         formatter_class=job_options.HelpFormatter,
-        allow_abbrev=False,
     )
     job_options.add_mode(parser)
     add_job(parser)
-    given = parser.parse_args(own)
+    given, worker_arguments = job_options.parse(parser, arguments)
     job_options.check_options(given)
     job = _with_workers(given, chosen_cluster(given), worker_arguments)
     check_worker_flags(job)
@@ -292,4 +294,4 @@ def main(arguments: Sequence[str], build: Callable[[LocalJobSpec], list[Role]] =
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    start.run(lambda: main(sys.argv[1:]))

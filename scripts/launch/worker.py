@@ -6,13 +6,16 @@ log folder, main.py empties that instead.
 
 from __future__ import annotations
 
-import argparse
+if __name__ == "__main__":
+    import start  # first: what it does is for the other imports too
+
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flag_parser import FlagParser
 from scripts.launch.run_option import add_run, run_of
 from trainer import command_line
 from utils import EARLIER
@@ -20,11 +23,12 @@ from utils import EARLIER
 
 def main_flags(arguments: Sequence[str], host: str) -> list[str]:
     """The flags for main.py; wrong ones end the process, as in main.py."""
-    parser = argparse.ArgumentParser(prog="scripts/worker.sh", add_help=False, allow_abbrev=False)
+    parser = FlagParser(prog="scripts/worker.sh", add_help=False)
     add_run(parser)
     own, flags = parser.parse_known_args(arguments)
     base = Path("logs") / (run := run_of(own))
-    folder = str(base / command_line.parse(flags).mode_folder / host)
+    program = command_line.Program("scripts/worker.sh", flags=parser.flags)
+    folder = str(base / command_line.parse(flags, program=program).mode_folder / host)
     given = command_line.parse(["-ld", folder, *flags])
     if given.log_dir == folder:
         return ["-ld", folder, "--earlier", str(base / EARLIER), *flags]
@@ -34,4 +38,6 @@ def main_flags(arguments: Sequence[str], host: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.execv(sys.executable, [sys.executable, "main.py", *main_flags(sys.argv[1:], socket.gethostname())])
+    start.run(
+        lambda: os.execv(sys.executable, [sys.executable, "main.py", *main_flags(sys.argv[1:], socket.gethostname())])
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -391,9 +392,34 @@ def shell(command: list[str | Path], cwd: Path = ROOT, **environment: str) -> su
 
 @pytest.mark.parametrize("script", COMMANDS, ids=lambda path: path.name)
 def test_every_script_has_help_and_runs_from_any_folder(script, tmp_path):
-    done = shell([script, "--help"], cwd=tmp_path)
+    stub(tmp_path / "bin" / "python3", f'exec {sys.executable} -S "$@"')  # without packages, as in a fresh clone
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    done = shell([script, "--help"], cwd=tmp_path, PATH=path, VENV=str(tmp_path / "none"))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"usage: scripts/{script.name}" in done.stdout
+
+
+@pytest.mark.parametrize("words", ["demo.sh --seconds 9 --help", "reproduce.sh --quick -h", "worker.sh -m sync --help"])
+def test_help_behind_other_options_starts_nothing(words, copy):
+    name, *arguments = words.split()
+    done = shell([SCRIPTS / name, *arguments], VENV=str(copy / "none"))
+    assert (done.returncode, done.stderr) == (0, "") and f"usage: scripts/{name}" in done.stdout
+    assert not (copy / "none").exists()
+
+
+def test_a_user_without_root_is_told_all_missing_debian_packages_at_once(copy):
+    python = stub(
+        copy / "bin" / "python3.11",
+        f'case "$2" in *ensurepip* | *libquadmath* | *libgomp*) exit 1 ;; *) exec {sys.executable} "$@" ;; esac',
+    )
+    stub(copy / "bin" / "id", "echo 1000")
+    stub(copy / "bin" / "apt-get", "exit 1")
+    done = set_up(copy, PYTHON=str(python), PATH=f"{copy}/bin:{os.environ['PATH']}")
+    (line,) = done.stderr.splitlines()
+    found = re.search(r"run 'sudo apt-get install (.*)', then this again$", line)
+    number = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert {*found[1].split()} == {f"python{number}-venv", "libgomp1", "libquadmath0"}, line
+    assert (done.returncode, (copy / ".venv").exists()) == (2, False)
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
@@ -414,8 +440,9 @@ def test_a_workers_logs_are_filed_as_the_summary_reads_them(tmp_path, flags, fol
     for folder_of_files in ("scripts", "trainer"):
         compiled = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder_of_files, tmp_path / folder_of_files, ignore=compiled)
-    for name in ("algorithms.py", "config.py", "flag_values.py", "rates.py", "utils.py", "VERSION"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("algorithms", "config", "flag_parser", "flag_values", "rates", "start", "utils"):
+        shutil.copy(ROOT / f"{name}.py", tmp_path)
+    shutil.copy(ROOT / "VERSION", tmp_path)
     (tmp_path / "main.py").write_text("import os, sys\nprint(os.environ['DMLC_ROLE'], *sys.argv[1:])")
 
     def told(*more: str) -> list[str]:

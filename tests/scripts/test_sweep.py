@@ -132,7 +132,7 @@ def test_real_processes_get_the_launcher_s_options_before_the_workers_flags():
         ("--seed 3", "--seed is set by the sweep: give --seeds"),
         ("-m sync", "-m is set by the sweep: give --modes"),
         ("-l 0.1,0,x", "invalid float value: '0.1,0,x'"),
-        ("--fast 1", "unrecognized arguments: --fast 1"),
+        ("--fast 1", "unknown argument --fast"),
         ("--seeds 4..0", "'4..0' is no list of seeds; give whole numbers with commas, such as 0,1,2 or 0..4"),
         ("--modes esync,fast", "'fast' is unknown; choose from esync"),
         ("--on local --jobs 2", "--jobs 2: runs on real processes are measured"),

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from config import Config
+from flag_parser import FlagParser
 from utils import SetupError, fail
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +110,7 @@ class EvaluatorProcess:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads rounds, a line each; evaluates the model after each line and writes a line of JSON."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.evaluation.evaluator_process", description=__doc__)
+    parser = FlagParser(prog="python -m trainer.evaluation.evaluator_process", description=__doc__)
     parser.add_argument("model", type=Path, help="its description, such as newest.json")
     parser.add_argument("config", type=json.loads, help="the worker's flags")
     given = parser.parse_args(arguments)

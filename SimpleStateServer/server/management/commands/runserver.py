@@ -35,4 +35,5 @@ class Command(DjangoRunserver):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Django's flags without autoreload, which would lose the running jobs."""
         super().add_arguments(parser)
+        parser.print_usage = lambda file=None: None  # type: ignore[method-assign]  # an error is one line
         parser.set_defaults(use_reloader=False)

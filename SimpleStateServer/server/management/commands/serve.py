@@ -36,6 +36,7 @@ class Command(BaseCommand):
     help = "Runs the state server in one event loop, with bounds on what strangers may take of it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.print_usage = lambda file=None: None  # type: ignore[method-assign]  # an error is one line
         parser.add_argument(
             "addrport",
             nargs="?",

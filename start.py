@@ -1,0 +1,92 @@
+"""The first import of a program, which ends with `run`: Ctrl-C is no traceback, --help needs no package, and a missing
+one is one line. The import itself changes how this process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def _leave(*_: object) -> None:
+    os._exit(130)
+
+
+def _exchange(handler: object, other: object) -> None:
+    """Changes what Ctrl-C does, unless that is not `handler`: with nohup it is ignored, say."""
+    if signal.getsignal(signal.SIGINT) is handler:
+        signal.signal(signal.SIGINT, other)  # type: ignore[arg-type]
+
+
+_exchange(signal.default_int_handler, _leave)  # before the imports below, which take longer than Python's own start
+
+from collections.abc import Callable  # noqa: E402
+from importlib.machinery import ModuleSpec  # noqa: E402
+from types import ModuleType, TracebackType  # noqa: E402
+from typing import Any, NoReturn  # noqa: E402
+
+from utils import EXIT_FORCED, EXIT_SETUP, PACKAGES, missing_package  # noqa: E402
+
+
+class _AnyKind(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__") and name != "__struct_config__":  # msgspec's own
+            raise AttributeError(name)
+        return _Anything
+
+    def __neg__(cls) -> Any:
+        return cls
+
+
+class _Anything(metaclass=_AnyKind):
+    """In place of what a package holds, for definitions that nothing calls."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __init_subclass__(cls, **_: object) -> None: ...
+
+
+class _StandIn(ModuleType):
+    """A package that is not installed."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_Anything, name)
+
+
+class _StandIns:
+    """The finder and loader of such packages."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name.partition(".")[0] in PACKAGES else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None: ...
+
+
+def _tell(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    if not (told := missing_package(error)):
+        return sys.__excepthook__(kind, error, at)
+    print(f"error: {told}", file=sys.stderr, flush=True)
+    os._exit(EXIT_SETUP)
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Runs a program and ends the process with its code; after Ctrl-C, which it sees as KeyboardInterrupt, with 130."""
+    code: int | None = EXIT_FORCED
+    try:
+        _exchange(_leave, signal.default_int_handler)
+        code = main()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        _exchange(signal.default_int_handler, _leave)
+    sys.exit(code)
+
+
+sys.excepthook = _tell
+if {"-h", "--help"} & {*sys.argv}:
+    sys.meta_path.append(_StandIns())

@@ -1,0 +1,80 @@
+"""usage: every_command_line.py CASE PROGRAM... runs each program in a process of its own, and prints what came of it.
+
+CASE: --help, --no-such-flag, or "value", a wrong value for the first flag that refuses any. Prints JSON: program ->
+[exit code, stdout, stderr], or null where no flag refuses a value. The modules are imported once, before the forks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_FLAG = 77
+IN_THE_CHILD = ("key_by_key",)  # starts MXNet's threads
+
+
+def with_wrong_value(parser: argparse.ArgumentParser) -> list[str]:
+    for action in parser._actions:
+        if action.option_strings and (action.choices or action.type not in (None, str, Path)):
+            return [action.option_strings[-1], "?"]
+    os._exit(NO_FLAG)
+
+
+def run(program: str, case: str) -> None:
+    sys.argv = [program, case]
+    if case == "value":
+        parse = argparse.ArgumentParser.parse_known_args
+
+        def parse_wrong(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+            return parse(self, with_wrong_value(self), namespace)
+
+        argparse.ArgumentParser.parse_known_args = parse_wrong  # type: ignore[method-assign, assignment]
+    code: Any = 0
+    try:
+        runpy.run_path(str(ROOT / program), run_name="__main__")
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def outcome(program: str, case: str) -> tuple[int, str, str] | None:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        if not (pid := os.fork()):
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            run(program, case)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        return None if code == NO_FLAG else (code, out.read().decode(), err.read().decode())
+
+
+def main(case: str, programs: list[str]) -> None:
+    sys.path.insert(0, str(ROOT))
+    sys.argv = ["", case]
+    import start  # noqa: F401
+
+    for program in programs:
+        if Path(program).stem not in IN_THE_CHILD:
+            with contextlib.suppress(SystemExit):
+                importlib.import_module(program[:-3].replace("/", "."))
+    found = {program: outcome(program, case) for program in programs}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

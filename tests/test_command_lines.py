@@ -1,0 +1,155 @@
+"""All programs: help without any package, one line for a mistake, and a quiet end by Ctrl-C while they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simulate
+from config import FIELDS, names_of
+from scripts import demo
+from scripts.launch import cluster, local_cluster, worker
+from trainer import command_line
+
+ROOT = Path(__file__).resolve().parents[1]
+WALK = ROOT / "tests" / "helpers" / "every_command_line.py"
+FOLDERS = ("experiments", "report", "scripts", "trainer")
+FILES = sorted([*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))])
+SOURCES = {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
+BEGINS = re.compile(r'^if __name__ == "__main__":\n(?:.*\n){0,5}    import start ', re.MULTILINE)
+PROGRAMS = [name for name, text in SOURCES.items() if BEGINS.search(text)]
+NOT_BY_USERS = {  # other programs start them
+    "scripts/launch/fork_server.py",
+    "scripts/launch/remote.py",
+    "trainer/evaluation/evaluator_process.py",
+}
+
+
+def test_every_program_begins_with_the_same_import_and_has_the_parser_whose_errors_are_one_line():
+    assert {name for name, text in SOURCES.items() if '== "__main__"' in text} - {*PROGRAMS} == NOT_BY_USERS
+    for name in PROGRAMS:
+        before = SOURCES[name][SOURCES[name].index("from __future__") : BEGINS.search(SOURCES[name]).end()]
+        first = set(re.findall(r"^ *(?:import|from) (\w+)", before, re.MULTILINE))
+        assert first <= {"__future__", "sys", "pathlib", "start"}, name
+    assert not [name for name, text in SOURCES.items() if "ArgumentParser(" in text]
+
+
+def walked(case: str, *options: str) -> dict[str, tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each program."""
+    command = [sys.executable, *options, WALK, case, *PROGRAMS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return {name: value for name, value in json.loads(done.stdout).items() if value}
+
+
+def test_help_needs_no_package():
+    for name, (code, said, errors) in walked("--help", "-S").items():
+        assert (code, errors) == (0, ""), (name, errors)
+        assert said.startswith("usage: "), name
+
+
+@pytest.mark.parametrize("case", ["--no-such-flag", "value"])
+def test_a_mistake_is_one_line(case):
+    found = walked(case)
+    assert len(found) > 15
+    for name, (code, said, errors) in found.items():
+        assert (code, said) == (2, ""), (name, errors)
+        assert len(errors.splitlines()) == 1 and ": error: " in errors, (name, errors)
+
+
+def error_of(capsys, main, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2
+    return line.partition(": error: ")[2]
+
+
+@pytest.mark.parametrize("parse", [local_cluster.parse, lambda words: cluster.parse(["--hosts", "x", *words])])
+def test_a_flag_on_the_wrong_side_of_the_dashes_is_told_its_place(parse, capsys):
+    both = {*["-m", "-n", "--mode", "--network", "--job", "--collective", "--data-dir", "--split-by-class"]}
+    for name in {name for field in FIELDS for name in names_of(field)} - both:
+        said = error_of(capsys, parse, "-m", "sync", name, "1")
+        assert said == f"unknown argument {name}: it is a flag of main.py: give it behind `--`"
+    for word in ("--servers", "--log-base=x", "--grace"):
+        said = error_of(capsys, parse, "--", word, "1")
+        assert said == f"{word.partition('=')[0]} is an option of this script: give it before `--`"
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "said"),
+    [
+        (command_line.parse, "--learning-rat 1", "--learning-rat: did you mean --learning-rate?"),
+        (command_line.parse, "esync", "esync: main.py --help shows what it takes"),
+        (command_line.parse, "--no\nsuch", "--no such: main.py --help shows what it takes"),
+        (local_cluster.parse, "--wokers=3", "--wokers: did you mean --workers?"),
+        (local_cluster.parse, "-- --max-secs 3", "--max-secs: did you mean --max-seconds?"),
+        (simulate.parse, "--clutser demo", "--clutser: did you mean --cluster?"),
+        (lambda words: worker.main_flags(words, "host"), "--rn x", "--rn: did you mean --run?"),
+        (demo.parse, "--evalseconds 1", "--evalseconds: did you mean --eval-seconds?"),
+    ],
+)
+def test_an_unknown_flag_is_told_which_was_meant(main, words, said, capsys):
+    assert error_of(capsys, main, *words.split(" ")) == f"unknown argument {said}"
+
+
+def test_a_launchers_command_line_is_one_of_the_simulation():
+    own, (run,) = simulate.parse(
+        ["-m", "sync", "-n", "mlp", "--workers", "0.1,0.2", "--", "-l", "0.5", "--max-rounds", "3"]
+    )
+    assert (run.job.config.learning_rate, run.job.config.max_rounds, own.workers) == (0.5, 3, (0.1, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("program", "package"),
+    [("draw.py", "matplotlib"), ("SimpleStateServer/manage.py", "django"), ("experiments/study/study.py", "numpy")],
+)
+def test_ctrl_c_while_a_program_imports_ends_it_quietly(program, package, tmp_path):
+    (tmp_path / f"{package}.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, program, "serve"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(timeout=10), process.communicate()[1]) == (130, "")
+
+
+PROGRAM = """
+import os, signal, start
+
+def main():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        print("tidied")
+
+start.run(main)
+"""
+IGNORED = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{PROGRAM}"
+
+
+@pytest.mark.parametrize(("program", "code"), [(PROGRAM, 130), (IGNORED, 0)])
+def test_ctrl_c_in_a_program_tidies_up_quietly_and_is_ignored_where_it_was(program, code):
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "tidied\n", "")
+
+
+@pytest.mark.parametrize("words", ["draw.py", "main.py -m local -c 1 -n mlp", "SimpleStateServer/manage.py serve"])
+def test_a_package_that_is_not_installed_is_one_line(words):
+    command = [sys.executable, "-S", *words.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "scripts/setup.sh makes .venv" in line
