@@ -52,7 +52,7 @@ class Evaluations:
             SetupError: the metric's function has returned no value of it.
         """
         evaluate, saver, trainer = self._evaluate, self._run.saver, self._trainer
-        if not trainer.is_evaluator or trainer.has_left:  # then another one does it
+        if not trainer.is_evaluator or trainer.has_left or (evaluate is None and saver is None):  # others may do it
             return None
         if self._beside is not None:
             self._take(self._beside, wait=last and not is_stopped)

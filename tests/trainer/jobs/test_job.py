@@ -6,6 +6,8 @@ import contextlib
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,6 @@ from trainer.jobs.network import build
 from trainer.jobs.user_errors import UserError, users_errors
 from trainer.membership import Membership
 from trainer.simulation import virtual_cluster
-from trainer.stop import SignalWatch
 from utils import SetupError
 
 GOOD = """
@@ -250,6 +251,7 @@ def test_without_a_test_part_the_last_network_is_saved_and_no_target_is_possible
     assert task_of(config).evaluate is None
     with pytest.raises(SetupError, match="a target needs them"):
         job_of(job_in(tmp_path, text, "--target", "0.1"))
-    assert worker.run(config, None, SignalWatch("")) == 0
+    signals: Any = SimpleNamespace(requested=False, be_patient=lambda: None)
+    assert worker.run(config, None, signals) == 0
     folder = tmp_path / "logs" / "cpu"
     assert (folder / "final-0003.params").exists() and not (folder / "best.json").exists()
