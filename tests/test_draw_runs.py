@@ -17,6 +17,7 @@ from report.bands import band
 from report.metrics import Event
 from report.runs import Run, by_mode, estimate, mean_ratios
 from report.statistics import Estimate
+from report.style import style
 from report.x_axes import X_AXES
 from utils import SetupError
 
@@ -93,12 +94,14 @@ def test_a_band_of_many_evaluations_is_thinned_out():
 
 
 def test_medians_are_drawn_in_their_bands_and_two_runs_as_they_are():
-    figure = Figure()
     runs = {
         ESYNC: [[(1.0, 0.1 * n), (2.0, 0.2 * n)] for n in (1, 2, 3)],
         SYNC: [[(1.0, 0.1), (2.0, 0.2)], [(1.0, 0.2), (3.0, 0.3)]],
     }
-    figures.draw_curves_of_runs(figure, runs, "lenet, i.i.d.", None)
+    with style():
+        figure = Figure()
+        figures.draw_curves_of_runs(figure, runs, "lenet, i.i.d.", None)
+        figure.draw_without_rendering()
     (axes,) = figure.axes
     middle, first, second = axes.lines
     assert list(middle.get_ydata()) == pytest.approx([0.2, 0.4])
@@ -112,7 +115,6 @@ def test_medians_are_drawn_in_their_bands_and_two_runs_as_they_are():
     assert " ".join(title.split()) == (
         "lenet, i.i.d.: median of 3 runs, with its interval; single runs where there are fewer than 3"
     )
-    figure.draw_without_rendering()
     (drawn,) = axes.findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == title)
     assert drawn.get_window_extent().x1 <= figure.bbox.x1  # all of it can be read
 
