@@ -89,4 +89,4 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 sys.excepthook = _tell
 if {"-h", "--help"} & {*sys.argv}:
-    sys.meta_path.append(_StandIns())  # type: ignore[arg-type]
+    sys.meta_path.append(_StandIns())

@@ -15,7 +15,7 @@ import pytest
 import simulate
 from config import FIELDS, names_of
 from scripts import demo
-from scripts.launch import cluster, local_cluster, worker
+from scripts.launch import cluster, job_options, local_cluster, worker
 from trainer import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,7 +74,13 @@ def error_of(capsys, main, *arguments: str) -> str:
 
 @pytest.mark.parametrize("parse", [local_cluster.parse, lambda words: cluster.parse(["--hosts", "x", *words])])
 def test_a_flag_on_the_wrong_side_of_the_dashes_is_told_its_place(parse, capsys):
-    both = {*["-m", "-n", "--mode", "--network", "--job", "--collective", "--data-dir", "--split-by-class"]}
+    both = {
+        "-m",
+        "-n",
+        "--mode",
+        "--network",
+        *(f"--{field.replace('_', '-')}" for field in job_options.LAUNCHER_FLAGS),
+    }
     for name in {name for field in FIELDS for name in names_of(field)} - both:
         said = error_of(capsys, parse, "-m", "sync", name, "1")
         assert said == f"unknown argument {name}: it is a flag of main.py: give it behind `--`"
