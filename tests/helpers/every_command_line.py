@@ -1,4 +1,4 @@
-"""usage: every_command_line.py CASE,... PROGRAM... runs each program in a process of its own, and prints what came of it.
+"""usage: every_command_line.py CASE,... PROGRAM... runs each program in its own process, and prints what came of it.
 
 CASE: --help, --no-such-flag, or "value", a wrong value for the first flag that refuses one. Prints JSON: program and
 case -> [exit code, stdout, stderr], or null where no flag refuses it. The modules are imported once, before the forks.
