@@ -15,7 +15,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **more: Any) -> None:
         """`elsewhere`: flags that others take -> what to do with them here; the other arguments are for argparse."""
-        super().__init__(*args, allow_abbrev=False, **more)  # type: ignore[misc]
+        super().__init__(*args, **{**more, "allow_abbrev": False})
         self.elsewhere = elsewhere or {}
 
     @property

@@ -8,6 +8,10 @@ data folder by hand (docs/install.md).
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import start  # first: what it does is for the other imports too
 
 import ast

@@ -141,7 +141,7 @@ def commands() -> dict[str, list[str]]:
 
 def known(program: str) -> list[str]:
     # Without those of the algorithm that CONTRIBUTING adds.
-    found = [each for each in dict.fromkeys(commands()[program]) if not re.search(r"sign-sgd|easgd", each)]
+    found = [each for each in sorted({*commands()[program]}) if not re.search(r"sign-sgd|easgd", each)]
     assert found, program
     return found
 

@@ -1,7 +1,7 @@
-"""usage: every_command_line.py CASE PROGRAM... runs each program in a process of its own, and prints what came of it.
+"""usage: every_command_line.py CASE,... PROGRAM... runs each program in its own process, and prints what came of it.
 
-CASE: --help, --no-such-flag, or "value", a wrong value for the first flag that refuses any. Prints JSON: program ->
-[exit code, stdout, stderr], or null where no flag refuses a value. The modules are imported once, before the forks.
+CASE: --help, --no-such-flag, or "value", a wrong value for the first flag that refuses one. Prints JSON: program and
+case -> [exit code, stdout, stderr], or null where no flag refuses it. The modules are imported once, before the forks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ NO_FLAG = 77
 IN_THE_CHILD = ("key_by_key",)  # starts MXNet's threads
 
 
+def refuses(action: argparse.Action, text: str) -> bool:
+    try:
+        value = action.type(text) if callable(action.type) else text
+    except (TypeError, ValueError, argparse.ArgumentTypeError):
+        return True
+    return action.choices is not None and value not in action.choices
+
+
 def with_wrong_value(parser: argparse.ArgumentParser) -> list[str]:
     for action in parser._actions:
-        if action.option_strings and (action.choices or action.type not in (None, str, Path)):
+        if action.option_strings and refuses(action, "?"):
             return [action.option_strings[-1], "?"]
     os._exit(NO_FLAG)
 
@@ -63,18 +71,18 @@ def outcome(program: str, case: str) -> tuple[int, str, str] | None:
         return None if code == NO_FLAG else (code, out.read().decode(), err.read().decode())
 
 
-def main(case: str, programs: list[str]) -> None:
+def main(cases: list[str], programs: list[str]) -> None:
     sys.path.insert(0, str(ROOT))
-    sys.argv = ["", case]
+    sys.argv = ["", *cases]
     import start  # noqa: F401
 
     for program in programs:
         if Path(program).stem not in IN_THE_CHILD:
             with contextlib.suppress(SystemExit):
                 importlib.import_module(program[:-3].replace("/", "."))
-    found = {program: outcome(program, case) for program in programs}
+    found = {f"{program} {case}": outcome(program, case) for program in programs for case in cases}
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1].split(","), sys.argv[2:])
