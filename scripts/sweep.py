@@ -33,11 +33,11 @@ from report import metrics
 from scripts import run_lines, tune
 from scripts.launch import job_options
 from scripts.run_lines import RUNS_FILE, Progress, duration_text
-from scripts.run_process import Processes, curve_of, result
+from scripts.run_process import Processes, curve_of, exit_code_of, result
 from scripts.sweep_grid import BACK_ENDS, LOCAL, VIRTUAL, Point, mode_folder, points, split_flags
 from scripts.sweep_report import SweepLine, write
 from trainer import version
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging
+from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
 
 START_S = 10.0  # of a job of real processes, beside its training: for the first estimate
 
@@ -231,17 +231,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and makes the missing runs, or tunes; returns the exit code."""
     setup_logging("sweep")
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every glyph of a PDF
-    try:
-        given, others = parse(list(sys.argv[1:] if arguments is None else arguments))
-        processes = Processes(given.log_base / "tuning")
-        with processes.stopped_by_signals():
-            return (_tune if given.tune else _sweep)(given, others, processes)
-    except KeyboardInterrupt:
-        logging.info("stopped; the same command continues")
-        return EXIT_FORCED
-    except JobError as error:
-        logging.error("error: %s", error)
-        return error.exit_code
+    return exit_code_of(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    given, others = parse(arguments)
+    processes = Processes(given.log_base / "tuning")
+    with processes.stopped_by_signals():
+        return (_tune if given.tune else _sweep)(given, others, processes)
 
 
 if __name__ == "__main__":
