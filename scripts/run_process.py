@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from report.metrics import Devices
 from scripts.launch.roles import ROOT
 from scripts.run_lines import Line
 from trainer import version
-from utils import DIVERGED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
+from utils import DIVERGED, EXIT_FORCED, EXIT_OK, RUN_FILE, STOPPED, SetupError, read_json
 
 Measure = Callable[[Line, dict[str, Any], Devices], dict[str, Any]]  # fields of a line, from what was logged
 
@@ -168,6 +169,15 @@ class Processes:
         with self._lock:
             self._running.discard(process)
         return code
+
+
+def exit_code_of(work: Callable[[], int]) -> int:
+    """Does a set's work; a stop by a signal and an error become a line and an exit code."""
+    try:
+        return summary.run_tool(work)
+    except KeyboardInterrupt:
+        logging.info("stopped; the same command continues")
+        return EXIT_FORCED
 
 
 def make(processes: Processes, line: Line, measure: Measure[Line]) -> Line | None:

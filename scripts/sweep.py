@@ -37,11 +37,11 @@ from report import metrics
 from scripts import run_lines, tune
 from scripts.launch import job_options
 from scripts.run_lines import RUNS_FILE, Progress, duration_text
-from scripts.run_process import Processes, curve_of, result
+from scripts.run_process import Processes, curve_of, exit_code_of, result
 from scripts.sweep_grid import BACK_ENDS, LOCAL, VIRTUAL, Point, mode_folder, points, split_flags
 from scripts.sweep_report import SweepLine, write
 from trainer import version
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, SetupError, setup_logging
+from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
 
 START_S = 10.0  # of a job of real processes, beside its training: for the first estimate
 
@@ -231,11 +231,7 @@ def _tune(given: argparse.Namespace, others: Sequence[str], processes: Processes
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and makes the missing runs, or tunes; returns the exit code."""
-    try:
-        return summary.run_tool(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
-    except KeyboardInterrupt:
-        logging.info("stopped; the same command continues")
-        return EXIT_FORCED
+    return exit_code_of(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _do(arguments: Sequence[str]) -> int:

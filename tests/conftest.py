@@ -69,6 +69,15 @@ def logging_as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Fails a test that blocks signals in its own process: what later tests start would inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    now = signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert now == before, f"blocked signals: {now - before}; run the program in a process of its own"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
     """Fails a file of tests that leaves a process behind, and ends that process."""

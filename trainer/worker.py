@@ -89,14 +89,8 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
         if config.ckpt_frequency:
             check_folder(config.checkpoint_folder, config.resume == 1)
         data_hash = job.content_hash() if cluster is not None or config.ckpt_frequency else ""
-        # The files' paths may differ between hosts.
-        compared = {
-            DATA: data_hash,
-            "--init-from": initial_parameters.content_hash(config.init_from),
-            JOB: content_hash(config.job),
-            FROZEN: Parameters(built.network).frozen_sha256(),
-        }
-    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, compared, link) as joined:
+        setup = _setup(config, built.network, data_hash) if cluster is not None else {}
+    with contextlib.nullcontext() if cluster is None else _joined(config, cluster, setup, link) as joined:
         membership = _membership(config, partitioned_by, joined)
         task = learning_task(config, job, built, device, membership())
         settings = run_settings(
@@ -230,11 +224,21 @@ def _state_server(config: Config, clock: Clock, num_workers: int) -> Link | None
     return checked(link, clock, config, num_workers) if config.needs_state_server else link
 
 
+def _setup(config: Config, network: Any, data_hash: str) -> dict[str, str]:
+    """What all workers compare. The files' paths may differ between hosts."""
+    return {
+        **job_setup(config),
+        DATA: data_hash,
+        "--init-from": initial_parameters.content_hash(config.init_from),
+        JOB: content_hash(config.job),
+        FROZEN: Parameters(network).frozen_sha256(),
+    }
+
+
 @contextlib.contextmanager
 def _joined(
-    config: Config, cluster: ClusterSpec, compared: Mapping[str, str], link: Link | None
+    config: Config, cluster: ClusterSpec, setup: Mapping[str, str], link: Link | None
 ) -> Iterator[RendezvousInfo]:
-    setup = {**job_setup(config), **compared}
     if cluster.has_scheduler:
         others = roles.join(
             cluster, config.algorithm.transport, config.start_timeout, config.device, setup, config.leaves_out

@@ -46,10 +46,10 @@ from flag_values import above_zero, accuracy, at_least, below_one, several
 from scripts import run_lines
 from scripts.launch import job_options
 from scripts.run_lines import BY_CLASS, SPLITS
-from scripts.run_process import Processes, make
+from scripts.run_process import Processes, exit_code_of, make
 from trainer import version
 from trainer.simulation import cluster_file
-from utils import EXIT_BUG, EXIT_FORCED, EXIT_OK, JobError, SetupError, setup_logging
+from utils import EXIT_BUG, EXIT_OK, SetupError, setup_logging
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ("paper", "nine-ways", "slow-link", "sync-switch-2x30ms")  # the last: transient stragglers
@@ -319,22 +319,17 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Plan]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses and makes the missing runs; returns the exit code."""
+    return exit_code_of(lambda: _do(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _do(arguments: Sequence[str]) -> int:
     setup_logging("study")
-    try:
-        given, plan = parse(list(sys.argv[1:] if arguments is None else arguments))
-        plan.folder.mkdir(parents=True, exist_ok=True)
-        processes = Processes(Path("logs") / "study" / plan.folder.name)
-        study = Study(plan, processes, given.jobs, given.budget, given.again_failed, given.any_version)
-        try:
-            with processes.stopped_by_signals():
-                failed = study.do()
-        except KeyboardInterrupt:
-            logging.info("stopped; the same command continues")
-            return EXIT_FORCED
-    except JobError as error:
-        logging.error("error: %s", error)
-        return error.exit_code
-    return EXIT_BUG if failed else EXIT_OK
+    given, plan = parse(arguments)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    processes = Processes(Path("logs") / "study" / plan.folder.name)
+    study = Study(plan, processes, given.jobs, given.budget, given.again_failed, given.any_version)
+    with processes.stopped_by_signals():
+        return EXIT_BUG if study.do() else EXIT_OK
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def test_a_worker_writes_for_tensorboard_what_its_logs_give_later(tmp_path):
     words += ["--dataset", "mnist"]
     words += ["-dd", str(tmp_path / "data"), "--log-base", str(tmp_path / "logs"), "--tensorboard"]
     for _ in range(2):  # the second run takes the first one's place
-        assert simulate.main([*words, str(tmp_path / "live")]) == EXIT_OK
+        subprocess.run([sys.executable, simulate.__file__, *words, tmp_path / "live"], check=True)
     later = ["-b", str(tmp_path / "logs"), "-n", "mlp", "--tensorboard", str(tmp_path / "later")]
     assert summary.main(later) == EXIT_OK
     place = Path("mlp", "esync", "virtual-cpu0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -176,56 +176,74 @@ def job_of(config: Config) -> Job:
     """
     here = Path.cwd()
     file = job_file.load(Path(config.job)) if config.job else JobFile()
-    train, test, prepare, classes, labels = _data(config, file)
+    job = _built_in(config, file) if file.data is None else _of_file(config, file, file.data)
     if Path.cwd() != here:
         raise UserError(
             f"{config.job} leaves the folder {here} (os.chdir), from which relative paths of flags count: name files "
             "from Path(__file__).parent"
         )
-    if train is None and file.train is None:
+    if job.train is None and file.train is None:
         raise UserError(f"{config.job}: data(folder) has no training samples, and there is no train(worker): give one")
-    if test is None and (config.target is not None or config.target_accuracy):
+    if job.test is None and (config.target is not None or config.target_accuracy):
         raise UserError(f"{config.job}: data(folder) has no test samples, and a target needs them: give test samples")
     if config.validation:
-        if train is None or isinstance(train, Stream):
-            raise SetupError("--validation holds out samples with numbers, and a stream has none: leave it out")
-        kept, held = hold_out(train, config.validation)
-        train, test, labels = Subset(train, kept), Subset(train, held), partial(_of, labels, kept)
-    if train is not None and not isinstance(train, Stream):
-        largest = max(config.batch_size, *config.phase_batch_size)
-        if largest > len(train):
+        job = _held_out(job, config.validation)
+    if job.train is not None and not isinstance(job.train, Stream):
+        largest, total = max(config.batch_size, *config.phase_batch_size), len(job.train)
+        if largest > total:
             flag = "-b" if largest == config.batch_size else "--phase-batch-size"
-            raise SetupError(f"batch size {largest} exceeds the {len(train)} training samples: choose a smaller {flag}")
-    return Job(file=file, train=train, test=test, prepare=prepare, labels=labels, classes=classes)
+            raise SetupError(f"batch size {largest} exceeds the {total} training samples: choose a smaller {flag}")
+    return job
 
 
-def _of(labels: Callable[[], np.ndarray | None], chosen: np.ndarray) -> np.ndarray | None:
-    found = labels()
-    return None if found is None else found[chosen]
+def _held_out(job: Job, count: int) -> Job:
+    """The job with some of its training samples in place of its test part."""
+    if job.train is None or isinstance(job.train, Stream):
+        raise SetupError("--validation holds out samples with numbers, and a stream has none: leave it out")
+    kept, held = hold_out(job.train, count)
+
+    def labels() -> np.ndarray | None:
+        found = job.labels()
+        return None if found is None else found[kept]
+
+    return replace(job, train=Subset(job.train, kept), test=Subset(job.train, held), labels=labels)
 
 
-def _data(
-    config: Config, file: JobFile
-) -> tuple[Source | Stream | None, Source | Stream | None, Prepare | None, int, Callable[[], np.ndarray | None]]:
-    """The training and the test part, their preparation, the number of classes, and the training samples' classes."""
-    own = _prepare(file)
-    if file.data is None:
-        size = models.REGISTRY[config.network].input_size if file.network is None else 0
-        data = builtin.data_of(config, size)
-        return data.train, data.test, own or data.prepare, data.classes, partial(_labels, file, data.train, data.train)
+def _built_in(config: Config, file: JobFile) -> Job:
+    """A job with a built-in dataset."""
+    data = builtin.data_of(config, models.REGISTRY[config.network].input_size if file.network is None else 0)
+    return Job(
+        file=file,
+        train=data.train,
+        test=data.test,
+        prepare=_prepare(file) or data.prepare,
+        labels=partial(_labels, file, data.train, data.train),
+        classes=data.classes,
+    )
+
+
+def _of_file(config: Config, file: JobFile, data: Callable[[str], Any]) -> Job:
+    """A job with the file's own data."""
     if config.augment:
         raise SetupError("--augment changes the images of a built-in dataset: change those of data() in prepare()")
     with users_errors(file.path, "data(folder)"):
-        given = file.data(config.data_dir)
+        given = data(config.data_dir)
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise SetupError(f"returns {described(given)}: return (train, test)")
     parts: list[Source | Stream | None] = []
     for name, part in zip(("train", "test"), given, strict=True):
         with users_errors(file.path, f"data(folder), {name}"):
             parts.append(None if part is None else source_of(part, file.batchify))
-    found = classes_of(parts[0])
-    classes = int(found.max()) + 1 if found is not None else 0
-    return parts[0], parts[1], own, classes, partial(_labels, file, given[0], parts[0])
+    train, test = parts
+    found = classes_of(train)
+    return Job(
+        file=file,
+        train=train,
+        test=test,
+        prepare=_prepare(file),
+        labels=partial(_labels, file, given[0], train),
+        classes=0 if found is None else int(found.max()) + 1,
+    )
 
 
 def _labels(file: JobFile, given: Any, train: Any) -> np.ndarray | None:

@@ -81,41 +81,37 @@ class OwnLoop:
 
     def __init__(self, train: Callable[[Worker], None], trainer: Trainer) -> None:
         self.trainer = trainer
-        self._worker: Worker | None = None
+        self._worker = Worker(self)
         self._train = train
         self._greenlet = greenlet(self._run)
         self._pending: Batch | None = None  # drawn by this program's loop
         self._more: list[Batch] = []  # drawn by the own loop
-        self._takes = False  # the own loop trains on these batches
         self._counted = -1  # steps of this worker that counted, at the last step
         self._loss: Any = None
         self._has_stepped = False
         self._asked = 0  # for batches, after the end
+        self._all_parameters = list(self._worker.network.collect_params().values())
         self._optimizers = self._own_optimizers()
 
-    def _run(self, counted: bool) -> None:
-        self._train(self._the_worker())
-
-    def _the_worker(self) -> Worker:
-        if self._worker is None:
-            self._worker = Worker(self)
-        return self._worker
+    def _run(self, counted: bool) -> None:  # None is no number of samples: `train` has returned
+        self._train(self._worker)
 
     # ----------------------------------------------------------------------------------- called by the trainer
 
     def forward(self, inputs: Sequence[Any], targets: Sequence[Any]) -> None:
         """Has the own loop compute the gradients on this batch, or on one of its own loader's."""
         batches, trainer = self.trainer.context.task.batches, self.trainer
-        counted = trainer.progress.total.steps > self._counted
+        counted = self._has_counted
         self._counted = trainer.progress.total.steps
         if not counted:
             for batch in reversed(self._more):
                 batches.put_back(batch)
         self._more = []
         self._pending = Batch(tuple(inputs), tuple(targets), trainer.step_samples)
-        if self._greenlet:
+        samples = None
+        if not self._greenlet.dead:
             self._greenlet.parent = getcurrent()
-        samples = self._greenlet.switch(counted) if not self._greenlet.dead else None
+            samples = self._greenlet.switch(counted)
         if samples is None:  # `train` has returned
             if not self._has_stepped:
                 raise SetupError("train(worker) has returned without a call of worker.step()")
@@ -143,9 +139,14 @@ class OwnLoop:
 
     def end(self) -> None:
         """Lets the own loop see that the job is over, and end."""
-        self._the_worker().is_done = True
+        self._worker.is_done = True
         if self._greenlet:
-            self._greenlet.switch(self.trainer.progress.total.steps > self._counted)
+            self._greenlet.switch(self._has_counted)
+
+    @property
+    def _has_counted(self) -> bool:
+        """Whether the last step of the own loop counted."""
+        return self.trainer.progress.total.steps > self._counted
 
     # ---------------------------------------------------------------------------------- called by the own loop
 
@@ -153,7 +154,6 @@ class OwnLoop:
         """The batch of this step, or one more for it."""
         self._check_thread("worker.batches")
         batch, self._pending = self._pending, None
-        self._takes = True
         if batch is None:
             if len(self._more) >= MOST_BATCHES:
                 raise SetupError(
@@ -172,7 +172,7 @@ class OwnLoop:
 
     def step(self, samples: int, loss: Any) -> bool:
         self._check_thread("worker.step()")
-        if self._the_worker().is_done:
+        if self._worker.is_done:
             raise GreenletExit  # a loop that does not look at `is_done`
         if mx.autograd.is_recording():
             raise SetupError("worker.step() stands inside autograd.record(): call it behind loss.backward()")
@@ -198,7 +198,7 @@ class OwnLoop:
 
     def _own_optimizers(self) -> list[Any]:
         """The gluon.Trainer of each parameter, or None."""
-        return [each._trainer for each in self.trainer.context.task.network.collect_params().values()]
+        return [each._trainer for each in self._all_parameters]
 
     def _check_thread(self, what: str) -> None:
         if getcurrent() is not self._greenlet:
