@@ -21,6 +21,8 @@ numpy_names.restore()
 # Removes a line of cuDNN's autotuner from every log; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
 
+if sys.flags.optimize > 1:
+    raise SetupError("MXNet needs the docstrings that PYTHONOPTIMIZE=2 or -OO leaves out: unset it")
 # glibc's malloc would give the passes' scratch memory back to the system, and get it with page faults in the next step:
 # up to a tenth of LeNet's time, by what else the process has allocated and freed. Other C libraries have no mallopt.
 with contextlib.suppress(AttributeError):
@@ -28,8 +30,6 @@ with contextlib.suppress(AttributeError):
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that is allowed
     ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 64 << 20)
 
-if sys.flags.optimize > 1:
-    raise SetupError("MXNet needs the docstrings that PYTHONOPTIMIZE=2 or -OO leaves out: unset it")
 prepare_environment(has_parameter_server=False)  # processes that join a parameter server prepare ps-lite's variables
 with role_hidden(), warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its import; PYTHONWARNINGS=error would end it

@@ -229,7 +229,7 @@ def run(
         build: makes the processes; tests give stand-ins.
         say: prints a line for the user.
     """
-    allow_files(len(build(job)))
+    allow_files(len(build_roles(job)))
     with job_options.claimed(job.log_folder):
         for line in warnings(job):
             say(line)

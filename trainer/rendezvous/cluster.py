@@ -15,7 +15,7 @@ from utils import SetupError, allow_open_files
 
 WORKER = "worker"
 ROLES = ("scheduler", "server", WORKER)
-OPEN_FILES, OPEN_FILES_EACH = 64, 8  # of a process, and more for each one of its job
+OPEN_FILES, OPEN_FILES_EACH = 32, 6  # of a process, and more for each one of its job: at most two thirds were seen
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ from utils import SetupError, allow_open_files
 EVALUATION_BATCH = 500  # larger than in training: it takes less time a sample
 # Up to this number each keeps the memory of its passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
 FEW_WORKERS = 16
-SPARE_FILES = 100  # open files beside a lock for each worker's folder
+LEAST_FILES, SPARE_FILES = 40, 100  # open files beside a lock for each worker's folder
 
 
 def run(
@@ -81,8 +81,8 @@ class _Run:
         self._progress = progress
         self._clock = VirtualClock()
         self._state_server = InProcessServer(self._clock) if config.algorithm.has_state_server else None
-        files = len(self._rows) + SPARE_FILES
-        allow_open_files(files, files, f"a cluster of {len(self._rows)} workers")
+        locks = len(self._rows)
+        allow_open_files(locks + SPARE_FILES, locks + LEAST_FILES, f"a cluster of {locks} workers")
         self._learnt = None if config.network == NO_NETWORK else job_of(config)
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]

@@ -14,7 +14,7 @@ import simulate
 from trainer.rendezvous.addresses import first_ipv6_address
 from trainer.run_logs.round_log import read_rounds
 from trainer.simulation import virtual_cluster
-from utils import EXIT_PEER_LOST, RUN_FILE, read_json
+from utils import EXIT_OK, EXIT_PEER_LOST, RUN_FILE, read_json
 
 pytestmark = pytest.mark.cluster
 ROUNDS = 6
@@ -97,6 +97,6 @@ def test_workers_and_their_state_server_meet_over_ipv6(tmp_path: Path, data: Pat
         for rank, ip in enumerate(("::1", "[::1]")):
             own = ["--device-name", f"cpu{rank}", "-ip", ip, "-port", str(server.port)]
             processes.start_worker(rank, "main.py", *flags, *own)
-        processes.wait()
-    assert "(cpu0 on host" in processes.log("worker1") or "all 2 workers are connected" in processes.log("worker1")
+        assert set(processes.exit_codes().values()) == {EXIT_OK}
+    assert "all 2 workers are connected with each other" in processes.log("worker1")
     assert read_json(tmp_path / "logs" / "cpu1" / RUN_FILE)["ended"] == "2 rounds done"
