@@ -1,5 +1,6 @@
 r"""Fine-tuning: the layers of a trained LeNet stay as they are, and a new last layer learns other classes.
 
+scripts/get_data.sh
 .venv/bin/python main.py -m local -c 1 -n lenet -l 0.003 -e 200 --max-rounds 1000 -ld logs/first
 scripts/local_cluster.sh -m esync --job examples/finetune.py --workers 0.02,0.04,0.2 -- \
     -ll 0.003 --max-seconds 20 --eval-seconds 5 --init-from logs/first/cpu/best.json

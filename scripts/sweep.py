@@ -76,6 +76,8 @@ class Sweep:
         there = run_lines.read(folder, SweepLine, "scripts/sweep.sh") if (folder / RUNS_FILE).exists() else []
         self._program = version.files_hash()
         self._lines = {line.key: line for line in there}
+        if others := {line.network for line in there} - {task.line().network for task in tasks}:
+            raise SetupError(f"{folder} has the sweep of {', '.join(sorted(others))}: give this one a --run NAME")
 
     def lines(self) -> list[SweepLine]:
         """The runs of this sweep that were made, also those that failed."""

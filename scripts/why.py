@@ -198,7 +198,7 @@ def _scaled(curve: metrics.Curve, target: float, metric: Metric, found: Comparis
 def _trained(given: argparse.Namespace, found: Comparison, target: float, metric: Metric) -> dict[str, str]:
     """Times to the target of simulations with gradients, SIMULATED among them."""
     config = found.job.config
-    flags = {"job": config.job, "network": config.network, "target": target}
+    flags = {"network": config.network, "target": target}
     flags["data_dir"] = str(given.data_dir or config.data_dir)
     times = {}
     for name, cluster in {SIMULATED: found.cluster, **{each.name: each.cluster for each, _ in found.gains}}.items():

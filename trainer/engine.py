@@ -6,6 +6,8 @@ meanwhile.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 
 from trainer.runtime import lazy_operators, numpy_names
@@ -16,6 +18,13 @@ numpy_names.restore()
 
 # Removes a line of cuDNN's autotuner from every log; an explicit setting wins.
 os.environ.setdefault("MXNET_CUDNN_AUTOTUNE_DEFAULT", "0")
+
+# glibc's malloc would give the passes' scratch memory back to the system, and get it with page faults in the next step:
+# up to a tenth of LeNet's time, by what else the process has allocated and freed. Other C libraries have no mallopt.
+with contextlib.suppress(AttributeError):
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that is allowed
+    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 64 << 20)
 
 prepare_environment(has_parameter_server=False)  # processes that join a parameter server prepare ps-lite's variables
 with role_hidden():

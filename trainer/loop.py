@@ -67,11 +67,11 @@ class Loop:
             self.update_membership()
             reason = self.train_round()
         hooks.part()
-        trainer.passes.end()
         trainer.end()
         if run.checkpoints is not None:
             run.checkpoints.close()
         self._evaluations.end()
+        trainer.passes.end()  # a loop of one's own may fail behind its last step
         return reason
 
     def _elapsed_s(self) -> float:

@@ -83,4 +83,5 @@ class FirstSteps:
         return (
             f"after {self._steps} steps the loss is {mean:.3f}, and {guess:.3f} is that of a guess at {self._classes} "
             f"classes: nothing is learnt so far. Try {what} than {names_of(field)[0]} {rate:g} (default: {default:g})"
+            + (", or look at what prepare() returns" if self._config.job else "")
         )

@@ -162,7 +162,7 @@ def train(
         membership.rank, membership.num_workers, membership.num_samples,
     )  # fmt: skip
 
-    if context.task.classes:
+    if context.task.classes or config.job:
         logging.info("%s", step_size.describe(config, membership.num_workers))
 
     def open_log() -> Path:

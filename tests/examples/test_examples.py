@@ -98,7 +98,7 @@ def test_the_job_of_readme_is_whole(tmp_path):
     job = ["--job", str(tmp_path / "my_job.py"), "-m", "esync", "--workers", "0.1,0.4", "-ll", "0.01"]
     _, folder = simulated(tmp_path / "logs", *job, "--optimizer", "adam", "--max-rounds", "40", "-e", "40")
     metric, value = logged_value(read_json(folder / "best.json"))
-    assert metric == Metric("loss", more_is_better=False) and value < 0.4  # that of the mean target: 10 / 12 / 2
+    assert metric == Metric("test-loss", more_is_better=False) and value < 0.4  # that of the mean target: 10 / 12 / 2
 
 
 # ------------------------------------------------------------------------------------------------------ trained

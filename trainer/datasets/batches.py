@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from trainer.parameters import array_of
 from trainer.passes import Batch
 from utils import SetupError
 
@@ -101,7 +102,10 @@ class EndlessBatches:
         if state["augment"]:
             self._changes.bit_generator.state = state["augment"]
         self._batch_size = state["batch_size"]
-        self._returned = [self._feed.placed(tuple(parts[0]), tuple(parts[1])) for parts in state["returned"]]
+        self._returned = [
+            self._feed.placed(tuple(map(array_of, inputs)), tuple(map(array_of, targets)))
+            for inputs, targets in state["returned"]
+        ]
 
     def __iter__(self) -> EndlessBatches:
         return self

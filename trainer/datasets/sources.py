@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Number
 from typing import Any, NamedTuple, Protocol
 
@@ -64,7 +65,7 @@ class Arrays:
             return Raw(inputs, targets, self._size(chosen))
         numbers = np.arange(len(self))[chosen]
         samples = [tuple(_single([array[number] for array in part]) for part in self._both()) for number in numbers]
-        return Raw(*self._batchify(samples), len(samples))
+        return _batch(self._batchify, samples)
 
     def _both(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return self.inputs, self.targets
@@ -76,7 +77,7 @@ class Arrays:
         for array in (*self.inputs, *self.targets):
             if not isinstance(array, np.ndarray):
                 for number in _some(len(array), HASHED_SAMPLES):
-                    _hash_array(digest, np.asarray(array[number]))
+                    digest.update(_content(array[number]))
             elif array.nbytes <= WHOLE_BYTES:
                 _hash_array(digest, array)
             else:
@@ -97,7 +98,7 @@ class Items:
 
     def take(self, chosen: np.ndarray | slice) -> Raw:
         samples = [self._items[int(number)] for number in np.arange(len(self))[chosen]]
-        return Raw(*self._batchify(samples), len(samples))
+        return _batch(self._batchify, samples)
 
     def hash_into(self, digest: hashlib._Hash) -> bool:
         """Items whose transforms are random differ from one reading to the next, and only their number is compared."""
@@ -145,7 +146,10 @@ class Stream:
         Raises:
             SetupError: a batch is no pair.
         """
-        for batch in self._begin(rank, num_workers, seed):
+        batches = self._begin(rank, num_workers, seed)
+        if not isinstance(batches, Iterable):
+            raise SetupError(f"the function of a stream gives {described(batches)}: yield batches (inputs, targets)")
+        for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise SetupError(f"a stream yields pairs (inputs, targets), not {described(batch)}")
             yield Raw(batch[0], batch[1], _count(_parts(batch[1])[0]))
@@ -158,11 +162,16 @@ def source_of(data: Any, batchify: Batchify | None = None) -> Source | Stream:
         SetupError: it has none of the forms, or no samples.
     """
     source: Source | Stream
-    if isinstance(data, (tuple, list)):
+    if isinstance(data, tuple) or (isinstance(data, list) and len(data) == 2):
         if len(data) != 2:
             raise SetupError(f"{described(data)} is no pair (inputs, targets)")
         source = Arrays(data[0], data[1], batchify)
-    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+    elif (
+        hasattr(data, "__len__")
+        and hasattr(data, "__getitem__")
+        and not hasattr(data, "shape")  # inputs alone, or a table of another library
+        and not isinstance(data, (Mapping, str))
+    ):
         source = Items(data, batchify)
     elif callable(data):
         return Stream(data)
@@ -229,9 +238,11 @@ def _some(total: int, most: int) -> np.ndarray:
 
 
 def _hash_array(digest: hashlib._Hash, array: np.ndarray) -> None:
+    if array.dtype.kind in "mM":  # dates are in no buffer
+        array = array.view(np.int64)
     if array.dtype != np.uint8:
         digest.update(repr((array.shape, array.dtype.str)).encode())
-    digest.update(array.tobytes() if array.dtype == object else np.ascontiguousarray(array).data)
+    digest.update(pickle.dumps(array) if array.dtype == object else np.ascontiguousarray(array).data)
 
 
 def _content(item: Any) -> bytes:
@@ -239,12 +250,27 @@ def _content(item: Any) -> bytes:
     if isinstance(item, (tuple, list)):
         return b"".join(map(_content, item))
     array = item.asnumpy() if hasattr(item, "asnumpy") else np.asarray(item)
-    return repr((array.shape, array.dtype.str)).encode() + array.tobytes()
+    content = pickle.dumps(item) if array.dtype == object else array.tobytes()
+    return repr((array.shape, array.dtype.str)).encode() + content
+
+
+def _batch(batchify: Batchify, samples: list[Any]) -> Raw:
+    made = batchify(samples)
+    if not isinstance(made, (tuple, list)) or len(made) != 2:
+        raise SetupError(f"batchify() returns {described(made)}: return (inputs, targets)")
+    return Raw(made[0], made[1], len(samples))
 
 
 def _stacked(samples: list[Any]) -> tuple[Any, Any]:
     """A batch of equally large samples (inputs..., target)."""
-    columns = [np.stack([_array(value) for value in column]) for column in zip(*samples, strict=True)]
-    if len(columns) < 2:
-        raise SetupError("the items of a Dataset are tuples (input, target); write batchify(samples) for others")
+    first = samples[0]
+    if not isinstance(first, (tuple, list)) or len(first) < 2:
+        raise SetupError(
+            f"the items of a Dataset are tuples (input, target), not {described(first)}; write batchify(samples) for "
+            "others"
+        )
+    try:
+        columns = [np.stack([_array(value) for value in column]) for column in zip(*samples, strict=True)]
+    except ValueError as error:
+        raise SetupError(f"samples cannot be stacked ({error}): write batchify(samples)") from None
     return _single(columns[:-1]), columns[-1]

@@ -29,7 +29,7 @@ class Evaluations:
         """Training begins."""
         if self._run.saver is not None:
             self._run.saver.begin()
-        if self._run.evaluator is not None and self._trainer.is_evaluator:
+        if self._run.evaluator is not None and self._evaluate is not None and self._trainer.is_evaluator:
             self._beside = self._run.evaluator()
 
     def end(self) -> None:
@@ -52,11 +52,11 @@ class Evaluations:
             SetupError: the metric's function has returned no value of it.
         """
         evaluate, saver, trainer = self._evaluate, self._run.saver, self._trainer
-        if evaluate is None or not trainer.is_evaluator or trainer.has_left:  # then another one does it
+        if not trainer.is_evaluator or trainer.has_left or (evaluate is None and saver is None):  # others may do it
             return None
         if self._beside is not None:
             self._take(self._beside, wait=last and not is_stopped)
-        is_due = self._is_due() or (last and not is_stopped)
+        is_due = evaluate is not None and (self._is_due() or (last and not is_stopped))
         if not (is_due or last):
             return None
         if self._beside is not None and not self._beside.has_ended and not last:
@@ -64,7 +64,7 @@ class Evaluations:
             return None
         value = None
         with trainer.global_model():
-            if is_due:
+            if evaluate is not None and is_due:
                 trainer.measure.enter(EVALUATION)
                 trainer.progress.activity = EVALUATING
                 if self._state_server is not None:

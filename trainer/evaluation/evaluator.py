@@ -26,7 +26,7 @@ class Correct:
 
     def add(self, targets: Sequence[mx.nd.NDArray], outputs: Any) -> None:
         (classes,) = targets
-        self._correct.append((outputs.argmax(axis=1) == classes).sum())
+        self._correct.append((outputs.argmax(axis=1) == classes.astype(outputs.dtype)).sum())
         self._total += len(classes)
 
     def value(self) -> float:

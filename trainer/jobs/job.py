@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import logging
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from trainer.datasets.feed import Feed, Prepare
 from trainer.datasets.sources import Arrays, Raw, Source, Stream, Subset, described, hash_of, source_of
 from trainer.engine import mx
 from trainer.jobs import builtin, job_file
-from trainer.jobs.job_file import JobFile
+from trainer.jobs.job_file import JobFile, takes_random
 from trainer.jobs.user_errors import UserError, users_errors
 from trainer.passes import Batch
 from utils import SetupError
@@ -95,7 +94,7 @@ class Job:
         known = [part for part in parts if not isinstance(part, Stream)]
         with users_errors(self.file.path, "data(folder)"):
             found = hash_of(known) if known else ""
-        if len(known) < 2 or not found:
+        if len(known) < len(parts) or self.train is None or not found:
             logging.info("samples of streams, of own loaders and of random transforms are not compared between workers")
         return found
 
@@ -124,7 +123,11 @@ class Job:
         """Some samples, of the training part if it has any."""
         for part in (self.train, self.test):
             if part is not None:
-                return next(part.batches(0, 1, seed)) if isinstance(part, Stream) else part.take(slice(0, number))
+                if not isinstance(part, Stream):
+                    return part.take(slice(0, number))
+                if first := next(part.batches(0, 1, seed), None):
+                    return first
+                raise SetupError("the stream has no batches")
         return None
 
     def test_batches(self, feed: Feed, batch_size: int, seed: int) -> Iterator[Batch]:
@@ -171,10 +174,18 @@ def job_of(config: Config) -> Job:
     Raises:
         SetupError: the file, the data or the flags are no job.
     """
+    here = Path.cwd()
     file = job_file.load(Path(config.job)) if config.job else JobFile()
     train, test, prepare, classes, labels = _data(config, file)
+    if Path.cwd() != here:
+        raise UserError(
+            f"{config.job} leaves the folder {here} (os.chdir), from which relative paths of flags count: name files "
+            "from Path(__file__).parent"
+        )
     if train is None and file.train is None:
         raise UserError(f"{config.job}: data(folder) has no training samples, and there is no train(worker): give one")
+    if test is None and (config.target is not None or config.target_accuracy):
+        raise UserError(f"{config.job}: data(folder) has no test samples, and a target needs them: give test samples")
     if config.validation:
         if train is None or isinstance(train, Stream):
             raise SetupError("--validation holds out samples with numbers, and a stream has none: leave it out")
@@ -235,14 +246,10 @@ def _prepare(file: JobFile) -> Prepare | None:
         return None
 
     def checked(inputs: Any, targets: Any, random: np.random.Generator | None) -> tuple[Any, Any]:
-        prepared = prepare(inputs, targets, random) if takes_random else prepare(inputs, targets)
+        prepared = prepare(inputs, targets, **({"random": random} if is_random else {}))
         if not isinstance(prepared, (tuple, list)) or len(prepared) != 2:
             raise SetupError(f"prepare() returns {described(prepared)}: return (inputs, targets)")
         return prepared[0], prepared[1]
 
-    try:
-        inspect.signature(prepare).bind("inputs", "targets", "random")
-        takes_random = True
-    except TypeError:
-        takes_random = False
+    is_random = takes_random(prepare)
     return checked

@@ -56,8 +56,12 @@ def load(path: Path) -> JobFile:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module  # pickle and dataclasses look there
-    with users_errors(path, "as a module"):
-        spec.loader.exec_module(module)
+    arguments, sys.argv = sys.argv, [str(path)]  # a parser of the file's own finds no flags of this program
+    try:
+        with users_errors(path, "as a module"):
+            spec.loader.exec_module(module)
+    finally:
+        sys.argv = arguments
     found = {field.name: getattr(module, field.name, None) for field in fields(JobFile) if field.name != "path"}
     if all(value is None for value in found.values()):
         raise UserError(f"{path.name} defines none of {', '.join(found)} (docs/own-job.md)")
@@ -81,13 +85,25 @@ def _fault(name: str, value: Any) -> str:
     if name == "loss" and isinstance(value, mx.gluon.Block):
         return ""
     wanted = _FUNCTIONS.get(name, ("targets", "outputs") if name == "metric" else ("outputs", "targets"))
+    more = {"random": None} if name == "prepare" and takes_random(value) else {}
     signature = f"{name}({', '.join(wanted)})"
     if not callable(value) or isinstance(value, mx.gluon.Block):
         return f"{name} is a {type(value).__name__}: write a function {signature}"
     try:
-        inspect.signature(value).bind(*wanted)
+        inspect.signature(value).bind(*wanted, **more)
     except TypeError as error:
         return f"{name} cannot be called as {signature}: {error}"
     except ValueError:  # without a signature, such as a function in C
-        pass
+        return ""
+    first = next(iter(inspect.signature(value).parameters), "")
+    if len(wanted) == 2 and first == wanted[1]:
+        return f"{name} gets ({', '.join(wanted)}), in this order, and its first parameter is called {first}"
     return ""
+
+
+def takes_random(prepare: Callable[..., Any]) -> bool:
+    """Whether prepare() has a parameter for the generator of random changes."""
+    try:
+        return "random" in inspect.signature(prepare).parameters
+    except (TypeError, ValueError):  # no function, or one without a signature, such as a function in C
+        return False

@@ -110,10 +110,12 @@ def _check(network: Any, own_loop: bool) -> None:
 
 
 def _initialize(network: Any) -> None:
-    """Initializes the parameters without values."""
+    """Initializes the parameters without values, and brings the others to the CPU."""
     for each in network.collect_params().values():
         if each._data is None and not each._deferred_init:
             each.initialize(ctx=mx.cpu(), default_init=_Initial())
+        else:
+            each.reset_ctx(mx.cpu())
 
 
 def _place(network: Any, device: mx.Context) -> None:
@@ -172,7 +174,7 @@ def _learnt(job: Job, first: Batch | None, outputs: Any) -> tuple[Loss | None, i
         raise SetupError(
             f"{file.path}: train(worker) has a loss of its own, and the outputs are no scores: define metric"
         )
-    return loss, classes, Metric("loss", more_is_better=False), partial(measurements.MeanLoss, loss)
+    return loss, classes, Metric("test-loss", more_is_better=False), partial(measurements.MeanLoss, loss)
 
 
 def _check_classes(job: Job, labels: np.ndarray, scores: int) -> None:

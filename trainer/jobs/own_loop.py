@@ -6,18 +6,22 @@ program's loop does what the algorithm makes of them, and the own loop continues
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from trainer.datasets.sources import described
 from trainer.engine import mx
 from trainer.parameters import wait_for
 from trainer.passes import Batch, single
 from trainer.trainer import Trainer
-from utils import SetupError
+from utils import EXIT_SETUP, SetupError, fail
 
 ENDED = "train(worker) has returned"
+MOST_BATCHES = 1000  # of a step: a loop that draws more has forgotten worker.step(), or to look at `is_done`
 
 
 class Worker:
@@ -53,6 +57,8 @@ class Worker:
     @property
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """Yields inputs and targets, each one array (N, ...) or a tuple of several."""
+        if self.is_done:
+            self._loop.ask_again()
         while not self.is_done:
             batch = self._loop.take()
             yield single(batch.inputs), single(batch.targets)
@@ -84,6 +90,8 @@ class OwnLoop:
         self._counted = -1  # steps of this worker that counted, at the last step
         self._loss: Any = None
         self._has_stepped = False
+        self._asked = 0  # for batches, after the end
+        self._optimizers = self._own_optimizers()
 
     def _run(self, counted: bool) -> None:
         self._train(self._the_worker())
@@ -126,7 +134,12 @@ class OwnLoop:
     def loss(self) -> float | None:
         if self._loss is None:
             return None
-        return float(self._loss.mean().asscalar() if hasattr(self._loss, "asscalar") else self._loss)
+        try:
+            return float(np.mean(self._loss.asnumpy() if hasattr(self._loss, "asnumpy") else self._loss))
+        except (TypeError, ValueError):
+            raise SetupError(
+                f"worker.step(samples, loss): loss is {described(self._loss)}: give the losses, or their mean"
+            ) from None
 
     def end(self) -> None:
         """Lets the own loop see that the job is over, and end."""
@@ -138,24 +151,59 @@ class OwnLoop:
 
     def take(self) -> Batch:
         """The batch of this step, or one more for it."""
+        self._check_thread("worker.batches")
         batch, self._pending = self._pending, None
         self._takes = True
         if batch is None:
+            if len(self._more) >= MOST_BATCHES:
+                raise SetupError(
+                    f"train(worker) has drawn {MOST_BATCHES} batches without worker.step(): call it at the end of each "
+                    "step, and give a larger -b for larger ones"
+                )
             batch = next(self.trainer.context.task.batches)
             self._more.append(batch)
         return batch
 
+    def ask_again(self) -> None:
+        """Ends a loop that asks for batches time and again when the job is over, such as `while True` around them."""
+        self._asked += 1
+        if self._asked > MOST_BATCHES:
+            raise GreenletExit
+
     def step(self, samples: int, loss: Any) -> bool:
+        self._check_thread("worker.step()")
         if self._the_worker().is_done:
             raise GreenletExit  # a loop that does not look at `is_done`
         if mx.autograd.is_recording():
             raise SetupError("worker.step() stands inside autograd.record(): call it behind loss.backward()")
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
+        if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)) or samples < 0:
             raise SetupError(f"worker.step({samples!r}): give the number of samples of the step")
         if self._pending is not None:
             self._check_own_loader()
+        if self._own_optimizers() != self._optimizers:
+            raise SetupError(
+                "train(worker) has a gluon.Trainer for the weights of worker.network: leave it out, since "
+                "worker.step() changes them (--optimizer)"
+            )
+        if samples and not self._has_stepped and not self._has_gradients():
+            raise SetupError("train(worker) has computed no gradients: call loss.backward() before worker.step()")
         self._loss, self._has_stepped = loss, True
-        return bool(getcurrent().parent.switch(samples))
+        return bool(getcurrent().parent.switch(int(samples)))
+
+    def _has_gradients(self) -> bool:
+        parameters = self.trainer.parameters
+        return any(each._fresh_grad for each in parameters.weights) or any(
+            each.asnumpy().any() for each in parameters.gradients
+        )
+
+    def _own_optimizers(self) -> list[Any]:
+        """The gluon.Trainer of each parameter, or None."""
+        return [each._trainer for each in self.trainer.context.task.network.collect_params().values()]
+
+    def _check_thread(self, what: str) -> None:
+        if getcurrent() is not self._greenlet:
+            fail(f"{what} is used in another thread than that of train(worker): use it there")
+            os._exit(EXIT_SETUP)  # an exception would end that thread alone, for which train(worker) may wait
 
     def _check_own_loader(self) -> None:
         """A step without a batch from `batches`: the own loop has a loader of its own."""

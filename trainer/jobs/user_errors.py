@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+from trainer.jobs.sources import OWN_MODULES, ROOT
 from utils import JobError, SetupError
 
 MOST_CHARACTERS = 300  # of an error's own message
+_LIBRARIES = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
 
 
 class UserError(SetupError):
@@ -20,7 +23,7 @@ class UserError(SetupError):
 
 @contextlib.contextmanager
 def users_errors(file: Path | None, function: str = "", place: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Makes errors of a job file's code UserErrors. All others pass unchanged.
+    """Makes errors of a job file's code, and its exits, UserErrors. All others pass unchanged.
 
     Args:
         file: None: there is no job file, and no error is its own.
@@ -41,10 +44,10 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
         raise UserError(f"{file.name}, {function}: {error}") from None
     except JobError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if file is None:
             raise
-        own = _from_file(error.__traceback__, file.absolute().parent)
+        own = _from_file(error.__traceback__, file.absolute())
         batch = getattr(error, "batch", "")
         if own is None and not batch and not function:
             raise
@@ -60,15 +63,19 @@ def users_errors(file: Path | None, function: str = "", place: Callable[[], str]
         raise UserError(f"{', '.join(where)}: {_message(error)}") from None
 
 
-def _from_file(frames: TracebackType | None, folder: Path) -> TracebackType | None:
-    """The part of a traceback that begins in the folder."""
-    while frames is not None and not _is_in(frames, folder):
+def _from_file(frames: TracebackType | None, file: Path) -> TracebackType | None:
+    """The part of a traceback that begins in the job file, or in a module of its folder."""
+    while frames is not None and not _is_own(Path(frames.tb_frame.f_code.co_filename), file):
         frames = frames.tb_next
     return frames
 
 
-def _is_in(frame: TracebackType, folder: Path) -> bool:
-    return Path(frame.tb_frame.f_code.co_filename).parent.is_relative_to(folder)
+def _is_own(code: Path, file: Path) -> bool:
+    """Whether code is the user's: the folder may also be one that has this program, or libraries, in it."""
+    if code == file or not code.is_relative_to(file.parent):
+        return code == file
+    is_program = code.is_relative_to(ROOT) and code.relative_to(ROOT).parts[0].removesuffix(".py") in OWN_MODULES
+    return not is_program and not any(map(code.is_relative_to, _LIBRARIES))
 
 
 def _last_line(own: TracebackType, file: Path) -> int:
@@ -82,7 +89,7 @@ def _last_line(own: TracebackType, file: Path) -> int:
     return line
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     """The kind of error and its first line; of MXNet's, which begin with its own traceback, the last."""
     lines = str(error).strip().splitlines() or [""]
     text = lines[-1 if lines[0].startswith("Traceback") else 0].strip()

@@ -15,7 +15,7 @@ from utils import SetupError
 DATA, PROGRAM, JOB, FROZEN = "the data", "the program's files", "--job", "the frozen weights"
 MOST_NAMES = 5  # in one sentence
 ADVICE = {
-    DATA: "get the same files on every host (scripts/get_data.sh)",
+    DATA: "get the same files on every host (scripts/get_data.sh); give generators in data() a seed",
     FROZEN: "let network() give them the same values on every host",
     PROGRAM: "bring the same version of this program to every host",
     JOB: "bring the same job file, and the modules that it imports from its folder, to every host",

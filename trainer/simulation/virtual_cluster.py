@@ -87,6 +87,7 @@ class _Run:
         self._memberships = self._all_memberships()
         self._folders = [RunFolder(job.worker_config(rank), job.earlier) for rank in range(len(self._rows))]
         self._contexts = [self._context(rank) for rank in range(len(self._rows))]
+        self._check_networks()
         self._keep()
         self._hashes: dict[int, str] = {}
         if config.algorithm.is_distributed:
@@ -164,6 +165,21 @@ class _Run:
             is_evaluator=lambda step_s: rank == self._evaluating_rank,
         )
         return Context(config, task, peers, settings)
+
+    def _check_networks(self) -> None:
+        """Makes sure that no two workers train the same parameters.
+
+        Raises:
+            SetupError: they do.
+        """
+        if self._learnt is None:
+            return
+        networks = [context.task.network.collect_params().values() for context in self._contexts]
+        if len({id(each) for network in networks for each in network}) < sum(map(len, networks)):
+            raise SetupError(
+                f"{self._job.config.job}, network(): gives the same layers again when it is called for the next "
+                "worker: make them in network()"
+            )
 
     def _keep(self) -> None:
         """Gives each worker its checkpoints, where the flags ask for them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -51,9 +52,10 @@ def values(part):
             None,
             [(2 * X[CHOSEN]).tolist()],
         ),
+        ([*zip(X, Y, strict=True)], None, [X[CHOSEN].tolist()]),
         (Pairs(), None, [X[CHOSEN].tolist(), (X[CHOSEN] + 1).tolist()]),
     ],
-    ids=["arrays", "mxnet", "several", "lists", "dataset", "transforms", "items"],
+    ids=["arrays", "mxnet", "several", "lists", "dataset", "transforms", "pairs", "items"],
 )
 def test_a_batch_has_the_samples_of_its_numbers(data, batchify, inputs):
     source = source_of(data, batchify)
@@ -90,12 +92,26 @@ def test_other_content_or_another_form_has_another_hash():
         (X.reshape(8, 1, 3), Y),
         ([[number] for number in range(8)], Y),
         ([[number] for number in range(1, 9)], Y),
+        (np.arange(8).astype("datetime64[s]"), Y),
+        (np.arange(1, 9).astype("datetime64[s]"), Y),
         mx.gluon.data.ArrayDataset(X, Y),
         mx.gluon.data.ArrayDataset(X + 1, Y),
     ]
     hashes = [hash_of([source_of(part)]) for part in parts]
     assert len({*hashes}) == len(parts) and all(len(each) == 16 for each in hashes)
     assert hashes == [hash_of([source_of(part)]) for part in parts]
+
+
+def test_samples_that_are_objects_have_the_hash_of_their_content():
+    def parts():
+        texts = [" ".join(["word"] * number) for number in range(8)]
+        yield np.array([np.arange(number) for number in range(8)], dtype=object), Y
+        yield np.array(texts, dtype=object), Y
+        yield [{"text": text} for text in texts], Y
+        yield mx.gluon.data.SimpleDataset([{"text": text} for text in texts])
+
+    kept, again = [*parts()], [*parts()]  # at other places in memory
+    assert [hash_of([source_of(part)]) for part in kept] == [hash_of([source_of(part)]) for part in again]
 
 
 def test_a_dataset_with_random_transforms_has_no_hash():
@@ -113,11 +129,22 @@ def test_a_dataset_with_random_transforms_has_no_hash():
         ((X, 3), "a int has no samples"),
         ((X[:0], Y[:0]), "there are no samples"),
         (([], []), "there are no samples"),
+        ({"x": X, "y": Y}, "a dict of 2 is no pair"),
+        (X, "a ndarray of shape"),
     ],
 )
 def test_what_is_no_part_of_the_data_is_one_line(data, line):
     with pytest.raises(SetupError, match=line):
         source_of(data)
+
+
+@pytest.mark.parametrize(
+    ("items", "line"),
+    [([{"x": 1, "y": 2}] * 2, "tuples (input, target), not a dict of 2"), ([([1], 2), ([1, 2], 2)], "write batchify")],
+)
+def test_items_that_make_no_batch_are_one_line(items, line):
+    with pytest.raises(SetupError, match=re.escape(line)):
+        source_of(mx.gluon.data.SimpleDataset(items)).take(slice(0, 2))
 
 
 def stream(rank, num_workers, seed):

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from cluster_processes import ROOT
 from contexts import context_of
 
+import simulate
 from config import Config
+from trainer import worker
 from trainer.command_line import parse
 from trainer.engine import mx
 from trainer.from_flags import learning_task
 from trainer.jobs.job import job_of
 from trainer.jobs.network import build
+from trainer.jobs.user_errors import UserError, users_errors
 from trainer.membership import Membership
+from trainer.simulation import virtual_cluster
 from utils import SetupError
 
 GOOD = """
@@ -69,6 +78,12 @@ MISTAKES = {
     "empty": (TRAIN_PART, "(x[:0], y[:0])", "data(folder), train: there are no samples"),
     "texts": (TRAIN_PART, "(['a'] * 160, y[:160])", "are no numbers of one shape"),
     "ragged": (TRAIN_PART, "([[1.0] * (1 + i % 3) for i in range(160)], y[:160])", "batchify(samples)"),
+    "exits": ("    x = ", "    exit('no data')\n    x = ", "data(folder), line 11: SystemExit: no data"),
+    "exits at once": ("import numpy", "raise SystemExit\nimport numpy", "my_job.py, as a module, line 2: SystemExit"),
+    "other folder": ("    x = ", "    __import__('os').chdir('/')\n    x = ", "leaves the folder"),
+    "inputs alone": (TRAIN_PART, "x[:160]", "a ndarray of shape (160, 4) is no pair (inputs, targets)"),
+    "no batches": (TRAIN_PART, "(lambda rank, num_workers, seed: iter([]))", "the stream has no batches"),
+    "no yield": (TRAIN_PART, "(lambda rank, num_workers, seed: None)", "a stream gives None: yield batches"),
     "no file": ("    x = ", "    np.load(folder + '/no.npy')\n    x = ", "data(folder), line 11: FileNotFoundError"),
     "no train": (TRAIN_PART, "None", "no training samples, and there is no train(worker)"),
     "no loss": (LOSS, "", "the loss is cross-entropy, for scores (N, C) and classes (N,); here the network gives"),
@@ -78,6 +93,7 @@ MISTAKES = {
     "one argument": (LOSS, "def loss(o):\n    return o", "cannot be called as loss(outputs, targets)"),
     "lambda": (LOSS, f"{LOSS}\nmetric = lambda t, o: 1.0", "metric: a metric cannot have the name '<lambda>'"),
     "composite": (LOSS, f"{LOSS}\nmetric = mx.metric.create(['mse', 'mae'])", "give a metric of one number"),
+    "batches one": (LOSS, f"{LOSS}\ndef batchify(s):\n    return 1", "batchify() returns a int: return (inputs,"),
     "prepares one": (LOSS, f"{LOSS}\ndef prepare(x, y):\n    return x", "prepare() returns a ndarray of shape (2, 4)"),
     "no bool": (LOSS, f"{LOSS}\nmore_is_better = 0", "more_is_better is 0: give True or False"),
     "loss and loop": (LOSS, f"{LOSS}\ndef train(worker): pass", "defines loss and train(worker)"),
@@ -94,7 +110,7 @@ def test_a_mistake_is_one_line_that_names_the_file_or_what_to_do(tmp_path, name)
     for old, new in zip(before.split("|"), after.split("|"), strict=True):
         assert old in text
         text = text.replace(old, new)
-    with pytest.raises(SetupError, match=re.escape(line)) as caught:
+    with pytest.raises(SetupError, match=re.escape(line)) as caught, contextlib.chdir(tmp_path):
         task_of(job_in(tmp_path, text))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
@@ -121,9 +137,47 @@ def test_the_traceback_begins_in_the_file(tmp_path, caplog):
     assert len(shown) == 1 and re.match(r'Traceback .*\n  File ".*my_job.py", line 11, in data', shown[0])
 
 
+@pytest.mark.parametrize("folder", ["/", str(ROOT.parent), str(ROOT), str(ROOT / "examples")])
+def test_the_users_frames_are_told_from_those_of_program_and_libraries_in_the_same_folder(folder, caplog):
+    file = Path(folder, "my_job.py")
+    names = {"users_errors": users_errors, "file": file, "stack": np.stack}
+    exec(compile("def network():\n    stack([])", str(file), "exec"), names)
+
+    def run(call):
+        exec(
+            compile(f"with users_errors(file, place=lambda: 'worker 0'): {call}", str(ROOT / "main.py"), "exec"), names
+        )
+
+    with pytest.raises(UserError, match=r"my_job.py, network\(\), line 2, worker 0: ValueError"):
+        run("network()")
+    assert "main.py" not in caplog.text
+    with pytest.raises(ValueError, match="need at least"):
+        run("stack([])")
+
+
+def test_a_parser_of_the_files_own_finds_no_flags_of_this_program(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["main.py", "-m", "local"])
+    job_of(job_in(tmp_path, "import argparse\nargparse.ArgumentParser().parse_args()\n" + GOOD))
+    assert sys.argv == ["main.py", "-m", "local"]
+
+
+@pytest.mark.parametrize(("parameter", "changes"), [("random", True), ("random=None", True), ("scale=1.0", False)])
+def test_a_third_parameter_of_prepare_gets_the_generator_by_its_name(tmp_path, parameter, changes):
+    name = parameter.partition("=")[0]
+    more = f"\ndef prepare(x, y, {parameter}):\n    return 0 * x + isinstance({name}, np.random.Generator), y"
+    task = task_of(job_in(tmp_path, GOOD + more))
+    assert next(task.batches).inputs[0].sum().asscalar() == (64 * 4 if changes else 0)
+
+
+def test_classes_that_prepare_makes_integers_of_mxnets_are_measured(tmp_path):
+    text = GOOD.replace(LOSS, "def prepare(x, y):\n    return x, mx.nd.array(y, dtype='int32')").replace("(1))", "(5))")
+    task = task_of(job_in(tmp_path, text.replace("y = x.sum(axis=1)", "y = np.arange(200) % 5")))
+    assert task.metric.is_accuracy and 0 <= task.evaluate() <= 1
+
+
 def test_values_that_a_network_has_are_kept_and_others_are_the_same_for_the_same_seed(tmp_path):
     kept = "import mxnet as mx\n" + GOOD.replace(
-        "    return net", "    net[1].initialize(mx.init.One())\n    return net"
+        "    return net", "    net[1].initialize(mx.init.One(), ctx=mx.cpu(1))\n    return net"
     )
     networks = [task_of(job_in(tmp_path, kept, "--seed", seed)).network for seed in "001"]
     first, again, other = ([each.data().asnumpy() for each in net.collect_params().values()] for net in networks)
@@ -135,7 +189,7 @@ def test_values_that_a_network_has_are_kept_and_others_are_the_same_for_the_same
 @pytest.mark.parametrize(
     ("more", "name", "more_is_better"),
     [
-        ("", "loss", False),
+        ("", "test-loss", False),
         ("metric = mx.metric.RMSE()", "rmse", False),
         ("def r2(targets, outputs):\n    return 1.5\nmetric = r2", "r2", True),
         ("def error(targets, outputs):\n    return 1.5\nmetric, more_is_better = error, False", "error", False),
@@ -168,6 +222,17 @@ def test_parts_that_the_file_leaves_out_are_built_in(tmp_path):
     np.testing.assert_array_equal(*(batch.inputs[0].asnumpy() for batch in batches))
 
 
+@pytest.mark.parametrize("shared", ["NET = network()\ndef network(): return NET", "D = gluon.nn.Dense(1)"])
+def test_virtual_workers_may_not_train_the_same_layers(tmp_path, shared):
+    text = GOOD.replace("gluon.nn.Dense(1))", "D)") if shared[0] == "D" else GOOD
+    path = job_in(tmp_path, f"{text}\n{shared}").job
+    (run,) = simulate.parse(["--workers", "0.1,0.1", "--log-base", str(tmp_path), "--max-rounds", "1", "--job", path])[
+        1
+    ]
+    with pytest.raises(SetupError, match=r"my_job.py, network\(\): gives the same layers again"):
+        virtual_cluster.run(run.job)
+
+
 def test_frozen_weights_stay_and_do_not_travel(tmp_path):
     text = GOOD.replace("    return net", "    net[0].collect_params().setattr('grad_req', 'null')\n    return net")
     from trainer.algorithms.local import LocalTrainer
@@ -178,3 +243,15 @@ def test_frozen_weights_stay_and_do_not_travel(tmp_path):
     )
     assert [array.shape for array in trainer.parameters.model()] == [(1, 8), (1,)]
     assert len(trainer.parameters.frozen_sha256()) == 64
+
+
+def test_without_a_test_part_the_last_network_is_saved_and_no_target_is_possible(tmp_path):
+    text = GOOD.replace("(x[160:], y[160:])", "None")
+    config = job_in(tmp_path, text, "--max-rounds", "3")
+    assert task_of(config).evaluate is None
+    with pytest.raises(SetupError, match="a target needs them"):
+        job_of(job_in(tmp_path, text, "--target", "0.1"))
+    signals: Any = SimpleNamespace(requested=False, be_patient=lambda: None)
+    assert worker.run(config, None, signals) == 0
+    folder = tmp_path / "logs" / "cpu"
+    assert (folder / "final-0003.params").exists() and not (folder / "best.json").exists()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from trainer.jobs.own_loop import ENDED, OwnLoop
 from trainer.loop import Loop
 from trainer.run_logs.round_log import read_rounds
 from trainer.stop import Limits
-from utils import SetupError
+from utils import EXIT_SETUP, SetupError
 
 X = np.arange(20, dtype=np.float32).reshape(20, 1)
 ETA = 0.001
@@ -154,6 +157,16 @@ def test_the_loop_sees_the_end_and_does_what_stands_behind_it(tmp_path):
     assert ended == [(True, 0, 1, 2)]
 
 
+def test_a_loop_without_an_end_ends_with_the_job(tmp_path):
+    def train(worker):
+        while True:
+            for x, y in worker.batches:
+                backward(worker, x, y)
+                worker.step(len(y))
+
+    assert run(tmp_path, train).reason == "4 rounds done"
+
+
 def loads_itself(worker):
     while True:
         x = mx.nd.ones((2, 1))
@@ -174,6 +187,75 @@ def test_what_cannot_be_is_one_line_before_training_begins(tmp_path, train, flag
     with pytest.raises(SetupError, match=re.escape(line)):
         run(tmp_path, train, flags=flags)
     assert not list(tmp_path.iterdir())
+
+
+def draws(worker):
+    for _ in worker.batches:
+        pass
+
+
+def has_a_trainer(worker):
+    trainer = mx.gluon.Trainer(worker.network.collect_params(), "sgd")
+    for x, y in worker.batches:
+        backward(worker, x, y)
+        trainer.step(len(y))
+        worker.step(len(y))
+
+
+def only_looks(worker):
+    for x, y in worker.batches:
+        worker.step(len(y), loss_of(worker.network(x), y))
+
+
+def tells(loss):
+    def train(worker):
+        for x, y in worker.batches:
+            backward(worker, x, y)
+            worker.step(np.int64(len(y)), loss)
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("train", "line"),
+    [
+        (draws, "has drawn 1000 batches without worker.step()"),
+        (has_a_trainer, "has a gluon.Trainer for the weights of worker.network"),
+        (only_looks, "has computed no gradients: call loss.backward()"),
+        (tells("low"), "loss is a str"),
+    ],
+)
+def test_what_is_no_loop_of_steps_is_one_line(tmp_path, train, line):
+    with pytest.raises(SetupError, match=re.escape(line)):
+        run(tmp_path, train)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of `leave`
+@pytest.mark.parametrize(
+    ("use", "what"), [(lambda worker: worker.step(2), "worker.step()"), (lambda worker: [*worker.batches], "batches")]
+)
+def test_another_thread_ends_the_process_since_train_may_wait_for_it(tmp_path, monkeypatch, caplog, use, what):
+    codes = []
+
+    def leave(code):
+        codes.append(code)
+        sys.exit()  # this thread
+
+    def train(worker):
+        thread = threading.Thread(target=use, args=(worker,))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SetupError, match="without a call"):
+        run(tmp_path, train)
+    assert codes == [EXIT_SETUP] and f"{what} is used in another thread" in caplog.text
+
+
+@pytest.mark.parametrize("loss", [np.array([1.0, 2.0]), [1.0, 2.0], 1.5, np.float32(1.5), mx.nd.array([1, 2])])
+def test_losses_of_any_kind_are_told(tmp_path, loss):
+    run(tmp_path, tells(loss), rounds=1)
+    assert [record["loss"] for record in read_rounds(tmp_path, pytest.fail)] == [1.5]
 
 
 def test_a_step_inside_record_is_refused(tmp_path):
