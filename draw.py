@@ -21,14 +21,11 @@ import reprlib
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import matplotlib as mpl
-from matplotlib.backends.registry import BackendFilter, backend_registry
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 import summary
 from flag_values import at_least, finite
-from report import definitions, metrics, run_tables, tables
+from report import BACKEND, definitions, metrics, run_tables, tables
 from report.csv_curves import beside, read_beside
 from report.definitions import AUTO, DEFINITIONS, MODEL_BYTES
 from report.figure_set import bar_figures, curve_figures, save_figures
@@ -49,6 +46,9 @@ from report.x_axes import X_AXES
 from summary import warning
 from trainer.metric import ACCURACY, Metric, logged_value
 from utils import SetupError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ALL = "all"  # of X_AXES
 
@@ -116,11 +116,15 @@ def read_standalone(network_folder: Path, warn: Warn) -> tuple[Metric, float] | 
 
 def _window_figure(warn: Warn) -> Callable[[], Figure] | None:
     """Makes figures that pyplot can show; None without a display."""
+    import matplotlib as mpl
     from matplotlib import pyplot  # only here: saved figures need no global state
+    from matplotlib.backends.registry import BackendFilter, backend_registry
 
     try:
+        if BACKEND:
+            mpl.rcParams["backend"] = BACKEND
         pyplot.switch_backend(mpl.get_backend())
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         warn(f"--show: {error}; the figures are only saved")
         return None
     if mpl.get_backend().lower() in backend_registry.list_builtin(BackendFilter.NON_INTERACTIVE):  # type: ignore[no-untyped-call]
@@ -153,7 +157,7 @@ def _draw(options: argparse.Namespace) -> None:
     print("\n".join(lines) or "nothing to compare", end="\n\n")
     new_figure = _window_figure(warning) if options.show else None
     with style(options.width):
-        save_figures(figures, out, new_figure or Figure, print)
+        save_figures(figures, out, print, new_figure)
         if new_figure is not None:
             from matplotlib import pyplot
 

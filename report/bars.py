@@ -50,7 +50,8 @@ def draw_bars(
             look |= {"xerr": [[max(0.0, value - low)], [max(0.0, high - value)]], "capsize": 2}
         bar = axes.barh(row, value, 0.92 * width, **look)
         axes.bar_label(bar, labels=[mark(_short_number(value), mode in marked)], padding=2, fontsize=SMALL)
-    axes.margins(x=0.8 / figure.get_figwidth())  # room for the numbers
+    axes.grid(visible=False)  # it would cross the numbers
+    axes.margins(x=0.8 / figure.get_figwidth())  # room for them
     axes.set_xlim(left=0)
     axes.set_xlabel(label)
     inches = _name_rows(figure, axes, [algorithm.title for algorithm in algorithms], len(splits)) + _title(

@@ -128,8 +128,8 @@ def _ratios(mode: Mode, devices: Devices, numbers: Numbers, warn: Warn) -> Mappi
 def save_figures(
     figures: Sequence[NamedFigure],
     folder: Path,
-    new_figure: Callable[[], Figure],
     say: Callable[[str], None],
+    new_figure: Callable[[], Figure] | None = None,
 ) -> None:
     """Draws each figure that has data as PNG and PDF; `say` gets their paths."""
     for name, data, draw in figures:
@@ -139,7 +139,7 @@ def save_figures(
             for path in files:
                 path.unlink(missing_ok=True)  # drawn from other logs
             continue
-        figure = new_figure()
+        figure = (new_figure or Figure)()
         draw(figure, data)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # otherwise each file would compute the layout again

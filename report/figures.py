@@ -139,7 +139,9 @@ def _finish_curves(
     if kinds:
         # The note is its title: the layout of a legend below the axes ignores all other texts there.
         text = {"title": fill(note, figure, SMALL)} if note else {}
-        inches += legend(figure, kinds, loc="outside lower center", columnspacing=1.5, handlelength=1.5, **text)
+        inches += legend(
+            figure, kinds, loc="outside lower center", columnspacing=1.5, handlelength=1.5, markerscale=0.7, **text
+        )
     figure.set_figheight(inches + note_below(figure, "" if kinds else note))
 
 

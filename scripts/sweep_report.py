@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from algorithms import ENTRIES
 from report import statistics
 from report.figure_set import save_figures
@@ -194,7 +192,7 @@ def write(folder: Path, lines: Sequence[SweepLine], target: float | None, say: C
     with style():
         title = f"{', '.join(dict.fromkeys(line.network for line in lines))}{more}"
         draw = partial(draw_curves_of_runs, title=title, standalone=None, metric=metric_in(lines), target=target)
-        save_figures([(NAME, drawn, draw)], folder, Figure, say)
+        save_figures([(NAME, drawn, draw)], folder, say)
     page = [f"# {folder.name}", markdown(rows), notes(lines), *([f"![{title}]({NAME}.png)"] if drawn else [])]
     for suffix, content in ((".md", "\n\n".join(page) + "\n"), (".csv", as_csv(lines, target))):
         write_atomically(folder / f"{NAME}{suffix}", content.encode())

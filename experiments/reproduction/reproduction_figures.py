@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from algorithms import ENTRIES
 from experiments.reproduction.published import FINAL_MINUTES
 from experiments.reproduction.reproduction import CLUSTER, NUM_GPUS, TRAINING, Row, by_experiment
@@ -40,7 +38,7 @@ def draw(rows: Sequence[Row], folder: Path, say: Callable[[str], None]) -> None:
     """Draws each that has data as PNG and PDF into the folder, and prints their paths."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs each font in a PDF
     with style():
-        save_figures(figures(rows), folder, Figure, say)
+        save_figures(figures(rows), folder, say)
 
 
 def figures(rows: Sequence[Row], only: str = "") -> list[NamedFigure]:
