@@ -72,7 +72,7 @@ def missing_package(error: BaseException) -> str:
     package = str(getattr(error, "name", "")).partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in PACKAGES:
         return ""
-    return f"there is no {package} for {sys.executable}: scripts/setup.sh makes .venv, whose python has it"
+    return f"there is no {package} for {sys.executable}: .venv/bin/python has it, which scripts/setup.sh makes"
 
 
 # ------------------------------------------------------------------------------------------------- output

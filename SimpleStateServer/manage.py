@@ -14,13 +14,16 @@ def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
     if "serve" in sys.argv[:2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the server handles it: no traceback
+    folder = Path(__file__).resolve().parent
+    sys.path[:0] = [str(folder), str(folder.parent)]
+    from utils import missing_package
+
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
-    except ModuleNotFoundError:
-        print(f"error: there is no Django for {sys.executable}: scripts/setup.sh makes .venv with it", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(f"error: {missing_package(error)}", file=sys.stderr)
         sys.exit(2)
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
     try:
         execute_from_command_line(sys.argv)

@@ -196,6 +196,7 @@ def test_a_command_for_a_study_is_one(command):
 
 PROGRAMS = {
     **{name: name.split()[1][:-3].replace("/", ".") for name in commands() if " experiments/" in name},
+    **{name: name.split()[2] for name in commands() if " -m experiments." in name},
     ".venv/bin/python draw.py": "draw",
     ".venv/bin/python summary.py": "summary",
     "scripts/fault_drill.sh": "experiments.fault_drill.fault_drill",
