@@ -173,6 +173,7 @@ class Trainer:
         if weight != 1:
             for gradient in self.parameters.gradients:
                 gradient *= weight
+        self.context.task.batches.prepare()
         self.emulation.pad(1.0)
         self.emulation.delay_step()
         return True

@@ -48,6 +48,8 @@ class Batches:
     def resize(self, batch_size: int) -> None:
         self._size = batch_size
 
+    def prepare(self) -> None: ...
+
     def put_back(self, batch: Batch) -> None:
         self._next -= 1
 

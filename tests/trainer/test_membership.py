@@ -17,7 +17,6 @@ from trainer.datasets.samples import Samples
 from trainer.datasets.sources import Arrays
 from trainer.loop import Loop
 from trainer.membership import Membership, of_parts
-from trainer.passes import Batch
 from trainer.stop import Limits
 
 ETA = 0.5
@@ -77,12 +76,12 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
     first, second = np.array([0, 1, 2]), np.array([3])
     parts = [first, first, first] if again else [first, second, first]
     samples = Samples(np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 0, 1], np.uint8))
-    drawn: list[int] = []
+    epochs: list[list[int]] = []
 
     class Noted(EndlessBatches):
-        def __next__(self) -> Batch:
-            drawn.append(int(self._order[0]) if len(self._order) else -1)
-            return super().__next__()
+        def draw_from(self, indices: np.ndarray) -> None:
+            epochs.append(indices.tolist())
+            super().draw_from(indices)
 
     context = context_of(
         network=dense(),
@@ -92,5 +91,5 @@ def test_a_worker_draws_from_the_samples_of_the_round_and_goes_on_in_its_epoch_w
         limits=Limits(3),
     )
     Loop(LocalTrainer(context, ETA)).run(lambda: tmp_path)
-    # A new epoch (-1) begins with the job, and where the samples are others.
-    assert [number == -1 for number in drawn] == ([True, False, False] if again else [True, True, True])
+    # A new epoch begins with the job, and where the samples are others.
+    assert epochs == ([[0, 1, 2]] if again else [[0, 1, 2], [3], [0, 1, 2]])

@@ -25,6 +25,9 @@ class Batches(Protocol):
     def __next__(self) -> Batch:
         """The next batch."""
 
+    def prepare(self) -> None:
+        """Makes the next batch, if it is not there: while the device computes, this takes no time of the training."""
+
     def put_back(self, batch: Batch) -> None:
         """Takes back a batch that was drawn and not trained on; it is the next one again."""
 
@@ -44,7 +47,49 @@ class Batches(Protocol):
         """Returns to the position of `state`, with the same samples."""
 
 
-class EndlessBatches:
+class _MadeBatches:
+    """Batches that are made one after the other, the next one perhaps before it is asked for."""
+
+    def __init__(self, feed: Feed, seed: int | tuple[int, ...]) -> None:
+        self._feed = feed
+        self._changes = np.random.default_rng((*(seed if isinstance(seed, tuple) else (seed,)), _STREAM))
+        self._returned: list[Batch] = []
+        self._prepared: Batch | Exception | None = None
+        self._place_before: dict[str, Any] = {}  # the prepared one
+
+    def _make(self) -> Batch:
+        raise NotImplementedError
+
+    def _place(self) -> dict[str, Any]:
+        """The position behind the last batch that was made."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        if self._prepared is not None or self._returned:
+            return
+        self._place_before = self._place()
+        try:
+            self._prepared = self._make()
+        except Exception as error:  # the job may end before it needs this batch
+            self._prepared = error
+
+    def __next__(self) -> Batch:
+        if self._returned:
+            return self._returned.pop()
+        batch, self._prepared = self._prepared, None
+        if isinstance(batch, Exception):
+            raise batch
+        return batch or self._make()
+
+    def put_back(self, batch: Batch) -> None:
+        self._returned.append(batch)
+
+    @property
+    def _next_place(self) -> dict[str, Any]:
+        return self._place() if self._prepared is None else self._place_before
+
+
+class EndlessBatches(_MadeBatches):
     """Batches of one size, until `resize`, epoch after epoch, each in a new seeded order.
 
     A batch may span two epochs, so every sample is used once an epoch and none is dropped.
@@ -57,11 +102,10 @@ class EndlessBatches:
         Args:
             indices: of the samples (n_k,) to draw from.
         """
+        super().__init__(feed, seed)
         self._source = source
-        self._feed = feed
         self._batch_size = batch_size
         self._random = np.random.default_rng(seed)
-        self._changes = np.random.default_rng((*(seed if isinstance(seed, tuple) else (seed,)), _STREAM))
         self.draw_from(indices)
 
     def draw_from(self, indices: np.ndarray) -> None:
@@ -72,12 +116,15 @@ class EndlessBatches:
         """
         if not len(indices):
             raise SetupError("this worker's part of the data is empty: use fewer workers")
+        self._drop_prepared()
         self._indices = indices
         self._order = indices[:0]
-        self._returned: list[Batch] = []
+        self._returned = []
 
     def resize(self, batch_size: int) -> None:
-        self._batch_size = batch_size
+        if batch_size != self._batch_size:
+            self._drop_prepared()
+            self._batch_size = batch_size
 
     def look(self, number: int) -> Iterator[Batch]:
         random = np.random.default_rng(0)
@@ -86,9 +133,7 @@ class EndlessBatches:
 
     def state(self) -> dict[str, Any]:
         return {
-            "order": self._order,
-            "random": self._random.bit_generator.state,
-            "augment": self._changes.bit_generator.state,
+            **self._next_place,
             "batch_size": self._batch_size,
             "returned": [
                 [[array.asnumpy() for array in part] for part in (batch.inputs, batch.targets)]
@@ -97,32 +142,43 @@ class EndlessBatches:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._order = state["order"]
-        self._random.bit_generator.state = state["random"]
-        if state["augment"]:
-            self._changes.bit_generator.state = state["augment"]
+        self._prepared = None
+        self._go_to(state)
         self._batch_size = state["batch_size"]
         self._returned = [
             self._feed.placed(tuple(map(array_of, inputs)), tuple(map(array_of, targets)))
             for inputs, targets in state["returned"]
         ]
 
+    def _place(self) -> dict[str, Any]:
+        return {
+            "order": self._order,
+            "random": self._random.bit_generator.state,
+            "augment": self._changes.bit_generator.state,
+        }
+
+    def _go_to(self, place: Mapping[str, Any]) -> None:
+        self._order = place["order"]
+        self._random.bit_generator.state = place["random"]
+        if place["augment"]:
+            self._changes.bit_generator.state = place["augment"]
+
+    def _drop_prepared(self) -> None:
+        if self._prepared is not None:
+            self._prepared = None
+            self._go_to(self._place_before)
+
     def __iter__(self) -> EndlessBatches:
         return self
 
-    def put_back(self, batch: Batch) -> None:
-        self._returned.append(batch)
-
-    def __next__(self) -> Batch:
-        if self._returned:
-            return self._returned.pop()
+    def _make(self) -> Batch:
         while len(self._order) < self._batch_size:
             self._order = np.concatenate([self._order, self._random.permutation(self._indices)])
         chosen, self._order = np.split(self._order, [self._batch_size])
         return self._feed(self._source.take(chosen), self._changes)
 
 
-class StreamedBatches:
+class StreamedBatches(_MadeBatches):
     """Batches that a job file's stream makes. Its position is the number of batches that were drawn."""
 
     def __init__(self, begin: Callable[[], Iterator[Raw]], feed: Feed, seed: tuple[int, ...]) -> None:
@@ -130,16 +186,12 @@ class StreamedBatches:
         Args:
             begin: begins the stream; the same one each time.
         """
+        super().__init__(feed, seed)
         self._begin = begin
-        self._feed = feed
-        self._changes = np.random.default_rng((*seed, _STREAM))
         self._stream = begin()
         self._drawn = 0
-        self._returned: list[Batch] = []
 
-    def __next__(self) -> Batch:
-        if self._returned:
-            return self._returned.pop()
+    def _make(self) -> Batch:
         try:
             raw = next(self._stream)
         except StopIteration:
@@ -149,8 +201,8 @@ class StreamedBatches:
         self._drawn += 1
         return self._feed(raw, self._changes)
 
-    def put_back(self, batch: Batch) -> None:
-        self._returned.append(batch)
+    def _place(self) -> dict[str, Any]:
+        return {"drawn": self._drawn, "augment": self._changes.bit_generator.state}
 
     def draw_from(self, indices: np.ndarray) -> None: ...
 
@@ -161,13 +213,13 @@ class StreamedBatches:
         return (self._feed(raw) for raw in itertools.islice(self._begin(), number))
 
     def state(self) -> dict[str, Any]:
-        return {
-            "drawn": self._drawn - len(self._returned),
-            "augment": self._changes.bit_generator.state,
-        }
+        place = self._next_place
+        return place | {"drawn": place["drawn"] - len(self._returned)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Draws and drops the batches up to the position."""
+        if self._drawn:
+            self._prepared, self._stream = None, self._begin()
         for _ in itertools.islice(self._stream, state["drawn"]):
             pass
         self._drawn = state["drawn"]
@@ -183,6 +235,7 @@ class CountedBatches:
     def __next__(self) -> Batch:
         return self._batch
 
+    def prepare(self) -> None: ...
     def put_back(self, batch: Batch) -> None: ...
     def draw_from(self, indices: np.ndarray) -> None: ...
 

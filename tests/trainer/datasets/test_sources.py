@@ -7,6 +7,8 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer.datasets import sources
 from trainer.datasets.batches import EndlessBatches, StreamedBatches
@@ -177,12 +179,56 @@ def test_a_stream_that_ends_is_one_line():
         drawn(streamed(lambda *given: itertools.islice(stream(*given), 3)), 4)
 
 
-def test_random_changes_continue_where_a_checkpoint_was_taken():
-    def changed(inputs, targets, random):
-        return inputs + (random.random() if random is not None else 0), targets
+def test_the_end_of_a_stream_is_an_error_when_the_next_batch_is_needed():
+    batches = streamed(lambda *given: itertools.islice(stream(*given), 1))
+    next(batches)
+    batches.prepare()
+    with pytest.raises(SetupError, match="ended after 1 batches"):
+        next(batches)
 
+
+def randomly_changed(inputs, targets, random):
+    return inputs + (random.random() if random is not None else 0), targets
+
+
+STEPS = st.lists(st.sampled_from(["prepare", "next", "give up", "resume", "resize", "draw"]), max_size=20)
+
+
+@given(steps=STEPS, streams=st.booleans())
+def test_batches_that_are_made_before_they_are_asked_for_are_the_same_ones(steps, streams):
+    def begin():
+        feed = Feed(mx.cpu(), randomly_changed)
+        if streams:
+            return StreamedBatches(lambda: Stream(stream).batches(1, 2, 0), feed, (0, 1))
+        return EndlessBatches(Arrays(X, Y), feed, np.arange(8), 3, 0)
+
+    with_them, without, size = begin(), begin(), 3
+    for step in steps:
+        if step == "prepare":
+            with_them.prepare()
+            continue
+        if step == "resume":
+            states, with_them, without = (with_them.state(), without.state()), begin(), begin()
+            with_them.prepare()  # by the test steps before training
+            for batches, state in zip((with_them, without), states, strict=True):
+                batches.restore(state)
+        elif step in ("resize", "draw"):
+            size = 5 - size
+            for batches in () if streams else (with_them, without):
+                batches.resize(size) if step == "resize" else batches.draw_from(np.arange(size, 8))
+        else:
+            pair = [next(batches) for batches in (with_them, without)]
+            np.testing.assert_array_equal(*(batch.inputs[0].asnumpy() for batch in pair))
+            if step == "give up":
+                with_them.prepare()
+                with_them.put_back(pair[0])
+                without.put_back(pair[1])
+    np.testing.assert_array_equal(*(next(batches).inputs[0].asnumpy() for batches in (with_them, without)))
+
+
+def test_random_changes_continue_where_a_checkpoint_was_taken():
     def batches():
-        return EndlessBatches(Arrays(X, Y), Feed(mx.cpu(), changed), np.arange(8), 2, 0)
+        return EndlessBatches(Arrays(X, Y), Feed(mx.cpu(), randomly_changed), np.arange(8), 2, 0)
 
     first = batches()
     next(first)
