@@ -26,10 +26,10 @@ from flag_values import (
     phase_momentum,
     port,
     rate_schedule,
-    resumption,
     run_name,
     switch_order,
     threshold,
+    zero_one_or_auto,
     zero_or_one,
 )
 from utils import CHECKPOINT_FOLDER, EARLIER, SEED_FOLDER
@@ -255,11 +255,12 @@ class Config:
         choices=EVALUATE,
         of_host=True,
     )
-    evaluator: int = _flag(
-        0,
+    evaluator: int | str = _flag(
+        "auto",
         "1: a process beside the worker evaluates, on the CPU, so that training does not wait; an evaluation that is "
-        "due during another one is left out",
-        type=zero_or_one,
+        "due during another one is left out; 0: the worker evaluates, as published; auto: 1 for a worker on a CPU with "
+        "--job, and the launchers give 1 to workers on a CPU; else 0",
+        type=zero_one_or_auto,
         of_host=True,
     )
     max_rounds: int = _flag(
@@ -485,7 +486,7 @@ class Config:
         0,
         "1, or no value: resume from the newest checkpoint and continue the logs; with --on-worker-death continue also "
         "if this worker has no checkpoint; auto: the same if there is a checkpoint, else the job begins",
-        type=resumption,
+        type=zero_one_or_auto,
         nargs="?",
         const=1,
     )
@@ -556,6 +557,10 @@ class Config:
     @property
     def logs_lines(self) -> bool:
         return self.log_form == "lines" or (self.log_form == "auto" and not self.algorithm.is_distributed)
+
+    @property
+    def evaluates_beside(self) -> bool:
+        return bool(self.job and self.cpu) if self.evaluator == "auto" else bool(self.evaluator)
 
     @property
     def entry(self) -> str:

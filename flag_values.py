@@ -106,7 +106,7 @@ def zero_or_one(text: str) -> int:
     return int(text_like("[01]", "is not 0 or 1")(text))
 
 
-def resumption(text: str) -> int | str:
+def zero_one_or_auto(text: str) -> int | str:
     """Parses 0, 1 or auto."""
     return text if text == "auto" else int(text_like("[01]", "is not 0, 1 or auto")(text))
 

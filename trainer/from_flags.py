@@ -14,7 +14,7 @@ from trainer.context import LearningTask, RunSettings
 from trainer.datasets.feed import Feed
 from trainer.datasets.samples import WHITE
 from trainer.engine import mx
-from trainer.evaluation.evaluator import Evaluator
+from trainer.evaluation.evaluator import of_job
 from trainer.evaluation.saved_model import input_names
 from trainer.jobs.job import Job
 from trainer.jobs.network import BuiltNetwork
@@ -28,21 +28,14 @@ from utils import SetupError
 TELL_EVERY_S = 1.0  # between console lines of a standalone job, whose rounds are single steps
 
 
-def learning_task(
-    config: Config, job: Job, built: BuiltNetwork, device: mx.Context, mine: Membership, evaluation_batch: int = 0
-) -> LearningTask:
-    """The network and the batches of this worker's partition.
-
-    Args:
-        evaluation_batch: size of the batches of an evaluation; 0: that of training.
-    """
+def learning_task(config: Config, job: Job, built: BuiltNetwork, device: mx.Context, mine: Membership) -> LearningTask:
+    """The network and the batches of this worker's partition."""
     # All ranks have the same initial weights, but each has its own dropout masks and order of samples.
     seed = config.seed + 1 + mine.rank
     mx.random.seed(seed)
     np.random.seed(seed % 2**32)
     feed = Feed(device, job.prepare)
     batches = job.batches(feed, config, mine.rank, mine.num_workers, mine.partition)
-    test = partial(job.test_batches, feed, evaluation_batch or config.batch_size, config.seed)
     raw = job.first(config.batch_size, config.seed) if job.train is not None else None
     return LearningTask(
         network=built.network,
@@ -51,7 +44,7 @@ def learning_task(
         loss=built.loss,
         passes=partial(OwnLoop, job.file.train) if job.file.train is not None else None,
         classes=built.classes,
-        evaluate=None if job.test is None else Evaluator(built.network, test, built.measurement),
+        evaluate=None if job.test is None else of_job(config, job, built, feed),
         metric=built.metric,
     )
 

@@ -99,7 +99,9 @@ def run(config: Config, cluster: ClusterSpec | None, signals: SignalWatch) -> in
             clock=clock,
             stop_requested=lambda: signals.requested and not config.leave,
             speed=Speed(config.min_step_time, config.sample_time, trace=trace),
-            evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json") if config.evaluator else None,
+            evaluator=partial(EvaluatorProcess, config, folder.path / f"{NEWEST}.json")
+            if config.evaluates_beside
+            else None,
             saver=ModelSaver(folder.path, task.network, model_card(config, job, built, folder.commit), task.metric),
             pacing=_pacing(config, joined),
             checkpoints=_checkpoints(config, joined, data_hash),

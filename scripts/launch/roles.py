@@ -203,7 +203,7 @@ def worker_flags(
     device: str, step_time_s: float, sample_time_s: float = 0.0, straggler_trace: str = ""
 ) -> tuple[str, ...]:
     """main.py's flags for a device (cpu, gpu0, ...) and its emulated speed."""
-    which = ("-c", "1") if device == "cpu" else ("-g", device.removeprefix("gpu"))
+    which = ("-c", "1", "--evaluator", "1") if device == "cpu" else ("-g", device.removeprefix("gpu"))
     trace = ("--straggler-trace", straggler_trace) if straggler_trace else ()
     each = ("--sample-time", str(sample_time_s)) if sample_time_s else ()
     return (*which, "--min-step-time", str(step_time_s), *each, *trace)

@@ -2,12 +2,14 @@
 
 The worker saves the model in its log folder and sends its round; the process loads it, evaluates it on the CPU, with
 lower priority than those that train, and answers with the metric's value. One request is open at a time, so each
-evaluates the newest model. The process ends with its input, so it ends with the worker in any case.
+evaluates the newest model. The process ends with the worker in any case.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import dataclasses
 import json
 import logging
@@ -18,7 +20,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +28,9 @@ from flag_parser import FlagParser
 from utils import SetupError, fail
 
 ROOT = Path(__file__).resolve().parents[2]
-NICE = 5  # steps down in priority
+NICE = 10  # steps down in priority
 ANSWER_S = 600.0  # longest wait for the evaluation that is under way when training has ended
+_PR_SET_PDEATHSIG = 1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the worker handles them
 
 
@@ -56,6 +58,7 @@ class EvaluatorProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # with a priority of its own
         )
         self._answers: queue.SimpleQueue[Evaluation | None] = queue.SimpleQueue()  # None: the process has ended
         self._asked = False
@@ -116,7 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    os.nice(NICE)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _lower_priority()
     try:
         _answer(given)
     except SetupError as error:
@@ -124,11 +128,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
 
 
+def _lower_priority() -> None:
+    """Lets those that train go first. Where Linux groups processes by session, a process's niceness counts within its
+    session alone, and the session's own niceness against the others."""
+    os.nice(NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(NICE))
+
+
 def _answer(given: argparse.Namespace) -> None:
     from trainer.datasets.feed import Feed
     from trainer.engine import mx
     from trainer.evaluation import initial_parameters
-    from trainer.evaluation.evaluator import Evaluator
+    from trainer.evaluation.evaluator import of_job
     from trainer.jobs.job import job_of
     from trainer.jobs.network import build
 
@@ -138,8 +150,7 @@ def _answer(given: argparse.Namespace) -> None:
     config = Config(**flags)
     job = job_of(config)
     built = build(config, job, mx.cpu(), lambda text: None)
-    test = partial(job.test_batches, Feed(mx.cpu(), job.prepare), config.batch_size, config.seed)
-    evaluate = Evaluator(built.network, test, built.measurement)
+    evaluate = of_job(config, job, built, Feed(mx.cpu(), job.prepare))
     for line in sys.stdin:
         initial_parameters.load(built.network, given.model)
         print(json.dumps(Evaluation(int(line), evaluate())), flush=True)

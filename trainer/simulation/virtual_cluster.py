@@ -52,7 +52,6 @@ from trainer.survival.checkpoint_manager import CheckpointManager, check_folder,
 from trainer.transport.protocol import Transport
 from utils import SetupError, allow_open_files
 
-EVALUATION_BATCH = 500  # larger than in training: it takes less time a sample
 # Up to this number each keeps the memory of its passes (2.7 MB of LeNet's, for 20 % less time) and all others' names.
 FEW_WORKERS = 16
 LEAST_FILES, SPARE_FILES = 40, 100  # open files beside a lock for each worker's folder
@@ -150,7 +149,7 @@ class _Run:
             task = stub_network.learning_task(config.batch_size, take_time)
         else:
             folder = self._folders[rank]
-            task = learning_task(config, self._learnt, built, mx.cpu(), membership, EVALUATION_BATCH)
+            task = learning_task(config, self._learnt, built, mx.cpu(), membership)
             if task.evaluate is not None:
                 task.evaluate = partial(self._evaluate, task.evaluate)
             if getattr(task.network, "_active", False):
