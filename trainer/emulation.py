@@ -43,6 +43,7 @@ class Emulation:
         self._samples = 0
         self._extra_s = 0.0
         self.shortest_s = 0.0  # shortest time of the running step
+        self.update_s = 0.0  # of the last step's local update, which comes behind the padding and is part of the step
         self.round_s = 0.0  # shortest time of the round's complete steps, with the straggler trace
 
     def begin(self, elapsed_s: Callable[[], float]) -> None:
@@ -66,7 +67,7 @@ class Emulation:
         """Waits until a share of the step's shortest time has passed."""
         if self.shortest_s:
             self._wait_for_device()
-            self._clock.sleep(self._step_began + share * self.shortest_s - self._clock.now())
+            self._clock.sleep(self._step_began + share * (self.shortest_s - self.update_s) - self._clock.now())
 
     def delay_step(self) -> None:
         """Adds the straggler trace's extra time to the step."""

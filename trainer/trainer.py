@@ -201,10 +201,12 @@ class Trainer:
             self.parameters.set_statistics(self._statistics_before)
             return False
         self.measure.enter(LOCAL_UPDATE)
+        computed_s = self.emulation.step_age_s
         if self.gradients_are_good():
             self.take_step(learning_rate)
             wait_for(self.parameters.weights)
         self.step_s = self.emulation.step_age_s
+        self.emulation.update_s = self.step_s - computed_s
         return True
 
     def send(
