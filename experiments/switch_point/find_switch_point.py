@@ -119,7 +119,8 @@ class Job:
 
     def _phases(self, plan: Plan) -> tuple[str, ...]:
         order, steps = phases(plan.bsp_steps, self.given.total_steps)
-        return ("--switch-order", order, "--train-steps", *map(str, steps))
+        # All evaluations that are due count, as published.
+        return ("--switch-order", order, "--train-steps", *map(str, steps), "--evaluator", "0")
 
 
 def _seed(plan: Plan) -> tuple[str, str]:
