@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 from contexts import context_of
 from few_images import few_images
+from one_worker import Batches
 from page import Page
 from ready import ready
 
@@ -90,12 +91,12 @@ def parts(rank: int, num_workers: int) -> Iterator[Samples]:
 
 
 def a_context(rank: int, num_workers: int, **others: Any) -> Context:
-    batches = list(map(ready, parts(rank, num_workers)))
+    batches = list(parts(rank, num_workers))
     return context_of(
         # Only rank 0's weights may count: every rank begins with others.
         network=models.build("lenet", (1, 28, 28), 10, mx.cpu(), seed=rank),
-        batches=iter(batches),
-        warm_up_batch=batches[0],
+        batches=Batches(*batches),
+        warm_up_batch=ready(batches[0]),
         limits=Limits(max_rounds=ROUNDS),
         membership=lambda: Membership(rank, num_workers),
         **others,
