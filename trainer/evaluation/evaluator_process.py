@@ -66,6 +66,10 @@ class EvaluatorProcess:
         threading.Thread(target=self._listen, name="evaluator", daemon=True).start()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_free(self) -> bool:
         """Whether the process runs and has no open request."""
         return not self._asked and not self.has_ended

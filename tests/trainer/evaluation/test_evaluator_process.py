@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from pathlib import Path
 
 import pytest
 from cluster_processes import wait_for
@@ -15,7 +17,7 @@ from config import Config
 from trainer.algorithms.local import LocalTrainer
 from trainer.engine import mx
 from trainer.evaluation.evaluator import Evaluator
-from trainer.evaluation.evaluator_process import Evaluation, EvaluatorProcess
+from trainer.evaluation.evaluator_process import NICE, Evaluation, EvaluatorProcess
 from trainer.evaluation.saved_model import ModelSaver
 from trainer.jobs.job import job_of
 from trainer.loop import Loop
@@ -41,6 +43,9 @@ def test_the_process_answers_with_the_accuracy_of_the_saved_model_and_its_end_is
         test = partial(job_of(config).test_batches, FEED, 64, 0)
         assert found == Evaluation(7, Evaluator(network, test)())
         assert process.is_free
+        group = Path(f"/proc/{process.pid}/autogroup")
+        assert not group.exists() or group.read_text().endswith(f"nice {NICE}\n")  # not only within its session
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + NICE
         for path in saved_files(tmp_path, NEWEST):
             path.unlink()
         process.ask(8)
