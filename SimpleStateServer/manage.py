@@ -24,7 +24,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         print(f"error: {missing_package(error)}", file=sys.stderr)
         sys.exit(2)
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
+    os.environ["DJANGO_SETTINGS_MODULE"] = "SimpleStateServer.settings"  # whatever the caller has
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as problem:  # what a user has set: a line says it, a trace would hide it
