@@ -7,13 +7,14 @@ One process: the state tables live in its memory.
 import os
 import signal
 import sys
-from pathlib import Path
 
 
 def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
     if "serve" in sys.argv[:2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the server handles it: no traceback
+    from pathlib import Path  # after that: it takes a while
+
     folder = Path(__file__).resolve().parent
     sys.path[:0] = [str(folder), str(folder.parent)]
     from utils import missing_package
