@@ -4,8 +4,8 @@
 One process: the state tables live in its memory.
 """
 
+import _signal as signal  # type: ignore[import-not-found]  # as start.py
 import os
-import signal
 import sys
 
 
