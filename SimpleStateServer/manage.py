@@ -4,16 +4,17 @@
 One process: the state tables live in its memory.
 """
 
+import _signal as signal  # type: ignore[import-not-found]  # as start.py
 import os
-import signal
 import sys
-from pathlib import Path
 
 
 def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
     if "serve" in sys.argv[:2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the server handles it: no traceback
+    from pathlib import Path  # after that: it takes a while
+
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
@@ -22,7 +23,7 @@ def main() -> None:
         print(f"error: {told}", file=sys.stderr)
         sys.exit(2)
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
+    os.environ["DJANGO_SETTINGS_MODULE"] = "SimpleStateServer.settings"  # whatever the caller has
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as problem:  # what a user has set: a line says it, a trace would hide it
