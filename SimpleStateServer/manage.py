@@ -14,16 +14,14 @@ def main() -> None:
     """Runs Django's command line with this project's settings, from whatever folder it is called."""
     if "serve" in sys.argv[:2] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the server handles it: no traceback
-    folder = Path(__file__).resolve().parent
-    sys.path[:0] = [str(folder), str(folder.parent)]
-    from utils import missing_package
-
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
-    except ModuleNotFoundError as error:
-        print(f"error: {missing_package(error)}", file=sys.stderr)
+    except ModuleNotFoundError:
+        told = f"there is no Django for {sys.executable}: .venv/bin/python has it, which scripts/setup.sh makes"
+        print(f"error: {told}", file=sys.stderr)
         sys.exit(2)
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "SimpleStateServer.settings")
     try:
         execute_from_command_line(sys.argv)
