@@ -52,8 +52,9 @@ def build(name: str, image_shape: tuple[int, int, int], classes: int, context: m
     # Without a prefix the parameters' names would count the networks that this process has built.
     network = REGISTRY[name].factory(classes=classes, prefix=f"{name.replace('-', '_')}_")
     # Shapes do not depend on the batch size, but their inference in BatchNorm needs more than one sample.
-    network.infer_shape(mx.nd.zeros((2, *image_shape), ctx=context))
-    cropped.crop(network, image_shape)
+    with cropped.whole(network):
+        network.infer_shape(mx.nd.zeros((2, *image_shape), ctx=context))
+        cropped.crop(network, image_shape)
     mx.random.seed(seed)
     network.initialize(mx.init.Xavier(), ctx=context)
     network.hybridize()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from models.pooled import Pooled, PooledConv2D
 from trainer.engine import mx
 
 
@@ -52,6 +53,9 @@ class CroppedConv2D(mx.gluon.nn.Conv2D):  # type: ignore[misc]
         return y if self.act is None else self.act(y)
 
 
+FORMS = (CroppedConv2D, PooledConv2D, Pooled)  # of their base classes' layers
+
+
 def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
     """Makes each Conv2D with superfluous taps a CroppedConv2D.
 
@@ -76,16 +80,16 @@ def crop(network: Any, image_shape: tuple[int, int, int]) -> None:
 
 @contextmanager
 def whole(network: Any) -> Iterator[None]:
-    """Undoes `crop` inside the context: for a symbol that takes images of any size."""
-    layers: list[CroppedConv2D] = []
-    network.apply(lambda layer: layers.append(layer) if isinstance(layer, CroppedConv2D) else None)
-    for layer in layers:
-        layer.__class__ = mx.gluon.nn.Conv2D
+    """The layers are gluon's own inside the context: for a symbol that takes images of any size."""
+    own: list[tuple[Any, Any]] = []
+    network.apply(lambda layer: own.append((layer, type(layer))) if isinstance(layer, FORMS) else None)
+    for layer, form in own:
+        layer.__class__ = form.__base__
     try:
         yield
     finally:
-        for layer in layers:
-            layer.__class__ = CroppedConv2D
+        for layer, form in own:
+            layer.__class__ = form
 
 
 def _image_sizes(network: Any, image_shape: tuple[int, int, int]) -> dict[str, tuple[int, int] | None]:
