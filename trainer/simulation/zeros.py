@@ -45,6 +45,7 @@ class Zeros(mx.nd.NDArray):  # type: ignore[misc]
     writable = True
     dtype = np.float32
     context = ctx = mx.cpu()
+    __class__ = property(lambda self: mx.nd.NDArray)  # of the views that MXNet makes
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -57,6 +58,7 @@ class Zeros(mx.nd.NDArray):  # type: ignore[misc]
         """MXNet's."""
         if self._made is None:
             self._made = mx.nd.zeros(self.shape)
+            self._made.wait_to_read()  # before its memory is looked at
         return self._made.handle
 
     __add__ = __radd__ = _if(_are_zeros, "__add__")
@@ -79,9 +81,12 @@ class Zeros(mx.nd.NDArray):  # type: ignore[misc]
         return other if _are_zeros(other) else super().copyto(other)
 
     def reshape(self, *shape: Any, **more: Any) -> Any:
-        if shape == (-1,) or shape == ((-1,),):
+        wanted = shape[0] if len(shape) == 1 else shape
+        if wanted in (-1, (-1,)):
             return Zeros((self.size,))
-        return Zeros(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple) else super().reshape(*shape, **more)
+        if isinstance(wanted, tuple) and all(size > 0 for size in wanted):
+            return Zeros(wanted)
+        return super().reshape(*shape, **more)
 
     def zeros_like(self) -> Zeros:
         return Zeros(self.shape)
@@ -89,7 +94,9 @@ class Zeros(mx.nd.NDArray):  # type: ignore[misc]
     def as_in_context(self, context: mx.Context) -> Any:
         return self if context == self.context else super().as_in_context(context)
 
-    def wait_to_read(self) -> None: ...
+    def wait_to_read(self) -> None:
+        if self._made is not None:
+            self._made.wait_to_read()
 
     def asnumpy(self) -> np.ndarray:
         return np.zeros(self.shape, np.float32)
