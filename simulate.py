@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import gc
 import logging
 import math
 import os
@@ -47,6 +48,7 @@ from trainer.simulation.virtual_job import HOST, VirtualJob
 from utils import EARLIER, EXIT_OK, SetupError, setup_logging, usable_cores
 
 EVALUATIONS = 50  # of a run whose flags do not say when; the last round has one more
+GARBAGE = 50_000  # objects after which Python looks for circles among the new ones
 STUB_BYTES = 44.7e6  # of the model of -n none by default: ResNet-18's
 
 NOWHERE = {
@@ -237,6 +239,8 @@ def train(run: SimulatedRun) -> int:
     from trainer.simulation.virtual_progress import ProgressLine
 
     def begins() -> None:
+        gc.freeze()  # what the workers are made of stays until the end
+        gc.set_threshold(GARBAGE)
         signals.be_patient()
         before.begins()
 
